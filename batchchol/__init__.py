@@ -1,0 +1,31 @@
+"""Batched Cholesky factorization of huge numbers of tiny SPD matrices (n = 1 ... 128).
+
+`cholesky` and `cholesky_ex` take and return NumPy arrays of shape (..., n, n); `factor` works on a `Batch` in its own
+layout, without packing.
+"""
+
+from batchchol.api import Cholesky, Factor, cholesky, cholesky_ex, factor
+from batchchol.backends import get_backend
+from batchchol.batch import Batch
+from batchchol.defaults import default_spec
+from batchchol.errors import BatchcholError
+from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "BatchcholError",
+    "Cholesky",
+    "Factor",
+    "KernelSpec",
+    "Layout",
+    "Problem",
+    "SpecError",
+    "ThreadSchedule",
+    "cholesky",
+    "cholesky_ex",
+    "default_spec",
+    "factor",
+    "get_backend",
+]

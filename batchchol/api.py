@@ -1,0 +1,227 @@
+"""The public functions: cholesky, cholesky_ex and factor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.backends import Backend, get_backend
+from batchchol.batch import Batch, check_dtype, info_array
+from batchchol.defaults import default_spec
+from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
+
+
+class Cholesky(NamedTuple):
+    """Dense factors, (..., n, n), and the info of each matrix, (...), int32."""
+
+    L: NDArray[np.floating]
+    info: NDArray[np.int32]
+
+
+class Factor(NamedTuple):
+    """A factored batch and the info of each matrix, (batch,), int32."""
+
+    L: Batch
+    info: NDArray[np.int32]
+
+
+def cholesky(
+    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+) -> NDArray[np.floating]:
+    """Cholesky factors of symmetric positive definite matrices.
+
+    Parameters
+    ----------
+    a : array_like, shape (..., n, n), float32 or float64, n at most 128
+        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed.
+    upper : bool
+        Return U with A = U^T U in place of L with A = L L^T.
+    backend : str, optional
+        "cpu"; by default BATCHCHOL_BACKEND, else the first that works.
+    spec : KernelSpec, optional
+        The kernel to use; by default the one measured to be fastest.
+
+    Returns
+    -------
+    ndarray, shape (..., n, n)
+        The factors, strictly triangular.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a matrix is not positive definite; names the first such matrix, its order k and how many there are.
+    TypeError, ValueError
+        If the dtype or the shape is not as above, or the spec is of another problem.
+    """
+    factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec)
+    if info.any():
+        raise np.linalg.LinAlgError(describe_failures(info))
+    return factors
+
+
+def cholesky_ex(
+    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+) -> Cholesky:
+    """Cholesky factors and LAPACK's info of each matrix; never raises for the values of numbers.
+
+    As `cholesky`, but info[m] is 0, or k where the leading minor of order k of matrix m is not positive definite:
+    then columns (rows if `upper`) before k of its factor are valid and the rest is unspecified. A NaN counts as
+    not positive.
+
+    Returns
+    -------
+    Cholesky
+        L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...).
+    """
+    matrices = _checked(a)
+    n = matrices.shape[-1]
+    if matrices.size == 0:
+        return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
+    device = get_backend(backend)
+    spec = spec or default_spec(
+        n,
+        target=device.target,
+        dtype=matrices.dtype.name,
+        layout="canonical",
+        order="row",
+        uplo="upper" if upper else "lower",
+    )
+    if upper != (spec.problem.uplo == "upper"):
+        raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the one that upper={upper} asks for")
+    dense = np.ascontiguousarray(matrices).reshape(-1, n, n)
+    factors, info = factor(_as_batch(dense, spec), spec, backend=backend)
+    whole = factors.data if factors.layout == Layout.canonical() else factors.to_dense()
+    return Cholesky(whole.reshape(matrices.shape), info.reshape(matrices.shape[:-2]))
+
+
+def factor(
+    batch: Batch,
+    spec: KernelSpec | None = None,
+    *,
+    out: Batch | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> Factor:
+    """Factor a batch in its own layout, without packing.
+
+    Parameters
+    ----------
+    batch : Batch
+        The matrices.
+    spec : KernelSpec, optional
+        The kernel to use; by default the one measured to be fastest, for the lower triangle.
+    out : Batch, optional
+        Where the factors go: a batch of the same shape and layout, or `batch` itself to factor in place. By
+        default a new one. In packed layouts the other triangle of `out` is left as it was; it reads as zero
+        through the returned batch's `to_dense`.
+    backend : str, optional
+        As for `cholesky`.
+    threads : int, optional
+        How many cores to use at most; by default BATCHCHOL_THREADS, else all of them.
+
+    Returns
+    -------
+    Factor
+        L : Batch, the factors; info : ndarray of int32, shape (batch,), as for `cholesky_ex`.
+
+    Raises
+    ------
+    ValueError
+        If `spec` or `out` does not belong to `batch`, or the backend cannot run the spec on its layout.
+    OutOfMemory
+        If the factors would not fit.
+    """
+    device = get_backend(backend)
+    in_place = out is not None and np.may_share_memory(out.data, batch.data)
+    if spec is None:
+        spec = default_spec(
+            batch.n,
+            target=_fitting_target(device, batch),
+            dtype=batch.dtype.name,
+            layout=batch.layout.kind,
+            order=batch.layout.order,
+            in_place=in_place,
+        )
+    _check_spec(spec, batch, device)
+    result = _result(batch, out, spec, in_place)
+    info = info_array(batch, spec.lanes)
+    if batch.batch:
+        device.kernel(spec)(batch, result, info, threads or device.threads)
+    return Factor(replace(result, triangle=spec.problem.uplo), info[: batch.batch])
+
+
+def describe_failures(info: NDArray[np.int32]) -> str:
+    """What an exception says of the matrices whose info is not 0."""
+    failed = np.argwhere(info)
+    first = tuple(int(index) for index in failed[0])
+    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
+    return (
+        f"{name} is not positive definite: its leading minor of order {info[first]} is not "
+        f"({len(failed)} of {info.size} matrices failed; cholesky_ex returns info in place of raising)"
+    )
+
+
+def _checked(a: ArrayLike) -> NDArray[np.floating]:
+    """The array in native byte order, once its dtype and shape are known to be right."""
+    given = np.asarray(a)
+    dtype = check_dtype("a", given.dtype)
+    if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
+        raise ValueError(f"a: got shape {given.shape}, expected square matrices (..., n, n)")
+    if given.shape[-1] > MAX_N:
+        raise ValueError(
+            f"a: got matrices of order {given.shape[-1]}, expected at most {MAX_N}: larger ones are "
+            "numpy.linalg.cholesky's job"
+        )
+    return given.astype(dtype, copy=False)
+
+
+def _as_batch(dense: NDArray[np.floating], spec: KernelSpec) -> Batch:
+    """The matrices in the layout that a spec works on; the smallest chunk, which is the fastest."""
+    count, n = dense.shape[:2]
+    if spec.problem.n != n or spec.problem.dtype != dense.dtype.name:
+        raise ValueError(
+            f"spec: got a kernel for {spec.problem.dtype} matrices of order {spec.problem.n}, expected "
+            f"{dense.dtype.name} and {n}"
+        )
+    layout = Layout(spec.layout, spec.lanes if spec.layout == "chunked" else None, spec.order)
+    if layout == Layout.canonical():
+        return Batch(dense, n, count, layout)
+    return Batch.from_dense(dense, layout)
+
+
+def _fitting_target(device: Backend, batch: Batch) -> str:
+    """The backend's widest SIMD whose groups fill the batch's chunks."""
+    chunk = batch.layout.chunk
+    for target in device.targets:
+        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype.name) == 0:
+            return target
+    lanes = {target: TARGETS[target].lanes(batch.dtype.name) for target in device.targets}
+    raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
+
+
+def _check_spec(spec: KernelSpec, batch: Batch, device: Backend) -> None:
+    wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
+    given = (batch.n, batch.dtype.name, batch.layout.kind, batch.layout.order)
+    if wanted != given:
+        raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if reason := device.unsupported(spec, batch.layout):
+        raise ValueError(f"spec: backend {device.name!r} cannot run {spec.name}: {reason}")
+
+
+def _result(batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
+    if out is None:
+        out = batch if spec.in_place else Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
+        in_place = spec.in_place
+    if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
+        raise ValueError(
+            f"out: got {out.batch} {out.dtype} matrices of order {out.n} in {out.layout}, expected those of the "
+            f"batch: {batch.batch}, {batch.dtype}, {batch.n}, {batch.layout}"
+        )
+    if in_place and out.data.ctypes.data != batch.data.ctypes.data:
+        raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
+    if spec.in_place != in_place:
+        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
+    return out

@@ -1,0 +1,149 @@
+"""A batch of matrices in one of the layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from batchchol.layouts import array_shape, dense_view, padded
+from batchchol.memory import aligned_empty
+from batchchol.packing import Slots, pack, unpack
+from kernelgen import MAX_N, Layout
+
+DTYPES = ("float32", "float64")
+# What a batch is packed to when nobody says: the SIMD width of AVX-512 and a multiple of every narrower one.
+DEFAULT_LAYOUT = Layout.chunked(16)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`batch` matrices of order `n` in one array.
+
+    Attributes
+    ----------
+    data : ndarray, float32 or float64, C-contiguous
+        canonical (batch, n, n); interleaved (n, n, padded batch); chunked (chunks, n, n, chunk). For order "col"
+        the two axes of length n are (column, row). Room beyond the batch holds identities.
+    n, batch : int
+        The order of each matrix, and how many there are.
+    layout : Layout
+        Where their elements lie.
+    triangle : {None, "lower", "upper"}
+        The triangle that has a meaning; None if both have. The other one reads as zeros in `to_dense` and `get`.
+    """
+
+    data: NDArray[np.floating]
+    n: int
+    batch: int
+    layout: Layout
+    triangle: str | None = None
+
+    def __post_init__(self) -> None:
+        check_dtype("data", self.data.dtype)
+        if not 1 <= self.n <= MAX_N:
+            raise ValueError(f"n: got {self.n}, expected 1 to {MAX_N}")
+        expected = array_shape(self.n, self.batch, self.layout)
+        if self.data.shape != expected or not self.data.flags.c_contiguous:
+            raise ValueError(
+                f"data: got shape {self.data.shape}, C-contiguous {self.data.flags.c_contiguous}; expected a "
+                f"C-contiguous array of shape {expected} for {self.batch} matrices of order {self.n} in layout "
+                f"{self.layout}: make one with Batch.empty or Batch.from_dense"
+            )
+
+    @classmethod
+    def empty(cls, n: int, batch: int, layout: Layout = DEFAULT_LAYOUT, dtype: DTypeLike = "float32") -> Batch:
+        """A batch whose matrices are yet to be written; its padding is there already.
+
+        Raises
+        ------
+        OutOfMemory
+            If it would not fit.
+        """
+        shape = array_shape(n, batch, layout)
+        data = aligned_empty(shape, check_dtype("dtype", np.dtype(dtype)), f"a batch of shape {shape}")
+        if missing := padded(batch, layout) - batch:
+            chunks = dense_view(data, layout)
+            chunks[-1, -missing:] = np.eye(n, dtype=data.dtype)
+        return cls(data, n, batch, layout)
+
+    @classmethod
+    def from_dense(cls, a: NDArray[np.floating], layout: Layout = DEFAULT_LAYOUT) -> Batch:
+        """Copy an array of shape (batch, n, n), float32 or float64, into a layout."""
+        if a.ndim != 3 or a.shape[1] != a.shape[2]:
+            raise ValueError(f"a: got shape {a.shape}, expected (batch, n, n): reshape it")
+        packed = cls.empty(a.shape[1], a.shape[0], layout, a.dtype)
+        packed.put(0, a)
+        return packed
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        return self.data.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, padding included."""
+        return self.data.nbytes
+
+    def put(self, start: int, dense: NDArray[np.floating]) -> None:
+        """Write matrices start, start + 1, ... from an array of shape (count, n, n) and the batch's dtype."""
+        slots = self._slots(start, start + len(dense))
+        if dense.shape != (len(dense), self.n, self.n) or dense.dtype != self.dtype:
+            raise ValueError(
+                f"dense: got {dense.dtype} of shape {dense.shape}, expected {self.dtype} of shape "
+                f"(count, {self.n}, {self.n})"
+            )
+        if self.layout.kind == "canonical":
+            dense_view(self.data, self.layout)[0, start : start + len(dense)] = dense
+        elif len(dense):
+            pack(np.ascontiguousarray(dense), slots)
+
+    def get(self, start: int, stop: int) -> NDArray[np.floating]:
+        """Matrices start, ..., stop - 1 as a new array of shape (stop - start, n, n) in row order."""
+        slots = self._slots(start, stop)
+        shape = (stop - start, self.n, self.n)
+        dense = aligned_empty(shape, self.dtype, f"an array of shape {shape}")
+        clear = {None: None, "lower": "upper", "upper": "lower"}[self.triangle]
+        if self.layout.kind == "canonical":
+            view = dense_view(self.data, self.layout)[0, start:stop]
+            dense[...] = view if clear is None else np.tril(view) if clear == "upper" else np.triu(view)
+        elif stop > start:
+            unpack(slots, dense, clear)
+        return dense
+
+    def to_dense(self) -> NDArray[np.floating]:
+        """All matrices as a new array of shape (batch, n, n) in row order."""
+        return self.get(0, self.batch)
+
+    def to_layout(self, layout: Layout) -> Batch:
+        """A copy of the batch in another layout."""
+        packed = Batch.empty(self.n, self.batch, layout, self.dtype)
+        # Slices that stay in cache between the two copies; whole groups of every layout.
+        size = max(512, (1 << 20) // (self.n**2 * self.dtype.itemsize) // 512 * 512)
+        for start in range(0, self.batch, size):
+            packed.put(start, self.get(start, min(start + size, self.batch)))
+        return packed
+
+    def _slots(self, first: int, last: int) -> Slots:
+        if not 0 <= first <= last <= self.batch:
+            raise IndexError(f"matrices {first} to {last} are outside a batch of {self.batch}")
+        return Slots(self.data, self.n, self.batch, self.layout, first, last)
+
+
+def info_array(batch: Batch, lanes: int) -> NDArray[np.int32]:
+    """Room for the info of whole groups of `lanes` matrices, padding included; -1 until a kernel has written it."""
+    return np.full(-(-padded(batch.batch, batch.layout) // lanes) * lanes, -1, dtype=np.int32)
+
+
+def check_dtype(argument: str, dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
+    """The dtype in native byte order.
+
+    Raises
+    ------
+    TypeError
+        If it is neither float32 nor float64.
+    """
+    if dtype.name not in DTYPES:
+        raise TypeError(f"{argument}: got dtype {dtype}, expected float32 or float64: convert with .astype first")
+    return np.dtype(dtype.name)

@@ -1,0 +1,60 @@
+"""`python -m batchchol info`: what was found on this machine, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import batchchol
+from batchchol.backends import get_backend, survey
+from batchchol.cache import default_folder
+from batchchol.errors import BackendUnavailable
+
+HELP = "say what was found on this machine, what is missing and how to get it"
+
+# Distribution, what it is for here, and how to install it.
+OPTIONAL_PACKAGES = (
+    ("asv", "benchmarks across commits", "pip install 'batchchol[suite]'"),
+    ("matplotlib", "plots", "pip install 'batchchol[plots]'"),
+    ("scikit-learn", "the digits data set", "pip install 'batchchol[data]'"),
+    ("torch", "a peer of `compare`", "pip install torch"),
+    ("mkl", "two peers of `compare`", "pip install mkl"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None: it says all it knows."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the survey; 0 if some backend can be used, else 2."""
+    print(f"batchchol   {batchchol.__version__}, Python {platform.python_version()}, {platform.platform()}")
+    print(f"cache       {default_folder()}")
+    for backend in survey():
+        print(f"backend     {backend.name}: {backend.detail if backend.found else 'not available'}")
+        if backend.hint:
+            print(f"            {backend.hint}")
+    usable = _print_device()
+    for name, purpose, how in OPTIONAL_PACKAGES:
+        print(f"package     {name}: {_installed(name) or f'not installed ({purpose}): {how}'}")
+    return 0 if usable else 2
+
+
+def _print_device() -> bool:
+    try:
+        backend = get_backend()
+    except BackendUnavailable as error:
+        print(f"default     none: {error}")
+        return False
+    print(f"default     {backend.name}, {backend.free_bytes() / 2**30:.1f} GiB free")
+    for key, value in backend.device().items():
+        print(f"            {key}: {value}")
+    return True
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

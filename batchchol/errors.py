@@ -1,0 +1,63 @@
+"""Every error the library raises on purpose; each message says what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class BatchcholError(Exception):
+    """Base of the errors that batchchol raises on purpose."""
+
+
+class BackendUnavailable(BatchcholError):
+    """A backend was asked for that this machine cannot run."""
+
+
+class CompilerNotFound(BatchcholError):
+    """No usable compiler was found."""
+
+
+class CompileError(BatchcholError):
+    """A kernel did not compile.
+
+    Parameters
+    ----------
+    status : {"compile", "timeout"}
+        The status that a sweep records for this kernel.
+    message : str
+        What happened, with the first lines of the compiler's own words.
+    """
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class CacheError(BatchcholError):
+    """The cache folder cannot be used."""
+
+
+class OutOfMemory(BatchcholError, MemoryError):
+    """An allocation would not fit; `needed` and `free` are in bytes."""
+
+    def __init__(self, purpose: str, needed: int, free: int) -> None:
+        super().__init__(
+            f"{purpose} needs {needed:,} bytes and {free:,} bytes are free: "
+            "use a smaller batch, or factor it in slices"
+        )
+        self.needed = needed
+        self.free = free
+
+
+class DataFileError(BatchcholError):
+    """A data file is unreadable, truncated or malformed; names the file and the place in it."""
+
+    def __init__(self, path: Path | str, place: str, reason: str) -> None:
+        super().__init__(f"{path}: {place}: {reason}")
+        self.path = Path(path)
+        self.place = place
+        self.reason = reason
+
+
+class ResidualError(BatchcholError):
+    """A factor failed the componentwise residual check; no number of it may be stored."""

@@ -1,0 +1,73 @@
+"""Where element (i, j) of matrix m lies: shapes, padding and the index map of every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelgen import Layout
+
+# An interleaved batch is padded to whole groups of this many matrices: enough for every SIMD width and GPU warp.
+INTERLEAVED_PADDING = 32
+
+
+def group_matrices(layout: Layout) -> int:
+    """The number of matrices that a batch in this layout is padded to a multiple of."""
+    if layout.kind == "canonical":
+        return 1
+    return layout.chunk if layout.chunk is not None else INTERLEAVED_PADDING
+
+
+def padded(batch: int, layout: Layout) -> int:
+    """The number of matrices that the array of a batch has room for."""
+    group = group_matrices(layout)
+    return -(-batch // group) * group
+
+
+def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
+    """The shape of the C-contiguous array that holds a batch.
+
+    canonical: (batch, n, n); interleaved: (n, n, padded batch); chunked: (chunks, n, n, chunk). The two axes of
+    length n are (row, column) for order "row" and (column, row) for order "col".
+    """
+    room = padded(batch, layout)
+    if layout.kind == "canonical":
+        return (batch, n, n)
+    if layout.chunk is None:
+        return (n, n, room)
+    return (room // layout.chunk, n, n, layout.chunk)
+
+
+def stride(batch: int, layout: Layout) -> int:
+    """The distance between neighbouring elements of one matrix, in elements."""
+    if layout.kind == "canonical":
+        return 1
+    return layout.chunk if layout.chunk is not None else padded(batch, layout)
+
+
+def element_offset(n: int, batch: int, layout: Layout, m: int, i: int, j: int) -> int:
+    """The offset of element (i, j) of matrix m in the flat array, in elements.
+
+    Raises
+    ------
+    IndexError
+        If the matrix or the element is outside the batch.
+    """
+    if not (0 <= m < batch and 0 <= i < n and 0 <= j < n):
+        raise IndexError(f"(m, i, j)={(m, i, j)} is outside a batch of {batch} matrices of order {n}")
+    element = i * n + j if layout.order == "row" else j * n + i
+    if layout.kind == "canonical":
+        return m * n * n + element
+    apart = stride(batch, layout)
+    return (m // apart * n * n + element) * apart + m % apart
+
+
+def dense_view(data: NDArray[np.floating], layout: Layout) -> NDArray[np.floating]:
+    """The array as (chunks, chunk, row, column), without a copy: padding included, the reference for every copy."""
+    if layout.kind == "canonical":
+        view = data[np.newaxis]
+    elif layout.kind == "interleaved":
+        view = np.moveaxis(data, -1, 0)[np.newaxis]
+    else:
+        view = np.moveaxis(data, -1, 1)
+    return view if layout.order == "row" else np.swapaxes(view, -1, -2)

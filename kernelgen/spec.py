@@ -1,0 +1,194 @@
+"""What a kernel is: frozen descriptions that refuse, with the reason, what cannot be built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelgen.targets import ELEMENT_BYTES, TARGETS
+
+MAX_N = 128
+MAX_NB = 16
+MAX_CHUNK = 512
+# One multiply-add is one line of straight-line code; compile time grows faster than linearly past this
+# (about 9 s at n = 32 with gcc 12, a minute at n = 40).
+FULL_UNROLL_BUDGET = 6_600
+
+LAYOUT_KINDS = ("canonical", "interleaved", "chunked")
+ORDERS = ("row", "col")
+LOOKINGS = ("right", "left", "top")
+UNROLLS = ("tiles", "full")
+MATHS = ("ieee", "fast")
+
+
+class SpecError(ValueError):
+    """A spec that cannot be built; the message names the field, the value and what works."""
+
+
+def _require(ok: bool, field: str, got: object, works: str) -> None:
+    if not ok:
+        raise SpecError(f"{field}={got!r} cannot be built: {works}")
+
+
+def _one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:
+    _require(got in allowed, field, got, f"use one of {', '.join(map(repr, allowed))}")
+
+
+def _integer(field: str, got: object, low: int, high: int) -> None:
+    plain = isinstance(got, int) and not isinstance(got, bool)
+    _require(plain and low <= got <= high, field, got, f"use an integer from {low} to {high}")  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: `op` on SPD matrices of order `n`, reading and writing the triangle `uplo`."""
+
+    n: int
+    dtype: str = "float32"
+    uplo: str = "lower"
+    op: str = "potrf"
+
+    def __post_init__(self) -> None:
+        _integer("n", self.n, 1, MAX_N)
+        _one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
+        _one_of("uplo", self.uplo, ("lower", "upper"))
+        _one_of("op", self.op, ("potrf",))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where element (i, j) of matrix m lies.
+
+    `order` is the order of the elements of one matrix: "row" (NumPy's) or "col" (LAPACK's). `chunk` is the
+    number of matrices interleaved together, and belongs to the chunked layout alone.
+    """
+
+    kind: str
+    chunk: int | None = None
+    order: str = "col"
+
+    def __post_init__(self) -> None:
+        _one_of("layout", self.kind, LAYOUT_KINDS)
+        _one_of("order", self.order, ORDERS)
+        if self.kind == "chunked":
+            _integer("chunk", self.chunk, 2, MAX_CHUNK)
+        else:
+            _require(self.chunk is None, "chunk", self.chunk, f"layout {self.kind!r} has no chunk, use None")
+
+    @classmethod
+    def canonical(cls, order: str = "row") -> Layout:
+        """One matrix after another."""
+        return cls("canonical", None, order)
+
+    @classmethod
+    def interleaved(cls, order: str = "col") -> Layout:
+        """Matrix index fastest over the whole batch."""
+        return cls("interleaved", None, order)
+
+    @classmethod
+    def chunked(cls, chunk: int, order: str = "col") -> Layout:
+        """Interleaved inside chunks of `chunk` matrices, chunks one after another."""
+        return cls("chunked", chunk, order)
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.chunk or ''}-{self.order}"
+
+
+@dataclass(frozen=True)
+class ThreadSchedule:
+    """One SIMD lane or GPU thread per matrix.
+
+    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code, `math`
+    the accuracy class of the square root and its reciprocal, and `prefetch` whether each load of the input also
+    prefetches the same element of the next group of matrices.
+    """
+
+    nb: int
+    looking: str = "left"
+    unroll: str = "tiles"
+    math: str = "ieee"
+    prefetch: bool = True
+
+    def __post_init__(self) -> None:
+        _integer("nb", self.nb, 1, MAX_NB)
+        _one_of("looking", self.looking, LOOKINGS)
+        _one_of("unroll", self.unroll, UNROLLS)
+        _one_of("math", self.math, MATHS)
+        _require(isinstance(self.prefetch, bool), "prefetch", self.prefetch, "use True or False")
+
+
+def straight_line_operations(n: int) -> int:
+    """Multiply-adds, scalings and square roots of one factorization: the lines of its straight-line code."""
+    return (n**3 - n) // 6 + n * (n + 1) // 2
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """Everything that decides a kernel's source text."""
+
+    problem: Problem
+    layout: str
+    order: str
+    schedule: ThreadSchedule
+    target: str
+    in_place: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("layout", self.layout, LAYOUT_KINDS)
+        _one_of("order", self.order, ORDERS)
+        _one_of("target", self.target, tuple(TARGETS))
+        _require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
+        n, schedule = self.problem.n, self.schedule
+        _require(schedule.nb <= n, "nb", schedule.nb, f"a tile fits the matrix, use nb from 1 to {min(n, MAX_NB)}")
+        operations = straight_line_operations(n)
+        _require(
+            schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET,
+            "unroll",
+            schedule.unroll,
+            f"n={n} is {operations:,} operations of straight-line code, over the budget of "
+            f"{FULL_UNROLL_BUDGET:,}; use unroll='tiles'",
+        )
+
+    @property
+    def lanes(self) -> int:
+        """Matrices that one group of the kernel factors side by side."""
+        return TARGETS[self.target].lanes(self.problem.dtype)
+
+    @property
+    def name(self) -> str:
+        """A short identifier, one per spec: a legal C identifier and file name."""
+        problem, schedule = self.problem, self.schedule
+        parts = [
+            problem.op,
+            {"float32": "f32", "float64": "f64"}[problem.dtype],
+            f"n{problem.n}",
+            self.layout,
+            self.order,
+            schedule.looking,
+            f"nb{schedule.nb}",
+            schedule.unroll,
+            schedule.math,
+            self.target,
+        ]
+        parts += ["upper"] * (problem.uplo == "upper") + ["prefetch"] * schedule.prefetch
+        return "_".join(parts + ["inplace"] * self.in_place)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, as JSON keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> KernelSpec:
+        """The spec that `to_dict` described.
+
+        Raises
+        ------
+        SpecError
+            If a field is missing, unknown or out of range.
+        """
+        try:
+            rest = {key: value for key, value in values.items() if key not in ("problem", "schedule")}
+            return cls(problem=Problem(**values["problem"]), schedule=ThreadSchedule(**values["schedule"]), **rest)
+        except (KeyError, TypeError) as error:
+            raise SpecError(f"not a kernel spec: {error}; use what KernelSpec.to_dict wrote") from error

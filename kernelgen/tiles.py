@@ -1,0 +1,268 @@
+"""The tile program of a factorization: right, left and top looking as one stream of tile operations.
+
+A matrix is a grid of nb x nb tiles, the last row and column of tiles smaller when nb does not divide n. The three
+orders of evaluation are those of Gates et al., "Autotuning Batch Cholesky Factorization in CUDA with Interleaved
+Layout of Matrices" (IPDPSW 2017), section III. The program is data: every target renders it, and the tests
+interpret it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Var:
+    """A loop variable plus a constant."""
+
+    name: str
+    offset: int = 0
+
+    def __add__(self, offset: int) -> Var:
+        return Var(self.name, self.offset + offset)
+
+    def __str__(self) -> str:
+        return f"{self.name} + {self.offset}" if self.offset else self.name
+
+
+Index = int | Var
+
+
+@dataclass(frozen=True)
+class Load:
+    """Tile (i, j) of `source`, the input "a" or the result "l", becomes the register tile `tile`.
+
+    `first` marks the one load of each tile that touches it first: where the next group's data may be prefetched.
+    """
+
+    tile: str
+    i: Index
+    j: Index
+    rows: int
+    cols: int
+    source: str
+    lower: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Store:
+    """The register tile `tile` becomes tile (i, j) of the result."""
+
+    tile: str
+    i: Index
+    j: Index
+    rows: int
+    cols: int
+    lower: bool = False
+
+
+@dataclass(frozen=True)
+class Potrf:
+    """C = Cholesky factor of C, a diagonal tile; its reciprocal pivots are kept as those of tile k."""
+
+    c: str
+    k: Index
+    size: int
+
+
+@dataclass(frozen=True)
+class Trsm:
+    """C = C * inverse(transpose(A)), A the factored diagonal tile k, by its reciprocal pivots."""
+
+    a: str
+    c: str
+    k: Index
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True)
+class Syrk:
+    """C = C - A * transpose(A), lower triangle."""
+
+    a: str
+    c: str
+    size: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C = C - A * transpose(B)."""
+
+    a: str
+    b: str
+    c: str
+    rows: int
+    cols: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The body for var = start, ..., stop - 1."""
+
+    var: str
+    start: Index
+    stop: Index
+    body: tuple[Node, ...]
+
+
+TileOp = Load | Store | Potrf | Trsm | Syrk | Gemm
+Node = TileOp | Loop
+Body = Callable[[Index], tuple[Node, ...]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An n x n matrix as tiles: `full` rows of nb x nb tiles and, if `corner` is not 0, one smaller row."""
+
+    n: int
+    nb: int
+
+    @property
+    def full(self) -> int:
+        return self.n // self.nb
+
+    @property
+    def corner(self) -> int:
+        return self.n % self.nb
+
+    def size(self, index: Index) -> int:
+        """Rows of tile row `index`; loop variables run over full tiles only."""
+        return self.corner if index == self.full else self.nb
+
+    def each(self, var: str, start: Index, body: Body) -> tuple[Node, ...]:
+        """The body for every tile row from `start` on: a loop over the full ones, then the corner by itself."""
+        past_end = isinstance(start, int) and start >= self.full
+        loop = () if past_end else (Loop(var, start, self.full, body(Var(var))),)
+        last = body(self.full) if self.corner and (isinstance(start, Var) or start <= self.full) else ()
+        return loop + last
+
+
+def tile_program(n: int, nb: int, looking: str, *, in_place: bool) -> tuple[Node, ...]:
+    """The factorization of an n x n matrix by nb x nb tiles.
+
+    Out of place, a tile is read from the input "a" at its first use and from the result "l" ever after; in place
+    there is only "l".
+    """
+    source = "l" if in_place else "a"
+    return _PROGRAMS[looking](Grid(n, nb), source)
+
+
+def _updated(grid: Grid, i: Index, j: Index, source: str) -> tuple[Node, ...]:
+    """C = A(i, j) less the products of all tile columns before j."""
+    rows, cols, lower = grid.size(i), grid.size(j), i == j
+    load = Load("C", i, j, rows, cols, source, lower=lower, first=True)
+    p = Var("p")
+    operand = Load("A", i, p, rows, grid.nb, "l")
+    update: tuple[Node, ...]
+    if lower:
+        update = (operand, Syrk("A", "C", rows, grid.nb))
+    else:
+        update = (operand, Load("B", j, p, cols, grid.nb, "l"), Gemm("A", "B", "C", rows, cols, grid.nb))
+    return (load,) if j == 0 else (load, Loop("p", 0, j, update))
+
+
+def _factor_diagonal(grid: Grid, k: Index) -> tuple[Node, ...]:
+    size = grid.size(k)
+    return (Potrf("C", k, size), Store("C", k, k, size, size, lower=True))
+
+
+def _solve(grid: Grid, i: Index, k: Index) -> tuple[Node, ...]:
+    rows, cols = grid.size(i), grid.size(k)
+    diagonal = Load("D", k, k, cols, cols, "l", lower=True)
+    return (diagonal, Trsm("D", "C", k, rows, cols), Store("C", i, k, rows, cols))
+
+
+def _left(grid: Grid, source: str) -> tuple[Node, ...]:
+    def column(k: Index) -> tuple[Node, ...]:
+        diagonal = _updated(grid, k, k, source) + _factor_diagonal(grid, k)
+        below = grid.each("i", k + 1, lambda i: _updated(grid, i, k, source) + _solve(grid, i, k))
+        return diagonal + below
+
+    return grid.each("k", 0, column)
+
+
+def _top(grid: Grid, source: str) -> tuple[Node, ...]:
+    def row(i: Index) -> tuple[Node, ...]:
+        k = Var("k")
+        left = (Loop("k", 0, i, _updated(grid, i, k, source) + _solve(grid, i, k)),) if i != 0 else ()
+        return left + _updated(grid, i, i, source) + _factor_diagonal(grid, i)
+
+    return grid.each("i", 0, row)
+
+
+def _right(grid: Grid, source: str) -> tuple[Node, ...]:
+    def step(k: Index, before: str) -> tuple[Node, ...]:
+        size = grid.size(k)
+        whole = before == "a"  # this step touches every tile first; in place, each step touches its column first
+        column = whole or source == "l"
+
+        def solve(i: Index) -> tuple[Node, ...]:
+            return (Load("C", i, k, grid.size(i), size, before, first=column), *_solve(grid, i, k))
+
+        def update(j: Index) -> tuple[Node, ...]:
+            cols = grid.size(j)
+            diagonal = (
+                Load("C", j, j, cols, cols, before, lower=True, first=whole),
+                Load("A", j, k, cols, size, "l"),
+                Syrk("A", "C", cols, size),
+                Store("C", j, j, cols, cols, lower=True),
+            )
+            return diagonal + grid.each("i", j + 1, lambda i: below(i, j))
+
+        def below(i: Index, j: Index) -> tuple[Node, ...]:
+            rows, cols = grid.size(i), grid.size(j)
+            return (
+                Load("C", i, j, rows, cols, before, first=whole),
+                Load("A", i, k, rows, size, "l"),
+                Load("B", j, k, cols, size, "l"),
+                Gemm("A", "B", "C", rows, cols, size),
+                Store("C", i, j, rows, cols),
+            )
+
+        pivot = (Load("C", k, k, size, size, before, lower=True, first=column), *_factor_diagonal(grid, k))
+        return pivot + grid.each("i", k + 1, solve) + grid.each("j", k + 1, update)
+
+    # The first step reads the input, the others what it left: one loop cannot say both.
+    if source == "l":
+        return grid.each("k", 0, lambda k: step(k, "l"))
+    return step(0, source) + grid.each("k", 1, lambda k: step(k, "l"))
+
+
+_PROGRAMS: Mapping[str, Callable[[Grid, str], tuple[Node, ...]]] = {
+    "right": _right,
+    "left": _left,
+    "top": _top,
+}
+
+
+def resolve(index: Index, values: Mapping[str, int]) -> int:
+    """The number that an index stands for, given the loop variables' values."""
+    return values[index.name] + index.offset if isinstance(index, Var) else index
+
+
+def expand(program: tuple[Node, ...], values: Mapping[str, int] | None = None) -> Iterator[TileOp]:
+    """The program as straight-line code: every loop unrolled, every index a number."""
+    known = values or {}
+    for node in program:
+        if isinstance(node, Loop):
+            for value in range(resolve(node.start, known), resolve(node.stop, known)):
+                yield from expand(node.body, {**known, node.var: value})
+        else:
+            names = {field.name for field in fields(node)} & {"i", "j", "k"}
+            indices: dict[str, Any] = {name: resolve(getattr(node, name), known) for name in names}
+            yield replace(node, **indices)
+
+
+def operations(program: tuple[Node, ...]) -> Iterator[TileOp]:
+    """Every operation as written, loops entered once: what a target needs microkernels for."""
+    for node in program:
+        if isinstance(node, Loop):
+            yield from operations(node.body)
+        else:
+            yield node
