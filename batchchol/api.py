@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.backends import Backend, get_backend
+from batchchol.backends.base import check_runnable
 from batchchol.batch import Batch, check_dtype, info_array
 from batchchol.defaults import default_spec
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
@@ -81,6 +82,8 @@ def cholesky_ex(
     if matrices.size == 0:
         return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
     device = get_backend(backend)
+    if not isinstance(spec, KernelSpec | None):
+        raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
     spec = spec or default_spec(
         n,
         target=device.target,
@@ -91,6 +94,8 @@ def cholesky_ex(
     )
     if upper != (spec.problem.uplo == "upper"):
         raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the one that upper={upper} asks for")
+    if spec.in_place:
+        raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
     dense = np.ascontiguousarray(matrices).reshape(-1, n, n)
     factors, info = factor(_as_batch(dense, spec), spec, backend=backend)
     whole = factors.data if factors.layout == Layout.canonical() else factors.to_dense()
@@ -135,6 +140,10 @@ def factor(
         If the factors would not fit.
     """
     device = get_backend(backend)
+    if not isinstance(batch, Batch) or not isinstance(out, Batch | None):
+        raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"threads: got {threads!r}, expected a positive integer")
     in_place = out is not None and np.may_share_memory(out.data, batch.data)
     if spec is None:
         spec = default_spec(
@@ -145,7 +154,7 @@ def factor(
             order=batch.layout.order,
             in_place=in_place,
         )
-    _check_spec(spec, batch, device)
+    check_runnable(device, spec, batch)
     result = _result(batch, out, spec, in_place)
     info = info_array(batch, spec.lanes)
     if batch.batch:
@@ -202,15 +211,6 @@ def _fitting_target(device: Backend, batch: Batch) -> str:
     raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
 
 
-def _check_spec(spec: KernelSpec, batch: Batch, device: Backend) -> None:
-    wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
-    given = (batch.n, batch.dtype.name, batch.layout.kind, batch.layout.order)
-    if wanted != given:
-        raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
-    if reason := device.unsupported(spec, batch.layout):
-        raise ValueError(f"spec: backend {device.name!r} cannot run {spec.name}: {reason}")
-
-
 def _result(batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
     if out is None:
         out = batch if spec.in_place else Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
@@ -220,6 +220,8 @@ def _result(batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -
             f"out: got {out.batch} {out.dtype} matrices of order {out.n} in {out.layout}, expected those of the "
             f"batch: {batch.batch}, {batch.dtype}, {batch.n}, {batch.layout}"
         )
+    if not out.data.flags.writeable:
+        raise ValueError("out: its array is read-only: use one that can be written, such as Batch.empty's")
     if in_place and out.data.ctypes.data != batch.data.ctypes.data:
         raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
     if spec.in_place != in_place:

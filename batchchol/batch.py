@@ -17,7 +17,8 @@ DTYPES = ("float32", "float64")
 DEFAULT_LAYOUT = Layout.chunked(16)
 
 
-@dataclass(frozen=True)
+# Compared by identity: arrays have no single truth value.
+@dataclass(frozen=True, eq=False)
 class Batch:
     """`batch` matrices of order `n` in one array.
 
@@ -41,7 +42,8 @@ class Batch:
     triangle: str | None = None
 
     def __post_init__(self) -> None:
-        check_dtype("data", self.data.dtype)
+        if check_dtype("data", self.data.dtype) != self.data.dtype:
+            raise TypeError(f"data: got dtype {self.data.dtype}, expected native byte order: use Batch.from_dense")
         if not 1 <= self.n <= MAX_N:
             raise ValueError(f"n: got {self.n}, expected 1 to {MAX_N}")
         expected = array_shape(self.n, self.batch, self.layout)
@@ -74,7 +76,7 @@ class Batch:
         if a.ndim != 3 or a.shape[1] != a.shape[2]:
             raise ValueError(f"a: got shape {a.shape}, expected (batch, n, n): reshape it")
         packed = cls.empty(a.shape[1], a.shape[0], layout, a.dtype)
-        packed.put(0, a)
+        packed.put(0, a.astype(packed.dtype, copy=False))
         return packed
 
     @property

@@ -210,9 +210,7 @@ class ArtifactCache:
         self._prepare()
         with tempfile.TemporaryDirectory(prefix="batchchol-") as scratch:
             built = build(Path(scratch))
-            return self.put(
-                key, built.payload, built.suffix, built.metadata, built.source, built.source_suffix
-            )
+            return self.put(key, built.payload, built.suffix, built.metadata, built.source, built.source_suffix)
 
     def _prepare(self) -> None:
         try:
@@ -232,9 +230,7 @@ def _check_key(key: str) -> None:
 
 def _check_suffix(suffix: str) -> None:
     if not _SUFFIX.fullmatch(suffix) or suffix == ".json":
-        raise ValueError(
-            f"suffix: got {suffix!r}, expected a dot and letters other than '.json', such as '.so'"
-        )
+        raise ValueError(f"suffix: got {suffix!r}, expected a dot and letters other than '.json', such as '.so'")
 
 
 def _payload_name(digest: str, suffix: str) -> str:

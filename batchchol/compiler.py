@@ -37,9 +37,7 @@ _PROBE_SECONDS = 10.0
 _ANSWER_LINES = 100
 _QUOTED_LINES = 12
 _QUOTED_COLUMNS = 300
-_VERSION = re.compile(
-    r"^(?P<line>.*\b(?P<family>gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE
-)
+_VERSION = re.compile(r"^(?P<line>.*\b(?P<family>gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)
 _TARGET = re.compile(r"^Target: (?P<target>\S+)$", re.MULTILINE)
 
 

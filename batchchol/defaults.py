@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from kernelgen import KernelSpec, Problem, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Problem, SpecError, ThreadSchedule
 
 # Tables are measured on these; a target without one uses the table of the target with as many registers.
 _TABLE = "defaults.json"
@@ -43,6 +43,8 @@ def default_spec(
     SpecError
         If an argument is outside what can be built.
     """
+    if target not in TARGETS:
+        raise SpecError(f"target={target!r} cannot be built: use one of {', '.join(map(repr, TARGETS))}")
     problem = Problem(n, dtype, uplo)
     choices = _choices(target, dtype)
     choice = choices[min(bisect_left([entry.n for entry in choices], n), len(choices) - 1)]

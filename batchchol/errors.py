@@ -9,6 +9,10 @@ class BatchcholError(Exception):
     """Base of the errors that batchchol raises on purpose."""
 
 
+class SettingError(BatchcholError, ValueError):
+    """An environment variable has a value that means nothing; names the variable."""
+
+
 class BackendUnavailable(BatchcholError):
     """A backend was asked for that this machine cannot run."""
 

@@ -30,6 +30,8 @@ def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
     canonical: (batch, n, n); interleaved: (n, n, padded batch); chunked: (chunks, n, n, chunk). The two axes of
     length n are (row, column) for order "row" and (column, row) for order "col".
     """
+    if batch < 0:
+        raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
     room = padded(batch, layout)
     if layout.kind == "canonical":
         return (batch, n, n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> NDA
     OutOfMemory
         If it would not fit; says for what, how many bytes are needed and how many are free.
     """
-    needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    needed = math.prod(shape) * np.dtype(dtype).itemsize
     if needed >= _CHECKED_BYTES and needed > (free := free_bytes()):
         raise OutOfMemory(purpose, needed, free)
     try:
@@ -60,6 +61,9 @@ def _control_group_free() -> int:
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return total_bytes()
-    return total_bytes() if limit == "max" else max(0, int(limit) - used)
+    # File pages that nobody uses count as used, and are given back when somebody asks.
+    idle = int(statistics.get("inactive_file", 0))
+    return total_bytes() if limit == "max" else max(0, int(limit) - used + idle)

@@ -53,6 +53,8 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
 
     Room in the last chunk beyond the batch becomes identities, once its last matrix is written.
     """
+    if not slots.packed.flags.writeable:
+        raise ValueError("data: the array of the batch is read-only: use one that can be written, or a copy of it")
     target = slots.target()
     if target is None:
         dense_view(slots.packed, slots.layout)[slots.places()] = dense

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
+
+from batchchol.errors import SettingError
 
 # Handing work to a thread and waiting for it costs about 50 us: below this many bytes a share takes no longer.
 _SHARE_BYTES = 1 << 20
@@ -17,14 +19,14 @@ def available_threads() -> int:
 
     Raises
     ------
-    ValueError
+    SettingError
         If BATCHCHOL_THREADS is not a positive integer.
     """
     chosen = os.environ.get("BATCHCHOL_THREADS")
-    if chosen is None:
+    if not chosen:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not chosen.isdecimal() or int(chosen) < 1:
-        raise ValueError(f"BATCHCHOL_THREADS={chosen!r} is not a number of threads: use a positive integer")
+        raise SettingError(f"BATCHCHOL_THREADS={chosen!r} is not a number of threads: use a positive integer")
     return int(chosen)
 
 
@@ -35,7 +37,12 @@ def over_ranges(work: Callable[[int, int], int], count: int, threads: int, work_
         return work(0, count)
     bounds = [count * share // shares for share in range(shares + 1)]
     others = [_pool(shares - 1).submit(work, *bound) for bound in pairwise(bounds[1:])]
-    return max(work(bounds[0], bounds[1]), *(future.result() for future in others))
+    try:
+        own = work(bounds[0], bounds[1])
+    finally:
+        # Whatever happened here, the other threads still work on the caller's arrays.
+        wait(others)
+    return max(own, *(future.result() for future in others))
 
 
 @cache

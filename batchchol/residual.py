@@ -32,7 +32,7 @@ def ratios(a: NDArray[np.floating], l: NDArray[np.floating], dtype: str | None =
     Returns
     -------
     ndarray of float64, shape (batch,)
-        NaN where a factor is not finite.
+        Infinite where a factor is not finite, or its diagonal not positive.
     """
     n = a.shape[-1]
     unit = _UNIT_ROUNDOFF[dtype or l.dtype.name]
@@ -51,7 +51,10 @@ def _slice_ratios(a: NDArray[np.floating], l: NDArray[np.floating], scale: float
     allowed = scale * (magnitude @ magnitude.swapaxes(-1, -2))
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = np.where(error == 0, 0.0, error / allowed)
-    return np.asarray(np.max(quotient, axis=(-1, -2)), dtype=np.float64)
+    worst = np.max(quotient, axis=(-1, -2))
+    # A column of the wrong sign gives the same product, and a NaN is no number at all.
+    positive = np.all(np.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
+    return np.asarray(np.where(positive & ~np.isnan(worst), worst, np.inf), dtype=np.float64)
 
 
 def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: int = 128) -> float:
@@ -73,8 +76,8 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
         raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
     members = np.unique(np.linspace(0, a.batch - 1, min(samples, a.batch)).astype(int))
     seen = np.array([_member_ratio(a, l, int(m)) for m in members])
-    worst = int(np.argmax(np.where(np.isnan(seen), np.inf, seen)))
-    if not seen[worst] <= RATIO_BOUND[math]:
+    worst = int(np.argmax(seen))
+    if seen[worst] > RATIO_BOUND[math]:
         raise ResidualError(
             f"matrix {members[worst]} has the residual ratio {seen[worst]:.3g}, over the bound of "
             f"{RATIO_BOUND[math]} for math={math!r}: the factor is wrong"

@@ -9,6 +9,7 @@ import numpy as np
 
 from batchchol import residual
 from batchchol.backends import Backend
+from batchchol.backends.base import check_runnable
 from batchchol.backends.cpu import last_level_cache_bytes
 from batchchol.batch import Batch, info_array
 from kernelgen import KernelSpec
@@ -50,9 +51,17 @@ def sample_factor(
 
     Raises
     ------
+    ValueError
+        If the spec is not of this batch's problem and layout, or works in place.
     ResidualError
         If a result is wrong; no number is returned then.
     """
+    check_runnable(backend, spec, batch)
+    if spec.in_place or not batch.batch:
+        raise ValueError(
+            f"spec, batch: got in_place={spec.in_place} and {batch.batch} matrices, expected an out-of-place kernel "
+            "(a factored matrix is not an input) and at least one matrix"
+        )
     kernel = backend.kernel(spec)
     count = threads or backend.threads
     pairs = _buffers(batch, cold)

@@ -34,7 +34,7 @@ Index = int | Var
 class Load:
     """Tile (i, j) of `source`, the input "a" or the result "l", becomes the register tile `tile`.
 
-    `first` marks the one load of each tile that touches it first: where the next group's data may be prefetched.
+    `first` marks one load of each tile, as early as loops allow: where the next group's data may be prefetched.
     """
 
     tile: str

@@ -24,12 +24,13 @@ def get_backend(name: str | None = None) -> Backend:
     BackendUnavailable
         If the name is unknown or the backend cannot be used here; says what is missing and how to get it.
     """
-    chosen = name or os.environ.get("BATCHCHOL_BACKEND") or None
-    if chosen is not None:
-        return _make(chosen)
+    if name is not None:
+        return _make(name, "backend")
+    if chosen := os.environ.get("BATCHCHOL_BACKEND"):
+        return _make(chosen, "BATCHCHOL_BACKEND")
     for candidate in _BACKENDS:
         try:
-            return _make(candidate)
+            return _make(candidate, "backend")
         except BackendUnavailable:
             continue
     hints = "; ".join(found.hint for found in survey())
@@ -42,7 +43,7 @@ def survey() -> list[Availability]:
 
 
 @cache
-def _make(name: str) -> Backend:
+def _make(name: str, origin: str) -> Backend:
     if name not in _BACKENDS:
-        raise BackendUnavailable(f"backend={name!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
+        raise BackendUnavailable(f"{origin}={name!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
     return _BACKENDS[name]()

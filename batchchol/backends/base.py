@@ -23,6 +23,28 @@ class Availability:
     hint: str = ""
 
 
+def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
+    """Refuse a spec that is of another problem than the batch, or that the backend cannot run on its layout.
+
+    Kernels work on bare pointers: nothing below this notices.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names the argument, what was got and what is expected.
+    """
+    if not isinstance(batch, Batch):
+        raise TypeError(f"batch: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
+    if not isinstance(spec, KernelSpec):
+        raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
+    wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
+    given = (batch.n, batch.dtype.name, batch.layout.kind, batch.layout.order)
+    if wanted != given:
+        raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if reason := backend.unsupported(spec, batch.layout):
+        raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
+
+
 class Kernel(Protocol):
     """A compiled, loaded factorization kernel."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 
-COMMANDS = ("info", "emit", "machine")
+COMMANDS = ("info", "emit", "dataset", "tune", "machine")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,117 @@
+"""`python -m batchchol compare`: the library against every peer that is installed, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchchol.errors import BatchcholError
+
+if TYPE_CHECKING:
+    from batchchol.comparison_rows import Row
+
+HELP = "time the library and its peers side by side, with the same data, clock and checks"
+ORDERS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to compare, and where the results go."""
+    parser.add_argument("--n", type=_numbers, default=ORDERS, metavar="N,...", help="orders, 1 to 128")
+    parser.add_argument("--batch", type=int, default=16_384, help="matrices in a batch (default: %(default)s)")
+    parser.add_argument("--threads", type=_numbers, metavar="T,...", help="numbers of threads (default: 1 and all)")
+    parser.add_argument("--samples", type=int, default=20, help="timed calls of each (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
+    parser.add_argument("--peers", type=_names, metavar="PEER,...", help="names (default: all that are installed)")
+    parser.add_argument("--backend", help="backend of the library (default: chosen automatically)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("compare.csv"),
+        help="written after every point; what it has of the same commit is not measured again (default: %(default)s)",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print the table and draw the plots."""
+    from batchchol import plots
+    from batchchol.comparison import compare
+    from batchchol.comparison_rows import table
+
+    if arguments.plot is not None:
+        # Known before hours of measuring, not after.
+        plots.require_matplotlib()
+    try:
+        rows = compare(
+            arguments.n,
+            arguments.batch,
+            arguments.threads,
+            arguments.samples,
+            peers=arguments.peers,
+            dtype=arguments.dtype,
+            backend=arguments.backend,
+            out=arguments.out,
+        )
+    except ValueError as error:
+        raise BatchcholError(str(error)) from error
+    except KeyboardInterrupt:
+        print(f"the finished points are in {arguments.out}: the same command goes on from there", file=sys.stderr)
+        raise
+    print(table(rows), end="")
+    print(_footer(rows), end="")
+    if arguments.plot is not None:
+        for path in draw(rows, arguments.plot):
+            print(f"plot: {path}")
+    return 0
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """One plot, in two formats, for each number of threads."""
+    from batchchol import plots
+
+    written: list[Path] = []
+    for threads, group in groupby(sorted(rows, key=lambda row: row.threads), key=lambda row: row.threads):
+        of_them = list(group)
+        points = [plots.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in of_them]
+        first = of_them[0]
+        title = f"Batched Cholesky, {first.dtype}, batch {first.batch:,}, {_threads(threads)}, {first.protocol}"
+        stem = folder / f"compare-{first.dtype}-batch{first.batch}-threads{threads}"
+        written += plots.draw(points, stem, title=title, subtitle=first.machine)
+    return written
+
+
+def _footer(rows: Sequence[Row]) -> str:
+    """Where the numbers come from."""
+    floors = {row.threads: row.floor_seconds for row in rows}
+    calls = ", ".join(f"{seconds * 1e6:.1f} us on {_threads(count)}" for count, seconds in sorted(floors.items()))
+    lines = [
+        "",
+        f"protocol: {', '.join(sorted({row.protocol for row in rows}))}; times are medians of {_counts(rows)} calls, "
+        "spread is the interquartile range over the median",
+        f"floor: an empty call takes {calls}",
+        f"machine: {', '.join(sorted({row.machine for row in rows}))}; "
+        f"commit: {', '.join(sorted({row.commit or 'unknown' for row in rows}))}; "
+        f"date: {', '.join(sorted({row.date for row in rows}))}",
+        *sorted({f"{row.contender}: {row.version}" for row in rows}),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    return ", ".join(map(str, sorted({row.samples for row in rows})))
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(","))

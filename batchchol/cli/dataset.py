@@ -1,0 +1,194 @@
+"""`python -m batchchol dataset`: make, convert and look into batches on disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchchol.errors import BatchcholError
+
+if TYPE_CHECKING:
+    from batchchol.datafiles import Slices
+
+HELP = "list the data sets, generate one, convert between .npy and text, or show what a file holds"
+
+DTYPES = ("float32", "float64")
+FORMATS = (".npy", ".txt")
+_REPORT_SECONDS = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+
+    listing = actions.add_parser("list", help="the recipes, with their parameters and sources")
+    listing.set_defaults(act=_list)
+
+    making = actions.add_parser("generate", help="make matrices start ... start + batch - 1 of a data set")
+    making.add_argument("name", help="a recipe: see list")
+    making.add_argument("--n", type=int, required=True, help="order of the matrices")
+    making.add_argument("--batch", type=int, required=True, help="how many matrices")
+    making.add_argument("--start", type=int, default=0, help="index of the first one (default 0)")
+    making.add_argument("--seed", type=int, default=0, help="0 to 2**64 - 1 (default 0)")
+    making.add_argument("--dtype", choices=DTYPES, default="float32")
+    making.add_argument("--out", type=_data_file, required=True, help="file to write: .npy, or .txt for text")
+    making.add_argument("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
+    making.set_defaults(act=_generate)
+
+    converting = actions.add_parser("convert", help="copy a batch from one format or precision to another")
+    converting.add_argument("source", type=_data_file, help=".npy or .txt file")
+    converting.add_argument("out", type=_data_file, help=".npy or .txt file to write")
+    converting.add_argument("--dtype", choices=DTYPES, help="default: as in the .npy file; float64 for text")
+    converting.set_defaults(act=_convert)
+
+    showing = actions.add_parser("show", help="what a file holds: sizes, range, symmetry, definiteness")
+    showing.add_argument("file", type=_data_file, help=".npy or .txt file")
+    showing.add_argument("--matrix", type=int, metavar="I", help="print matrix I (from 0) instead")
+    showing.set_defaults(act=_show)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do the action; a bad value is an error with a message, not a traceback."""
+    try:
+        return int(arguments.act(arguments))
+    except ValueError as error:
+        raise BatchcholError(str(error)) from error
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from batchchol.datasets import catalogue
+
+    for recipe in catalogue().values():
+        print(f"{recipe.name}\n    {recipe.description}")
+        for parameter in recipe.parameters.values():
+            default = (
+                ",".join(map(str, parameter.default)) if isinstance(parameter.default, tuple) else parameter.default
+            )
+            print(f"    --param {parameter.name}={default}  {parameter.about}")
+        print(f"    source: {recipe.source}")
+        if recipe.requires:
+            print(f"    needs: {', '.join(recipe.requires)}")
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from batchchol import catalogue
+    from batchchol.datasets import stream
+
+    recipe = catalogue.find(arguments.name)
+    parameters: dict[str, Any] = {}
+    for assignment in arguments.param:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"--param: got {assignment!r}, expected KEY=VALUE")
+        parameters[key] = catalogue.parse(recipe, key, text)
+    if arguments.batch < 0:
+        raise ValueError(f"--batch: got {arguments.batch}, expected at least 0")
+    slices = stream(
+        recipe.name,
+        n=arguments.n,
+        start=arguments.start,
+        stop=arguments.start + arguments.batch,
+        seed=arguments.seed,
+        dtype=arguments.dtype,
+        **parameters,
+    )
+    return _write(arguments.out, slices)
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    return _write(arguments.out, _read(arguments.source, arguments.dtype))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    slices = _read(arguments.file, None)
+    if arguments.matrix is not None:
+        return _print_matrix(slices, arguments.matrix)
+    text = arguments.file.suffix == ".txt"
+    print(f"format     {'text, read as float64' if text else 'npy, ' + slices.dtype}")
+    print(f"batch      {slices.batch:,}\nn          {slices.n}")
+    print(f"bytes      {arguments.file.stat().st_size:,}")
+    for name, value in _survey(_watched(slices, "examined")):
+        print(f"{name:10} {value}")
+    return 0
+
+
+def _print_matrix(slices: Slices, index: int) -> int:
+    if not 0 <= index < slices.batch:
+        raise ValueError(f"--matrix: got {index}, expected 0 to {slices.batch - 1}")
+    number = "{:.9g}" if slices.dtype == "float32" else "{:.17g}"
+    for start, dense in slices:
+        if index < start + len(dense):
+            for row in dense[index - start].tolist():
+                print(" ".join(number.format(element) for element in row))
+            break
+    return 0
+
+
+def _survey(slices: Slices) -> Iterator[tuple[str, str]]:
+    """What can be said of the values, from one pass over them."""
+    import numpy as np
+    from scipy.linalg.lapack import dpotrf
+
+    batch, symmetric, finite, definite, first = slices.batch, 0, 0, 0, ""
+    smallest, largest = np.inf, -np.inf
+    for start, dense in slices:
+        symmetric += int(((dense == dense.swapaxes(1, 2)) | np.isnan(dense)).all((1, 2)).sum())
+        finite += int(np.isfinite(dense).all((1, 2)).sum())
+        smallest = min(smallest, np.fmin.reduce(dense, None, initial=np.inf))
+        largest = max(largest, np.fmax.reduce(dense, None, initial=-np.inf))
+        for index, matrix in enumerate(dense, start):
+            info = dpotrf(matrix, lower=1)[1] if np.isfinite(matrix).all() else -1
+            definite += info == 0
+            if info and not first:
+                first = f"; first other: matrix {index}" + (f", leading minor {info}" if info > 0 else "")
+    yield "range", f"{smallest:.9g} to {largest:.9g}" if smallest <= largest else "no numbers"
+    yield "finite", f"{finite:,} of {batch:,}"
+    yield "symmetric", f"{symmetric:,} of {batch:,}"
+    yield "definite", f"{definite:,} of {batch:,}{first}"
+
+
+def _read(path: Path, dtype: str | None) -> Slices:
+    from batchchol.datafiles import Slices, load, read_slices
+
+    if path.suffix == ".txt":
+        return read_slices(path, dtype or "float64")
+    slices = Slices.of(load(path))
+    return slices.astype(dtype) if dtype else slices
+
+
+def _write(path: Path, slices: Slices) -> int:
+    from batchchol.datafiles import save, write_text
+
+    batch, n, dtype = slices.batch, slices.n, slices.dtype
+    (write_text if path.suffix == ".txt" else save)(path, _watched(slices, "written"))
+    print(f"{path}: {batch:,} matrices of order {n}, {dtype}, {path.stat().st_size:,} bytes")
+    return 0
+
+
+def _watched(slices: Slices, done: str) -> Slices:
+    """The same slices; how far they got appears on stderr every few seconds."""
+    from batchchol.datafiles import Slices
+
+    def parts() -> Iterator[tuple[int, Any]]:
+        reported, count = time.monotonic(), 0
+        for start, dense in slices:
+            yield start, dense
+            count += len(dense)
+            if time.monotonic() - reported >= _REPORT_SECONDS:
+                reported = time.monotonic()
+                share = f"{count / slices.batch:.0%}"
+                print(f"batchchol: {count:,} of {slices.batch:,} matrices {done} ({share})", file=sys.stderr)
+
+    return Slices(slices.batch, slices.n, slices.dtype, parts())
+
+
+def _data_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in FORMATS:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a name that ends in .npy or .txt")
+    return path

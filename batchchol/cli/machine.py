@@ -1,0 +1,32 @@
+"""`python -m batchchol machine`: tell asv about this machine."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "write this machine's entry of asv's machine file"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--name", help="name of the machine in asv's results (default: made of the hardware)")
+    parser.add_argument("--backend", help="backend to describe (default: chosen automatically)")
+    parser.add_argument("--print", action="store_true", dest="show_only", help="show the entry, write nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describe the machine, write its entry unless `--print`, and show it."""
+    from dataclasses import asdict
+
+    from batchchol.backends import get_backend
+    from batchchol.machine import describe, machine_file, save
+
+    machine = describe(get_backend(args.backend).device(), args.name)
+    for field, value in asdict(machine).items():
+        print(f"{field:8} {value or '-'}")
+    if args.show_only:
+        return 0
+    path = machine_file()
+    print(f"\n{'written to' if save(machine, path) else 'already in'} {path}")
+    print(f"use it with: asv run --machine {machine.machine}")
+    return 0

@@ -1,0 +1,125 @@
+"""The entry of this machine in asv's machine file, under a name that survives reboots and new containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from batchchol.errors import DataFileError
+
+FORMAT_VERSION = 1
+"""The version of the machine file that asv 0.6 reads and writes."""
+
+GIB = 2**30
+FILLER_WORDS = re.compile(r"\((r|tm)\)|\bcpu\b|\bprocessor\b|@.*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What asv stores about a machine (first six fields, all text) and what decides the speed of a kernel."""
+
+    machine: str
+    os: str
+    arch: str
+    cpu: str
+    num_cpu: str
+    ram: str
+    simd: str
+    gpu: str
+    driver: str
+    toolkit: str
+
+
+def describe(device: Mapping[str, str | int], name: str | None = None) -> Machine:
+    """The entry for the `device` that a backend reports, called `name` or else `stable_name(device)`."""
+    return Machine(
+        machine=name or stable_name(device),
+        os=_operating_system(),
+        arch=platform.machine(),
+        cpu=str(device["cpu"]),
+        num_cpu=str(device["cores"]),
+        ram=f"{round(int(device['memory_bytes']) / GIB)} GiB",
+        simd=str(device["simd"]),
+        gpu=str(device.get("gpu", "")),
+        driver=str(device.get("driver", "")),
+        toolkit=str(device.get("toolkit", "")),
+    )
+
+
+def stable_name(device: Mapping[str, str | int]) -> str:
+    """A name made of the hardware alone, since host names change: CPU model, cores, SIMD set and GPU.
+
+    Machines of the same make share it, and so their results: pass a name where that is not wanted.
+    """
+    model = FILLER_WORDS.sub(" ", str(device["cpu"]))
+    parts = [model, f"{device['cores']} cores", str(device["simd"]), str(device.get("gpu", ""))]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def machine_file() -> Path:
+    """Where asv looks: .asv-machine.json in the home folder."""
+    return Path(os.path.expanduser("~/.asv-machine.json"))
+
+
+def save(machine: Machine, path: Path) -> bool:
+    """Put `machine` into the file at `path`, keeping every other entry; False if it was there already.
+
+    Raises
+    ------
+    DataFileError
+        If the file exists and is not a machine file of the format that asv 0.6 reads.
+    """
+    entries = _read(path)
+    entry = asdict(machine)
+    if entries.get(machine.machine) == entry:
+        return False
+    _replace(path, {**entries, machine.machine: entry, "version": FORMAT_VERSION})
+    return True
+
+
+def _operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFileError(path, "whole file", str(error)) from error
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise DataFileError(path, place, f"{error.msg}: repair or remove the file") from error
+    if not isinstance(entries, dict) or entries.get("version") != FORMAT_VERSION:
+        raise DataFileError(
+            path,
+            "version",
+            f"expected an asv machine file of version {FORMAT_VERSION}: run `asv update`, or remove it",
+        )
+    return entries
+
+
+def _replace(path: Path, entries: Mapping[str, Any]) -> None:
+    """Write as asv does, sorted and indented by four, through a temporary file in the same folder."""
+    handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump(entries, stream, indent=4, sort_keys=True)
+            stream.write("\n")
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,163 @@
+"""The main job, end to end: data, generation, compile, check, the quick benchmark suite, a table and a plot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchchol import datasets, residual
+from batchchol.api import factor
+from batchchol.asv_results import ResultRow
+from batchchol.backends import Backend
+from batchchol.batch import DEFAULT_LAYOUT, Batch
+from batchchol.defaults import default_spec
+from batchchol.errors import BatchcholError
+from batchchol.roofline import Ceilings, flops, roofline_fraction
+
+SHOWN_N, SHOWN_BATCH = 32, 16384
+CHECKED_RECIPES = ("diagonally_dominant", "wishart")
+# What the table compares: one thread on each side, the batch that speeds are stated for.
+TABLE_BATCH = 16384
+KERNEL_QUESTIONS = ("Tiles", "Defaults")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BestRow:
+    """The fastest measured schedule of one order, on one thread."""
+
+    n: int
+    nb: int
+    looking: str
+    unroll: str
+    seconds_per_matrix: float
+    gflops: float
+    roofline_fraction: float
+    times_numpy: float
+    call_times_numpy: float | None
+
+
+def demonstrate(backend: Backend, say: Say) -> None:
+    """Generate data and a kernel, compile it, and check what it computes.
+
+    Raises
+    ------
+    ResidualError
+        If a factor is wrong.
+    """
+    spec = default_spec(SHOWN_N, target=backend.target)
+    batch = Batch.empty(SHOWN_N, SHOWN_BATCH, DEFAULT_LAYOUT)
+    for recipe in CHECKED_RECIPES:
+        datasets.fill(batch, recipe)
+        say(f"data      {SHOWN_BATCH:,} {recipe} matrices of order {SHOWN_N}, {batch.layout}, float32")
+        stats = backend.kernel(spec).stats
+        say(f"kernel    {spec.name}: compiled in {stats.compile_seconds:.2f} s, {stats.code_bytes:,} bytes of code")
+        factors, info = factor(batch, spec, backend=backend.name)
+        ratio = residual.check(batch, factors, info, spec.schedule.math)
+        say(f"check     residual ratio {ratio:.3f}, at most {residual.RATIO_BOUND[spec.schedule.math]} is right")
+    _demonstrate_failures(backend, say)
+
+
+def _demonstrate_failures(backend: Backend, say: Say) -> None:
+    failing = Batch.empty(SHOWN_N, 1000, DEFAULT_LAYOUT)
+    datasets.fill(failing, "failing")
+    expected = datasets.expected_info("failing", n=SHOWN_N, stop=1000)
+    info = factor(failing, backend=backend.name).info
+    if (info != expected).any():
+        raise residual.ResidualError("the info of failing matrices is not what it should be")
+    say(f"check     info is right for all 1,000 members of a batch of which {int((info > 0).sum())} are not SPD")
+
+
+def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: Path, say: Say) -> None:
+    """Run asv's quick profile on the last commit; its progress is said, all of its words go to `log`.
+
+    Raises
+    ------
+    BatchcholError
+        If this is no clone with a commit to measure, or asv fails.
+    """
+    if not (folder / "asv.conf.json").is_file() or not (folder / ".git").exists():
+        raise BatchcholError(f"{folder} is not a clone of batchchol: asv measures commits; start from `git clone`")
+    command = [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", machine, "--show-stderr"]
+    with (
+        log.open("w") as kept,
+        subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            kept.write(line)
+            if line.startswith("["):
+                say(line.rstrip())
+    if process.returncode:
+        raise BatchcholError(f"asv ended with status {process.returncode}: see {log}")
+
+
+def best_rows(rows: Iterable[ResultRow], target: str, ceilings: Ceilings) -> list[BestRow]:
+    """The fastest schedule of every order among one commit's results, and how it compares."""
+    measured = [row for row in rows if row.status == "measured" and row.params.get("batch") == TABLE_BATCH]
+    numpy = _seconds_per_matrix(measured, "Numpy")
+    whole = _seconds_per_matrix(measured, "WholeCall")
+    kernels = [row for row in measured if _question(row) in KERNEL_QUESTIONS and row.params.get("threads") == 1]
+    orders = sorted({row.params["n"] for row in kernels} & numpy.keys())
+    return [_best_row(n, kernels, target, ceilings, numpy[n], whole.get(n)) for n in orders]
+
+
+def table(rows: Sequence[BestRow]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| n | best schedule | ns per matrix | GFLOP/s | roofline fraction | × NumPy | `cholesky()` × NumPy |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        call = f"{row.call_times_numpy:.1f}" if row.call_times_numpy is not None else ""
+        lines.append(
+            f"| {row.n} | nb={row.nb}, {row.looking}, {row.unroll} | {row.seconds_per_matrix * 1e9:,.1f} "
+            f"| {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
+        )
+    return "\n".join(lines)
+
+
+def _best_row(
+    n: int, kernels: Sequence[ResultRow], target: str, ceilings: Ceilings, numpy: float, whole: float | None
+) -> BestRow:
+    best = min((row for row in kernels if row.params["n"] == n), key=lambda row: row.median)
+    schedule = _schedule(best, target)
+    seconds = best.median
+    return BestRow(
+        n=n,
+        nb=schedule["nb"],
+        looking=schedule["looking"],
+        unroll=schedule["unroll"],
+        seconds_per_matrix=seconds,
+        gflops=flops(n) / seconds / 1e9,
+        roofline_fraction=roofline_fraction(seconds, n, 1, DEFAULT_LAYOUT, ceilings),
+        times_numpy=numpy / seconds,
+        call_times_numpy=numpy / whole if whole else None,
+    )
+
+
+def _schedule(row: ResultRow, target: str) -> Mapping[str, Any]:
+    if _question(row) == "Tiles":
+        return row.params
+    schedule = default_spec(row.params["n"], target=target, dtype=row.params["dtype"]).schedule
+    return {"nb": schedule.nb, "looking": schedule.looking, "unroll": schedule.unroll}
+
+
+def _seconds_per_matrix(rows: Iterable[ResultRow], question: str) -> dict[int, float]:
+    """Per order; these questions measure whole calls of float32."""
+    return {
+        row.params["n"]: row.median / row.params["batch"]
+        for row in rows
+        if _question(row) == question and row.params.get("dtype") == "float32"
+    }
+
+
+def _question(row: ResultRow) -> str:
+    return row.benchmark.split(".")[-2]

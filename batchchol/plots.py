@@ -1,0 +1,246 @@
+"""GFLOP/s over n as a plot with the roofline drawn in, and the best of each n as a table. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchchol.cache import replace_file
+from batchchol.errors import BatchcholError
+from batchchol.roofline import flops
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the same story in grey.
+_STYLES = (
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "-"),
+    ("#009E73", "^", "--"),
+    ("#CC79A7", "v", "--"),
+    ("#E69F00", "D", "-."),
+    ("#56B4E9", "P", "-."),
+    ("#000000", "X", ":"),
+)
+_ROOFLINE_COLOUR = "#767676"
+_SIZE_INCHES, _DOTS_PER_INCH = (9.0, 5.4), 160
+# Labels at the ends of the lines keep this distance, in points.
+_LABEL_SPACING = 13.0
+# What makes files differ from run to run stays out of them.
+_FORMATS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+_SETTINGS: Any = {"svg.hashsalt": "batchchol", "font.size": 10, "axes.titlesize": 12}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement: `label` is its line, `roofline_gflops` what the machine would allow at this n."""
+
+    label: str
+    n: int
+    gflops: float
+    roofline_gflops: float
+
+    @property
+    def ns_per_matrix(self) -> float:
+        return flops(self.n) / self.gflops
+
+    @property
+    def roofline_fraction(self) -> float:
+        return self.gflops / self.roofline_gflops
+
+
+def require_matplotlib() -> None:
+    """Refuse to go on without matplotlib.
+
+    Raises
+    ------
+    BatchcholError
+        If it is not installed; says how to install it.
+    """
+    if find_spec("matplotlib") is None:
+        raise BatchcholError("plots need matplotlib, which is not installed: pip install 'batchchol[plots]'")
+
+
+def best_of(points: Iterable[Point], label: str | None = None) -> list[Point]:
+    """The fastest point of each n, by n; as one line called `label`, if that is given."""
+    fastest: dict[int, Point] = {}
+    for point in points:
+        if point.n not in fastest or point.gflops > fastest[point.n].gflops:
+            fastest[point.n] = point
+    return [replace(fastest[n], label=label or fastest[n].label) for n in sorted(fastest)]
+
+
+def best_table(points: Iterable[Point], baseline: str = "numpy") -> str:
+    """A Markdown table of the best of each n: its label, time, GFLOP/s, roofline fraction and ratio to the baseline.
+
+    The points labelled `baseline` are what the others are divided by, and take no part themselves; "-" where there
+    is none at an n.
+    """
+    everything = list(points)
+    base = {point.n: point.gflops for point in everything if point.label == baseline}
+    lines = [f"| n | best | ns/matrix | GFLOP/s | roofline | × {baseline} |", "| --: | :-- | --: | --: | --: | --: |"]
+    for point in best_of(point for point in everything if point.label != baseline):
+        ratio = f"{point.gflops / base[point.n]:.1f}" if point.n in base else "-"
+        lines.append(
+            f"| {point.n} | {point.label} | {point.ns_per_matrix:,.1f} | {point.gflops:.2f} "
+            f"| {point.roofline_fraction:.0%} | {ratio} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "") -> list[Path]:
+    """Draw GFLOP/s over n, one line a label, in the order of their first points, with the roofline above.
+
+    Parameters
+    ----------
+    points : iterable of Point
+        At each n the highest of their rooflines is drawn.
+    stem : Path
+        Where to: ".png" and ".svg" are added, folders are made. The same points give the same bytes.
+    title, subtitle : str
+        Above the axes.
+
+    Returns
+    -------
+    list of Path
+        The PNG and the SVG file.
+
+    Raises
+    ------
+    BatchcholError
+        If matplotlib is not installed, there are no points, or a file cannot be written.
+    """
+    require_matplotlib()
+    import matplotlib as mpl
+
+    everything = list(points)
+    if not everything:
+        raise BatchcholError("points: got none, expected at least one to draw")
+    with mpl.rc_context(_SETTINGS):
+        figure = _figure(everything, title, subtitle)
+        return [_save(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
+
+
+def _figure(points: Sequence[Point], title: str, subtitle: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
+    axes = figure.add_subplot()
+    ends = [_line(axes, *_series(points, label), style) for label, style in _styled(points)]
+    ends.append(_roofline(axes, points))
+    _decorate(axes, sorted({point.n for point in points}), title, subtitle)
+    _label(axes, ends)
+    return figure
+
+
+@dataclass(frozen=True)
+class _End:
+    """The last point of a line, where its label goes."""
+
+    label: str
+    colour: str
+    n: int
+    gflops: float
+
+
+def _styled(points: Sequence[Point]) -> Iterable[tuple[str, tuple[str, str, str]]]:
+    labels = list(dict.fromkeys(point.label for point in points))
+    return [(label, _STYLES[index % len(_STYLES)]) for index, label in enumerate(labels)]
+
+
+def _series(points: Sequence[Point], label: str) -> tuple[str, list[int], list[float]]:
+    chosen = sorted((point for point in points if point.label == label), key=lambda point: point.n)
+    return label, [point.n for point in chosen], [point.gflops for point in chosen]
+
+
+def _line(axes: Axes, label: str, ns: list[int], gflops: list[float], style: tuple[str, str, str]) -> _End:
+    colour, marker, dashes = style
+    axes.plot(ns, gflops, color=colour, marker=marker, linestyle=dashes, markersize=5, linewidth=1.8)
+    return _End(label, colour, ns[-1], gflops[-1])
+
+
+def _roofline(axes: Axes, points: Sequence[Point]) -> _End:
+    highest: dict[int, float] = {}
+    for point in points:
+        highest[point.n] = max(point.roofline_gflops, highest.get(point.n, 0.0))
+    ns = sorted(highest)
+    axes.plot(ns, [highest[n] for n in ns], color=_ROOFLINE_COLOUR, linewidth=3, alpha=0.6)
+    return _End("roofline", _ROOFLINE_COLOUR, ns[-1], highest[ns[-1]])
+
+
+def _decorate(axes: Axes, ns: Sequence[int], title: str, subtitle: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(_ticks(ns), labels=map(str, _ticks(ns)))
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.set_xlabel("n, order of each matrix")
+    axes.set_ylabel("GFLOP/s (n³/3 a matrix)")
+    axes.set_title(title, loc="left", pad=22 if subtitle else None)
+    axes.text(0, 1.015, subtitle, transform=axes.transAxes, color=_ROOFLINE_COLOUR, fontsize=9)
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks(ns: Sequence[int]) -> list[int]:
+    """The orders that have room for their number: at least a quarter of an octave after the one before."""
+    shown: list[int] = []
+    for n in ns:
+        if not shown or math.log2(n / shown[-1]) >= 1 / 4:
+            shown.append(n)
+    return shown
+
+
+def _label(axes: Axes, ends: Sequence[_End]) -> None:
+    """Name each line at its right end, in its colour, moved up or down as far as its neighbours require."""
+    ordered = sorted(ends, key=lambda end: end.gflops)
+    axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
+    scale = 72 / _DOTS_PER_INCH
+    own = [float(axes.transData.transform((end.n, end.gflops))[1]) * scale for end in ordered]
+    for end, place, wanted in zip(ordered, own, spread(own, _LABEL_SPACING), strict=True):
+        axes.annotate(
+            end.label,
+            (end.n, end.gflops),
+            xytext=(9, wanted - place),
+            textcoords="offset points",
+            color=end.colour,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def spread(places: Sequence[float], distance: float) -> list[float]:
+    """Ascending places moved as little as it takes to be at least `distance` apart, each crowd about its middle."""
+    crowds: list[list[float]] = []
+    for place in places:
+        crowds.append([place])
+        while (
+            len(crowds) > 1
+            and _middle(crowds[-1]) - _middle(crowds[-2]) < distance * (len(crowds[-1]) + len(crowds[-2])) / 2
+        ):
+            crowds[-2:] = [crowds[-2] + crowds[-1]]
+    return [
+        _middle(crowd) + (index - (len(crowd) - 1) / 2) * distance for crowd in crowds for index in range(len(crowd))
+    ]
+
+
+def _middle(crowd: Sequence[float]) -> float:
+    return sum(crowd) / len(crowd)
+
+
+def _save(figure: Figure, path: Path, kind: str) -> Path:
+    drawing = io.BytesIO()
+    figure.savefig(drawing, format=kind, metadata=_FORMATS[kind])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, drawing.getvalue())
+    except OSError as error:
+        raise BatchcholError(f"{path} cannot be written: {error.strerror}") from error
+    return path

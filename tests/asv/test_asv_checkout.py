@@ -1,0 +1,199 @@
+"""asv across commits, offline: a scratch repository of stand-ins, the real plugin and the real asv."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WHY = "the suite's extra is not installed: there is no asv"
+config = pytest.importorskip("asv.config", reason=WHY)
+environment = pytest.importorskip("asv.environment", reason=WHY)
+plugin = pytest.importorskip("batchchol.asv_checkout", reason=WHY)
+
+CONFIGURATION = {
+    "version": 1,
+    "project": "scratch",
+    "repo": ".",
+    "branches": ["main"],
+    "plugins": [".batchchol.asv_checkout"],
+    "environment_type": "checkout",
+    "launch_method": "forkserver",
+    "env_dir": ".asv/env",
+    "results_dir": ".asv/results",
+}
+# CPU time, so that what else runs on the machine is not measured; 2x is far outside the noise that is left.
+BENCHMARK = """
+import time
+
+import batchchol
+
+
+class Suite:
+    timer = time.process_time
+
+    def time_work(self):
+        batchchol.work()
+
+    def track_mark(self):
+        return batchchol.MARK
+"""
+PACKAGE = """
+MARK = {mark}
+
+
+def work():
+    return sum(i * i for i in range({loops}))
+"""
+FOREIGN_MARK = 99
+LOOPS = 100_000
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A git repository of stand-ins; `foreign` holds other copies of the packages, outside of it."""
+
+    root: Path
+    foreign: Path
+    home: Path
+
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "ASV", "PYTHON"))}
+        author = {f"GIT_{who}_{what}": "scratch" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        return {**clean, **author, "HOME": str(self.home)}
+
+    def call(self, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env={**self.environment(), **extra},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def asv(self, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        return self.call(sys.executable, "-m", "asv", *arguments, **extra)
+
+    def commit(self, mark: int, loops: int = LOOPS) -> str:
+        (self.root / "batchchol" / "__init__.py").write_text(PACKAGE.format(mark=mark, loops=loops))
+        for command in ("add -A", "commit -q --allow-empty -m change"):
+            done = self.call("git", *command.split())
+            assert done.returncode == 0, done.stdout
+        return self.call("git", "rev-parse", "HEAD").stdout.strip()
+
+    def marks(self) -> dict[str, Any]:
+        """Commit -> what `track_mark` stored for it."""
+        results = {}
+        for path in (self.root / ".asv" / "results" / "testbed").glob("*-checkout-*.json"):
+            stored = json.loads(path.read_text())
+            results[stored["commit_hash"]] = stored["results"]["suite.Suite.track_mark"][0]
+        return results
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    root, foreign, home = (tmp_path / name for name in ("repository", "foreign", "home"))
+    for folder in (root / "batchchol", root / "kernelgen", root / "benchmarks", foreign, home):
+        folder.mkdir(parents=True)
+    for module in (plugin.__file__, str(plugin.GUARD)):
+        shutil.copy(module, root / "batchchol")
+    (root / "kernelgen" / "__init__.py").write_text("")
+    (root / "benchmarks" / "__init__.py").write_text("")
+    (root / "benchmarks" / "suite.py").write_text(BENCHMARK)
+    (root / "asv.conf.json").write_text(json.dumps(CONFIGURATION))
+    (root / ".gitignore").write_text(".asv\n__pycache__\n")
+    for name in plugin.PACKAGES:
+        (foreign / name).mkdir()
+        (foreign / name / "__init__.py").write_text(PACKAGE.format(mark=FOREIGN_MARK, loops=1))
+    machine = {"machine": "testbed", "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
+    (home / ".asv-machine.json").write_text(json.dumps({"testbed": machine, "version": 1}))
+    made = Scratch(root, foreign, home)
+    assert made.call("git", "init", "-q", "-b", "main").returncode == 0
+    return made
+
+
+def test_a_slowdown_by_two_is_flagged_and_equal_commits_are_not(scratch: Scratch) -> None:
+    before = scratch.commit(mark=1)
+    same = scratch.commit(mark=2)
+    slower = scratch.commit(mark=3, loops=2 * LOOPS)
+    options = ("--factor", "1.5", "--machine", "testbed", "--bench", "time_work")
+
+    equal = scratch.asv("continuous", *options, before, same)
+    assert equal.returncode == 0, equal.stdout
+    assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in equal.stdout
+
+    worse = scratch.asv("continuous", *options, same, slower)
+    assert worse.returncode == 1, worse.stdout
+    assert "PERFORMANCE DECREASED" in worse.stdout
+    assert "suite.Suite.time_work" in worse.stdout
+
+    compared = scratch.asv("compare", "--factor", "1.5", "--only-changed", same, slower)
+    assert "suite.Suite.time_work" in compared.stdout
+
+
+def test_a_range_measures_each_commit_from_its_own_checkout(scratch: Scratch) -> None:
+    scratch.commit(mark=1)
+    expected = {scratch.commit(mark=mark): mark for mark in (2, 3)}
+    # What the shell has on its import paths must not matter, and an edit that is not committed neither.
+    (scratch.root / "batchchol" / "__init__.py").write_text(PACKAGE.format(mark=FOREIGN_MARK, loops=1))
+    run = scratch.asv(
+        "run",
+        "--bench",
+        "track_mark",
+        "HEAD~2..HEAD",
+        PYTHONPATH=str(scratch.foreign),
+        ASV_PYTHONPATH=str(scratch.foreign),
+    )
+    assert run.returncode == 0, run.stdout
+    assert scratch.marks() == {commit: [mark] for commit, mark in expected.items()}
+
+
+def test_a_commit_whose_package_comes_from_elsewhere_is_refused(scratch: Scratch) -> None:
+    good = scratch.commit(mark=1)
+    shutil.rmtree(scratch.root / "kernelgen")
+    bad = scratch.commit(mark=2)
+    (scratch.root / "kernelgen").mkdir()
+    (scratch.root / "kernelgen" / "__init__.py").write_text("")
+    scratch.commit(mark=3)
+
+    run = scratch.asv("run", "--bench", "track_mark", "HEAD~2..HEAD", ASV_PYTHONPATH=str(scratch.foreign))
+    assert run.returncode == 2, run.stdout
+    assert f"commit {bad[:8]} is not measured" in run.stdout
+    assert f"kernelgen was imported from {scratch.foreign}" in run.stdout
+    marks = scratch.marks()
+    assert marks[bad] is None, "a number was stored for a refused commit"
+    assert sorted(mark for mark in marks.values() if mark) == [[3]]
+    assert good not in marks
+
+
+def test_the_guard_refuses_a_package_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text("")
+    checked = subprocess.run(
+        [sys.executable, "-P", str(plugin.GUARD), str(tmp_path), "here,surely_nowhere", "never_run.py"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1
+    assert "refused: surely_nowhere cannot be imported from the checkout" in checked.stderr
+    assert "refused: here" not in checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("python", "requirements", "named"),
+    [("2.7", {}, "python='2.7'"), (plugin.THIS_VERSION, {"numpy": ""}, "numpy")],
+)
+def test_what_needs_an_installation_is_refused(python: str, requirements: dict[str, str], named: str) -> None:
+    with pytest.raises(environment.EnvironmentUnavailable, match=named):
+        plugin.Checkout(config.Config(), python, requirements, {})

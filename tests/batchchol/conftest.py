@@ -1,0 +1,54 @@
+"""What the tests of the library share: SPD matrices, and processes that import the library under test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import DTypeLike, NDArray
+
+import batchchol
+
+
+@pytest.fixture(scope="session")
+def spd() -> Callable[..., NDArray[np.floating]]:
+    """spd(..., n, dtype=, seed=): strictly diagonally dominant matrices of shape (..., n, n)."""
+
+    def make(*shape: int, dtype: DTypeLike = "float32", seed: int = 0) -> NDArray[np.floating]:
+        n = shape[-1]
+        r = np.random.default_rng(seed).random((*shape, n))
+        return ((r + r.swapaxes(-1, -2)) / 2 + n * np.eye(n)).astype(dtype)
+
+    return make
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """run_python(*arguments, **environment): a fresh interpreter in an empty folder; None removes a variable."""
+
+    def run(*arguments: str | Path, **environment: str | Path | None) -> subprocess.CompletedProcess[str]:
+        wanted = {
+            **os.environ,
+            "PYTHONPATH": Path(batchchol.__file__).parents[1],
+            # Nothing but what the test is about writes a file.
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environment,
+        }
+        folder = tmp_path / "empty"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env={name: str(value) for name, value in wanted.items() if value is not None},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run

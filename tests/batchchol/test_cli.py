@@ -1,0 +1,159 @@
+"""The command line: what info and emit print, and the exit codes of every end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import batchchol
+from batchchol import KernelSpec, Problem, ThreadSchedule, default_spec
+from batchchol.cli import main
+from batchchol.native import supported_targets
+from kernelgen import generate
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_info_says_what_was_found(capsys: pytest.CaptureFixture[str], cache_folder: Path) -> None:
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        batchchol.__version__,
+        str(cache_folder),
+        "cpu: ",
+        supported_targets()[0],
+        "GiB free",
+        "memory_bytes",
+    ):
+        assert words in out
+    for package in ("asv", "matplotlib", "scikit-learn"):
+        assert f"package     {package}" in out
+
+
+def test_info_says_how_to_get_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchchol.cli.info.OPTIONAL_PACKAGES", [("no-such-package", "dreams", "pip install dreams")])
+    assert main(["info"]) == 0
+    assert "no-such-package: not installed (dreams): pip install dreams" in capsys.readouterr().out
+
+
+def test_info_without_a_compiler(run_python: Run) -> None:
+    done = run_python("-m", "batchchol", "info", PATH="", BATCHCHOL_CC=None, CC=None)
+    assert done.returncode == 2
+    assert "cpu: not available" in done.stdout
+    assert "apt install gcc" in done.stdout
+    assert "BATCHCHOL_CC" in done.stdout
+    assert done.stderr == ""
+
+
+def test_info_names_a_bad_choice_of_backend(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHCHOL_BACKEND", "abacus")
+    assert main(["info"]) == 2
+    assert "BATCHCHOL_BACKEND='abacus' is unknown" in capsys.readouterr().out
+
+
+def test_emit_prints_the_measured_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", "--n", "20"]) == 0
+    assert capsys.readouterr().out == generate(default_spec(20, target=supported_targets()[0])).text
+    assert main(["emit", "--n", "20", "--layout", "canonical", "--target", "generic"]) == 0
+    spec = default_spec(20, target="generic", layout="canonical", order="row")
+    assert capsys.readouterr().out == generate(spec).text
+
+
+def test_emit_of_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (
+        "--n 6 --dtype float64 --uplo upper --layout interleaved --order row --math fast --nb 2 --looking top "
+        "--unroll full --no-prefetch --target avx512 --in-place"
+    )
+    assert main(["emit", *options.split()]) == 0
+    schedule = ThreadSchedule(2, "top", "full", "fast", False)
+    spec = KernelSpec(Problem(6, "float64", "upper"), "interleaved", "row", schedule, "avx512", True)
+    assert capsys.readouterr().out == generate(spec).text
+
+
+def test_emit_needs_no_compiler(run_python: Run) -> None:
+    done = run_python("-m", "batchchol", "emit", "--n", "3", PATH="", BATCHCHOL_CC=None, CC=None)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "n = 3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--n 0", "n=0"),
+        ("--n 129", "n=129"),
+        ("--n 4 --nb 5", "nb=5"),
+        ("--n 4 --nb 17", "nb=17"),
+        ("--n 100 --unroll full", "unroll='full'"),
+    ],
+)
+def test_spec_that_cannot_be_built_is_explained(capsys: pytest.CaptureFixture[str], options: str, words: str) -> None:
+    assert main(["emit", *options.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"batchchol: error: {words} cannot be built")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["no-such-command"], ["emit"], ["emit", "--n", "x"], ["info", "--loud"]], ids=str
+)
+def test_misspelt_command_lines_show_the_usage(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(options)
+    assert caught.value.code == 2
+    assert "usage: python -m batchchol" in capsys.readouterr().err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    listed = capsys.readouterr().out
+    commands = {path.stem for path in Path(batchchol.__file__).with_name("cli").glob("*.py")} - {"__init__"}
+    for command in commands:
+        assert f"\n    {command} " in listed, "every module of the command line is a command"
+
+
+def test_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("batchchol.cli.info.run", interrupt)
+    assert main(["info"]) == 130
+    assert capsys.readouterr().err == "batchchol: interrupted\n"
+
+
+def test_bad_setting_is_an_error_and_no_traceback(run_python: Run) -> None:
+    done = run_python("-m", "batchchol", "info", BATCHCHOL_THREADS="many")
+    assert done.returncode == 2
+    assert done.stderr.startswith("batchchol: error: BATCHCHOL_THREADS='many'")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["emit", "--n", "100"], ["emit", "--n", "1"], ["info"]], ids=" ".join)
+def test_reader_that_has_had_enough(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": str(Path(batchchol.__file__).parents[1])}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchchol", *command],
+            env=environment,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,238 @@
+"""factor: batches in their own layouts, out of place and in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol import Batch, Layout, cholesky, default_spec, factor, get_backend
+from batchchol.layouts import array_shape
+
+Array = NDArray[np.floating]
+Spd = Callable[..., Array]
+
+N = 5
+LAYOUTS = [
+    Layout.canonical(),
+    Layout.canonical("col"),
+    Layout.interleaved(),
+    Layout.interleaved("row"),
+    Layout.chunked(8),
+    Layout.chunked(16),
+    Layout.chunked(48),
+    Layout.chunked(512, "row"),
+]
+
+
+def spec_of(batch: Batch, **fields: Any) -> Any:
+    given = {
+        "target": get_backend().target,
+        "dtype": batch.dtype.name,
+        "layout": batch.layout.kind,
+        "order": batch.layout.order,
+    }
+    return default_spec(batch.n, **{**given, **fields})
+
+
+def assert_lower_factors(l: Batch, dense: Array) -> None:
+    expected = cholesky(dense)
+    np.testing.assert_allclose(l.to_dense(), expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("count", [1, 31, 33, 1000])
+def test_ragged_batches_in_every_layout(spd: Spd, layout: Layout, count: int) -> None:
+    dense = spd(count, N)
+    dense[count // 2, 2, 2] = -1
+    batch = Batch.from_dense(dense, layout)
+    l, info = factor(batch)
+    assert (l.n, l.batch, l.layout, l.dtype, l.triangle) == (N, count, layout, np.float32, "lower")
+    assert (info.shape, info.dtype) == ((count,), np.int32)
+    assert info[count // 2] == 3
+    assert np.count_nonzero(info) == 1
+    good = np.arange(count) != count // 2
+    np.testing.assert_allclose(l.to_dense()[good], cholesky(dense[good]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(batch.to_dense(), dense, err_msg="the batch is left as it was")
+
+
+# On chunks narrower than the widest SIMD, a narrower target's kernel runs.
+@pytest.mark.parametrize(("chunk", "dtype"), [(4, "float32"), (12, "float32"), (2, "float64"), (6, "float64")])
+def test_chunks_of_the_narrowest_simd(spd: Spd, chunk: int, dtype: str) -> None:
+    dense = spd(33, N, dtype=dtype)
+    assert_lower_factors(factor(Batch.from_dense(dense, Layout.chunked(chunk))).L, dense)
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 17])
+def test_chunks_that_no_simd_fits_are_refused(spd: Spd, chunk: int) -> None:
+    with pytest.raises(ValueError, match=f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes"):
+        factor(Batch.from_dense(spd(3, N), Layout.chunked(chunk)))
+
+
+def test_spec_wider_than_the_chunk_is_refused(spd: Spd) -> None:
+    batch = Batch.from_dense(spd(33, N), Layout.chunked(12))
+    with pytest.raises(ValueError, match=r"chunk=12 is not a multiple of the (8|16) lanes|avx2"):
+        factor(batch, spec_of(batch, target="avx2"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_in_place_gives_what_out_of_place_gives(spd: Spd, layout: Layout) -> None:
+    dense = spd(37, N)
+    batch = Batch.from_dense(dense, layout)
+    expected = factor(batch).L.to_dense()
+    l, info = factor(batch, out=batch)
+    assert l.data is batch.data
+    assert not info.any()
+    np.testing.assert_allclose(l.to_dense(), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(l.to_dense(), np.tril(l.to_dense()))
+
+
+def test_in_place_spec_needs_no_out(spd: Spd) -> None:
+    dense = spd(37, N)
+    batch = Batch.from_dense(dense)
+    l, _ = factor(batch, spec_of(batch, in_place=True))
+    assert l.data is batch.data
+    assert_lower_factors(l, dense)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_factors_go_to_out_whatever_it_held(spd: Spd, layout: Layout) -> None:
+    dense = spd(37, N)
+    out = Batch(np.full(array_shape(N, 37, layout), np.nan, dtype=np.float32), N, 37, layout)
+    l, _ = factor(Batch.from_dense(dense, layout), out=out)
+    assert l.data is out.data
+    assert_lower_factors(l, dense)
+    np.testing.assert_array_equal(l.get(36, 37), np.tril(l.get(36, 37)))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 31, 40])
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.chunked(8), Layout.interleaved()], ids=str)
+def test_nothing_is_written_around_the_array(spd: Spd, layout: Layout, count: int) -> None:
+    shape = array_shape(N, count, layout)
+    size = int(np.prod(shape))
+    room = np.full(size + 128, 7, dtype=np.float32)
+    out = Batch(room[64:-64].reshape(shape), N, count, layout)
+    factor(Batch.from_dense(spd(count, N), layout), out=out)
+    np.testing.assert_array_equal(room[:64], 7)
+    np.testing.assert_array_equal(room[-64:], 7)
+
+
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.chunked(8)], ids=str)
+def test_upper_spec(spd: Spd, layout: Layout) -> None:
+    dense = spd(37, N)
+    batch = Batch.from_dense(dense, layout)
+    l, _ = factor(batch, spec_of(batch, uplo="upper"))
+    assert l.triangle == "upper"
+    np.testing.assert_allclose(l.to_dense().swapaxes(1, 2), cholesky(dense), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(l.to_dense(), np.triu(l.to_dense()))
+
+
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.interleaved(), Layout.chunked(16)], ids=str)
+def test_empty_batch(layout: Layout) -> None:
+    batch = Batch.empty(N, 0, layout)
+    l, info = factor(batch)
+    assert (l.batch, l.to_dense().shape, info.shape) == (0, (0, N, N), (0,))
+    assert factor(batch, out=batch).L.batch == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_threads_share_the_work(spd: Spd, threads: int) -> None:
+    dense = spd(20_001, N)
+    batch = Batch.from_dense(dense)
+    l, info = factor(batch, threads=threads)
+    assert not info.any()
+    np.testing.assert_array_equal(l.to_dense(), factor(batch).L.to_dense())
+    assert_lower_factors(l, dense)
+
+
+def test_out_that_does_not_fit_is_refused(spd: Spd) -> None:
+    batch = Batch.from_dense(spd(33, N))
+    others = {
+        "32": Batch.empty(N, 32),
+        "order 6": Batch.empty(6, 33),
+        "chunked8-col": Batch.empty(N, 33, Layout.chunked(8)),
+        "chunked16-row": Batch.empty(N, 33, Layout.chunked(16, "row")),
+        "float64": Batch.empty(N, 33, dtype="float64"),
+    }
+    for words, other in others.items():
+        with pytest.raises(ValueError, match=f"out: got .*{words}"):
+            factor(batch, out=other)
+
+
+def test_out_that_overlaps_is_refused(spd: Spd) -> None:
+    room = np.concatenate([spd(20, N), spd(20, N)])
+    batch = Batch(room[:20], N, 20, Layout.canonical())
+    with pytest.raises(ValueError, match="out: shares memory"):
+        factor(batch, out=Batch(room[1:21], N, 20, Layout.canonical()))
+    np.testing.assert_array_equal(room[:20], spd(20, N), err_msg="nothing was written")
+    beside = factor(batch, out=Batch(room[20:], N, 20, Layout.canonical())).L
+    assert_lower_factors(beside, spd(20, N))
+
+
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.chunked(16)], ids=str)
+def test_out_that_is_read_only_is_refused(spd: Spd, tmp_path: Path, layout: Layout) -> None:
+    np.save(tmp_path / "out.npy", np.zeros(array_shape(N, 16, layout), dtype=np.float32))
+    out = Batch(np.load(tmp_path / "out.npy", mmap_mode="r"), N, 16, layout)
+    with pytest.raises(ValueError, match="out: its array is read-only"):
+        factor(Batch.from_dense(spd(16, N), layout), out=out)
+
+
+def test_spec_of_another_batch_is_refused(spd: Spd) -> None:
+    batch = Batch.from_dense(spd(33, N))
+    wrong = {"layout": "interleaved", "order": "row", "dtype": "float64"}
+    for field, value in wrong.items():
+        with pytest.raises(ValueError, match=r"spec: got a kernel for .*expected the batch's") as caught:
+            factor(batch, spec_of(batch, **{field: value}))
+        assert value in str(caught.value)
+    with pytest.raises(ValueError, match="spec: got a kernel for"):
+        factor(batch, default_spec(4, target=get_backend().target))
+
+
+def test_spec_must_agree_with_out_on_being_in_place(spd: Spd) -> None:
+    batch = Batch.from_dense(spd(33, N))
+    with pytest.raises(ValueError, match="spec: got in_place=True, expected False"):
+        factor(batch, spec_of(batch, in_place=True), out=Batch.empty(N, 33))
+    with pytest.raises(ValueError, match="spec: got in_place=False, expected True"):
+        factor(batch, spec_of(batch), out=batch)
+    np.testing.assert_array_equal(batch.to_dense(), spd(33, N))
+
+
+def test_both_accuracy_classes(spd: Spd) -> None:
+    dense = spd(33, N)
+    batch = Batch.from_dense(dense)
+    spec = spec_of(batch)
+    fast = replace(spec, schedule=replace(spec.schedule, math="fast"))
+    assert_lower_factors(factor(batch, fast).L, dense)
+    # Whoever shares the thread finds its floating-point mode as it was.
+    assert np.float32(1e-40) * np.float32(0.5) > 0
+
+
+def test_arrays_beyond_32_bit_offsets(spd: Spd, tmp_path: Path) -> None:
+    """Only the last matrices of a sparse file, of more than 2^31 elements, are touched."""
+    n, count = 2, 2**29 + 37
+    dense = spd(20, n)
+    expected = cholesky(dense)
+    for layout in (Layout.canonical(), Layout.interleaved(), Layout.chunked(16)):
+        shape = array_shape(n, count, layout)
+        data = np.memmap(tmp_path / str(layout), dtype=np.float32, mode="w+", shape=shape)
+        batch = Batch(data, n, count, layout)
+        spec = spec_of(batch, in_place=True)
+        first, last = (count - 20) // spec.lanes * spec.lanes, count
+        batch.put(count - 20, dense)
+        np.testing.assert_array_equal(batch.get(count - 20, count), dense)
+        # The kernel counts from the beginning of the batch: so do its pointers.
+        info = np.full(64, -1, dtype=np.int32)
+        pointers = data.ctypes.data, data.ctypes.data, info.ctypes.data - first * info.itemsize
+        extent = count if layout.kind == "canonical" else shape[-1]
+        function = get_backend().kernel(spec).function
+        assert function(*pointers, extent, first // spec.lanes, -(-last // spec.lanes)) == 0
+        np.testing.assert_allclose(np.tril(batch.get(count - 20, count)), expected, rtol=1e-6)
+        assert not info[count - 20 - first : count - first].any()
+        assert (tmp_path / str(layout)).stat().st_blocks * 512 < 2**24, "the file stays sparse"
+        del batch, data
+        (tmp_path / str(layout)).unlink()

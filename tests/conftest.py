@@ -1,0 +1,49 @@
+"""What every test shares: a cache folder of the session's own, and the options of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Examples compile kernels, and how long that takes is no property of the code under test.
+settings.register_profile("batchchol", deadline=None)
+settings.load_profile("batchchol")
+
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files from what is generated now"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if NVIDIA_DEVICE.exists():
+        return
+    skip = pytest.mark.skip(reason=f"needs an NVIDIA GPU: {NVIDIA_DEVICE} is missing")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten rather than compared with."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The session's cache folder: each kernel is compiled once, and the user's own cache is left alone."""
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        # Under pytest-xdist the workers share one folder, one above their own.
+        folder = (base.parent if base.name.startswith("popen-") else base) / "cache"
+        patch.setenv("BATCHCHOL_CACHE", str(folder))
+        patch.delenv("BATCHCHOL_BACKEND", raising=False)
+        patch.delenv("BATCHCHOL_THREADS", raising=False)
+        yield folder

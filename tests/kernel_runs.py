@@ -1,0 +1,141 @@
+"""Kernels on guarded memory: every run proves that nothing was written where nothing should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import DTypeLike, NDArray
+
+from batchchol.backends import Kernel, get_backend
+from batchchol.batch import Batch, info_array
+from batchchol.layouts import array_shape, dense_view
+from batchchol.native import supported_targets
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+
+Array = NDArray[Any]
+
+_GUARD_BYTES = 4096
+_GUARD = 0xA5
+# What the triangle that nobody asked for holds in the result: not a number that a factorization makes.
+UNTOUCHED = -54321.0
+
+
+class GuardedMemory:
+    """An array between two stretches of guard bytes, `offset` bytes past a cache line."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> None:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self._bytes = np.full(size + 2 * _GUARD_BYTES + 128, _GUARD, np.uint8)
+        self._start = _GUARD_BYTES + -(self._bytes.ctypes.data + _GUARD_BYTES) % 64 + offset
+        self._stop = self._start + size
+        self.array: Array = self._bytes[self._start : self._stop].view(dtype).reshape(shape)
+
+    def check(self) -> None:
+        """Fail if a guard byte changed."""
+        before, after = self._bytes[: self._start], self._bytes[self._stop :]
+        assert (before == _GUARD).all(), "something was written before the array"
+        assert (after == _GUARD).all(), "something was written after the array"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a kernel made of a batch.
+
+    `l` holds the lower factors, (batch, n, n), transposed if the kernel's triangle is the upper one, with what the
+    kernel left in the other triangle; `info` is that of the batch.
+    """
+
+    l: Array
+    info: NDArray[np.int32]
+
+
+def make_spec(n: int, nb: int, **choices: Any) -> KernelSpec:
+    """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
+    problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo") if name in choices})
+    schedule_fields = ("looking", "unroll", "math", "prefetch")
+    schedule = ThreadSchedule(nb, **{name: choices.pop(name) for name in schedule_fields if name in choices})
+    fields = {"layout": "chunked", "order": "col", "target": supported_targets()[0], **choices}
+    return KernelSpec(problem, schedule=schedule, **fields)
+
+
+def require_target(target: str) -> None:
+    """Skip the test where the machine cannot run a target's code."""
+    if target not in supported_targets():
+        pytest.skip(f"this CPU does not have the instructions of target {target!r}: {supported_targets()} run here")
+
+
+def layout_of(spec: KernelSpec, chunk: int | None = None) -> Layout:
+    """The layout of a spec's kind and order; the smallest chunk unless another is asked for."""
+    return Layout(spec.layout, (chunk or spec.lanes) if spec.layout == "chunked" else None, spec.order)
+
+
+def run_kernel(
+    spec: KernelSpec,
+    a: Array,
+    chunk: int | None = None,
+    *,
+    kernel: Kernel | None = None,
+    threads: int = 2,
+    offset: int = 0,
+) -> Run:
+    """Factor the lower triangles of `a`, (batch, n, n), and check all that no factorization may change.
+
+    The kernel finds NaN in the triangle that it must not read. `offset` shifts the arrays off their cache lines.
+    """
+    kernel = kernel or get_backend("cpu").kernel(spec)
+    layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
+    memory = [GuardedMemory(array_shape(n, len(a), layout), dtype, offset) for _ in range(2)]
+    given = Batch(memory[0].array, n, len(a), layout)
+    _fill(given, spec, a)
+    original = given.data.copy()
+    result = given if spec.in_place else Batch(memory[1].array, n, len(a), layout)
+    if not spec.in_place:
+        result.data[...] = UNTOUCHED
+    info_memory = GuardedMemory(info_array(given, spec.lanes).shape, np.int32)
+    kernel(given, result, info_memory.array, threads)
+    for guarded in (*memory, info_memory):
+        guarded.check()
+    if not spec.in_place:
+        assert given.data.tobytes() == original.tobytes(), "an input was changed out of place"
+    _check_padding(result, spec, info_memory.array)
+    return Run(_lower(_matrices(result)[: len(a)], spec), info_memory.array[: len(a)].copy())
+
+
+def check_other_triangle(spec: KernelSpec, l: Array) -> None:
+    """Fail unless the triangle not asked for is zero in canonical arrays, and was left alone in packed ones."""
+    rows, columns = np.triu_indices(spec.problem.n, 1)
+    other = l[:, rows, columns]
+    if spec.layout == "canonical":
+        assert (other == 0).all(), "the other triangle of a canonical result is not zero"
+    elif spec.in_place:
+        assert np.isnan(other).all(), "the other triangle was touched in place"
+    else:
+        assert (other == UNTOUCHED).all(), "the other triangle was touched"
+
+
+def _fill(batch: Batch, spec: KernelSpec, a: Array) -> None:
+    matrices = dense_view(batch.data, batch.layout)
+    matrices[...] = np.eye(batch.n, dtype=batch.dtype)
+    stored = np.where(np.tri(batch.n, dtype=bool), a, np.nan).astype(batch.dtype)
+    apart = matrices.shape[1]
+    members = np.arange(batch.batch)
+    matrices[members // apart, members % apart] = _lower(stored, spec)
+
+
+def _matrices(batch: Batch) -> Array:
+    """All matrices of a batch, (room, n, n), padding included."""
+    return np.ascontiguousarray(dense_view(batch.data, batch.layout)).reshape(-1, batch.n, batch.n)
+
+
+def _lower(matrices: Array, spec: KernelSpec) -> Array:
+    """The upper triangle of a matrix is the lower one of its transpose."""
+    return matrices if spec.problem.uplo == "lower" else matrices.swapaxes(1, 2)
+
+
+def _check_padding(result: Batch, spec: KernelSpec, info: NDArray[np.int32]) -> None:
+    padding = _lower(_matrices(result)[result.batch :], spec)
+    assert (np.tril(padding) == np.eye(result.n)).all(), "the padding is not the factor of identities"
+    assert not info[result.batch :].any(), "the padding has an info"
