@@ -9,12 +9,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from batchchol.layouts import array_shape, dense_view, padded
 from batchchol.memory import aligned_empty
+from batchchol.native import supported_targets
 from batchchol.packing import Slots, pack, unpack
-from kernelgen import MAX_N, Layout
+from kernelgen import MAX_N, TARGETS, Layout
 
 DTYPES = ("float32", "float64")
-# What a batch is packed to when nobody says: the SIMD width of AVX-512 and a multiple of every narrower one.
-DEFAULT_LAYOUT = Layout.chunked(16)
 
 
 # Compared by identity: arrays have no single truth value.
@@ -55,24 +54,30 @@ class Batch:
             )
 
     @classmethod
-    def empty(cls, n: int, batch: int, layout: Layout = DEFAULT_LAYOUT, dtype: DTypeLike = "float32") -> Batch:
+    def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
         """A batch whose matrices are yet to be written; its padding is there already.
+
+        The layout is this machine's `default_layout` if nobody says.
 
         Raises
         ------
         OutOfMemory
             If it would not fit.
         """
+        element = check_dtype("dtype", np.dtype(dtype))
+        layout = default_layout(element) if layout is None else layout
         shape = array_shape(n, batch, layout)
-        data = aligned_empty(shape, check_dtype("dtype", np.dtype(dtype)), f"a batch of shape {shape}")
+        data = aligned_empty(shape, element, f"a batch of shape {shape}")
         if missing := padded(batch, layout) - batch:
             chunks = dense_view(data, layout)
             chunks[-1, -missing:] = np.eye(n, dtype=data.dtype)
         return cls(data, n, batch, layout)
 
     @classmethod
-    def from_dense(cls, a: NDArray[np.floating], layout: Layout = DEFAULT_LAYOUT) -> Batch:
-        """Copy an array of shape (batch, n, n), float32 or float64, into a layout."""
+    def from_dense(cls, a: NDArray[np.floating], layout: Layout | None = None) -> Batch:
+        """Copy an array of shape (batch, n, n), float32 or float64, into a layout, by default `default_layout`."""
+        if not isinstance(a, np.ndarray):
+            raise TypeError(f"a: got {type(a).__name__}, expected an array of shape (batch, n, n)")
         if a.ndim != 3 or a.shape[1] != a.shape[2]:
             raise ValueError(f"a: got shape {a.shape}, expected (batch, n, n): reshape it")
         packed = cls.empty(a.shape[1], a.shape[0], layout, a.dtype)
@@ -131,6 +136,15 @@ class Batch:
         if not 0 <= first <= last <= self.batch:
             raise IndexError(f"matrices {first} to {last} are outside a batch of {self.batch}")
         return Slots(self.data, self.n, self.batch, self.layout, first, last)
+
+
+def default_layout(dtype: DTypeLike = "float32") -> Layout:
+    """The layout in which this machine factors fastest: chunks of as many matrices as its widest SIMD holds.
+
+    A group is then one contiguous block; larger chunks and the interleaved layout spread it (measured: 1.2 to 2.7
+    times slower).
+    """
+    return Layout.chunked(TARGETS[supported_targets()[0]].lanes(np.dtype(dtype).name))
 
 
 def info_array(batch: Batch, lanes: int) -> NDArray[np.int32]:

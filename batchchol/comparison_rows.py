@@ -106,6 +106,8 @@ def read_csv(path: Path) -> list[Row]:
 
 def _parse(path: Path, line: int, values: dict[str, str]) -> Row:
     try:
+        if missing := [name for name, value in values.items() if value is None]:
+            raise ValueError(f"no {missing[0]}")
         return Row(**{name: read(values[name]) for name, read in _READ.items()})
     except (KeyError, ValueError, TypeError) as error:
         reason = f"not a row of a comparison ({error!r}): choose another file, or remove this one"

@@ -23,6 +23,7 @@ class Choice:
     looking: str
     unroll: str
     prefetch: bool
+    staged: bool
 
 
 def default_spec(
@@ -49,7 +50,8 @@ def default_spec(
     choices = _choices(target, dtype)
     choice = choices[min(bisect_left([entry.n for entry in choices], n), len(choices) - 1)]
     nb, unroll = min(choice.nb, n), choice.unroll
-    schedule = ThreadSchedule(nb, choice.looking, unroll, math, choice.prefetch)
+    staged = choice.staged or layout == "canonical"
+    schedule = ThreadSchedule(nb, choice.looking, unroll, math, choice.prefetch, staged)
     return KernelSpec(problem, layout, order, schedule, target, in_place)
 
 

@@ -6,17 +6,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from batchchol import datasets, residual
 from batchchol.api import factor
-from batchchol.asv_results import ResultRow
+from batchchol.asv_results import ResultRow, load_results
 from batchchol.backends import Backend
-from batchchol.batch import DEFAULT_LAYOUT, Batch
+from batchchol.batch import Batch, default_layout
+from batchchol.cache import replace_file
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError
-from batchchol.roofline import Ceilings, flops, roofline_fraction
+from batchchol.plots import Point, draw
+from batchchol.roofline import Ceilings, flops, measured_ceilings, roofline_fraction, roofline_seconds
 
 SHOWN_N, SHOWN_BATCH = 32, 16384
 CHECKED_RECIPES = ("diagonally_dominant", "wishart")
@@ -51,7 +54,7 @@ def demonstrate(backend: Backend, say: Say) -> None:
         If a factor is wrong.
     """
     spec = default_spec(SHOWN_N, target=backend.target)
-    batch = Batch.empty(SHOWN_N, SHOWN_BATCH, DEFAULT_LAYOUT)
+    batch = Batch.empty(SHOWN_N, SHOWN_BATCH)
     for recipe in CHECKED_RECIPES:
         datasets.fill(batch, recipe)
         say(f"data      {SHOWN_BATCH:,} {recipe} matrices of order {SHOWN_N}, {batch.layout}, float32")
@@ -64,7 +67,7 @@ def demonstrate(backend: Backend, say: Say) -> None:
 
 
 def _demonstrate_failures(backend: Backend, say: Say) -> None:
-    failing = Batch.empty(SHOWN_N, 1000, DEFAULT_LAYOUT)
+    failing = Batch.empty(SHOWN_N, 1000)
     datasets.fill(failing, "failing")
     expected = datasets.expected_info("failing", n=SHOWN_N, stop=1000)
     info = factor(failing, backend=backend.name).info
@@ -73,15 +76,17 @@ def _demonstrate_failures(backend: Backend, say: Say) -> None:
     say(f"check     info is right for all 1,000 members of a batch of which {int((info > 0).sum())} are not SPD")
 
 
-def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: Path, say: Say) -> None:
-    """Run asv's quick profile on the last commit; its progress is said, all of its words go to `log`.
+def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: Path, say: Say) -> str:
+    """Run asv on the last commit and return the commit; progress is said, all of asv's words go to `log`.
 
     Raises
     ------
     BatchcholError
         If this is no clone with a commit to measure, or asv fails.
     """
-    if not (folder / "asv.conf.json").is_file() or not (folder / ".git").exists():
+    revision = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
+    found = subprocess.run(revision, capture_output=True, text=True, check=False)
+    if found.returncode or not (folder / "asv.conf.json").is_file():
         raise BatchcholError(f"{folder} is not a clone of batchchol: asv measures commits; start from `git clone`")
     command = [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", machine, "--show-stderr"]
     with (
@@ -97,6 +102,36 @@ def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: P
                 say(line.rstrip())
     if process.returncode:
         raise BatchcholError(f"asv ended with status {process.returncode}: see {log}")
+    return found.stdout.strip()
+
+
+def summary(results: Path, machine: str, commit: str, backend: Backend, out: Path) -> str:
+    """The table of a commit's results; the table and the plot are saved to the folder `out` as well."""
+    ceilings = measured_ceilings(threads=1)
+    rows = [row for row in load_results(results, machine) if row.commit == commit]
+    best = best_rows(rows, backend.target, ceilings)
+    if not best:
+        raise BatchcholError(f"no kernel of commit {commit[:8]} was measured: see the log beside {out}")
+    device = backend.device()
+    subtitle = (
+        f"{device['cpu']}, {backend.target}, float32, one thread, batch {TABLE_BATCH:,}, cold data, medians; "
+        f"copy {ceilings.copy_bytes_per_second / 1e9:.1f} GB/s, peak {ceilings.peak_flops_per_second / 1e9:.0f} GFLOP/s"
+    )
+    text = f"{table(best)}\n\n{subtitle}, commit {commit[:8]}, {date.today().isoformat()}\n"
+    replace_file(out / "table.md", text.encode())
+    pictures = draw(
+        _points(best, ceilings), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle
+    )
+    return "\n".join(["", text, *(f"saved     {path}" for path in (out / "table.md", *pictures))])
+
+
+def _points(rows: Sequence[BestRow], ceilings: Ceilings) -> list[Point]:
+    points = []
+    for row in rows:
+        ceiling = flops(row.n) / roofline_seconds(row.n, 1, default_layout(), ceilings) / 1e9
+        points.append(Point("batchchol factor", row.n, row.gflops, ceiling))
+        points.append(Point("numpy.linalg.cholesky", row.n, row.gflops / row.times_numpy, ceiling))
+    return points
 
 
 def best_rows(rows: Iterable[ResultRow], target: str, ceilings: Ceilings) -> list[BestRow]:
@@ -137,7 +172,7 @@ def _best_row(
         unroll=schedule["unroll"],
         seconds_per_matrix=seconds,
         gflops=flops(n) / seconds / 1e9,
-        roofline_fraction=roofline_fraction(seconds, n, 1, DEFAULT_LAYOUT, ceilings),
+        roofline_fraction=roofline_fraction(seconds, n, 1, default_layout(), ceilings),
         times_numpy=numpy / seconds,
         call_times_numpy=numpy / whole if whole else None,
     )

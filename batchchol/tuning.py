@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from batchchol import datasets
@@ -21,7 +21,7 @@ TILE_SIZES = (2, 3, 4, 5, 6, 8)
 # Straight-line code never won above this (measured on AVX2 and AVX-512), and takes ever longer to compile.
 FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
-FIRST_SAMPLES, FINAL_SAMPLES, FINALISTS = 5, 25, 6
+FIRST_SAMPLES, FINAL_SAMPLES, FINALISTS = 5, 25, 5
 # A schedule replaces one that serves the neighbouring orders only if it is this much faster.
 MARGIN = 0.03
 
@@ -43,11 +43,11 @@ class Point:
 
 
 def schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
-    """The candidates for order n."""
+    """The candidates for order n, all with prefetching; whether that pays is asked of the best."""
     sizes = sorted({nb for nb in TILE_SIZES if nb <= n} | ({n} if n <= 8 else set()))
     unrolls = ("tiles", "full") if n <= FULL_UNROLL_MAX_N else ("tiles",)
-    for nb, looking, unroll, prefetch in itertools.product(sizes, LOOKINGS, unrolls, (True, False)):
-        yield ThreadSchedule(nb, looking, unroll, math, prefetch)
+    for nb, looking, unroll, staged in itertools.product(sizes, LOOKINGS, unrolls, (True, False)):
+        yield ThreadSchedule(nb, looking, unroll, math, staged=staged)
 
 
 def specs(n: int, dtype: str, math: str, target: str) -> list[KernelSpec]:
@@ -69,17 +69,14 @@ def compile_all(backend: Backend, candidates: Sequence[KernelSpec], jobs: int) -
         list(pool.map(attempt, candidates))
 
 
-def measure(
-    backend: Backend, candidates: Iterable[KernelSpec], batch: int, threads: int
-) -> list[Point]:
+def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, threads: int) -> list[Point]:
     """Measure the candidates of one order, the best ones twice; the points of the last round come last."""
     pool = list(candidates)
     data = _data(pool[0], batch)
     first = [_point(backend, spec, data, threads, FIRST_SAMPLES) for spec in pool]
-    finalists = sorted((point for point in first if point.status == "correct"), key=lambda p: p.median_seconds)
-    again = partial(_point, backend, data=data, threads=threads, samples=FINAL_SAMPLES)
-    final = [again(point.spec) for point in finalists[:FINALISTS]]
-    return first + final
+    ranked = sorted((point for point in first if point.status == "correct"), key=lambda p: p.median_seconds)
+    finalists = [spec for point in ranked[:FINALISTS] for spec in _prefetching_or_not(point.spec)]
+    return first + [_point(backend, spec, data, threads, FINAL_SAMPLES) for spec in finalists]
 
 
 def best(points: Iterable[Point]) -> Point:
@@ -100,8 +97,12 @@ def choices(winners: Sequence[Point], points: Sequence[Point]) -> list[Choice]:
             if rivals and min(rivals) <= winner.median_seconds * (1 + MARGIN):
                 schedule = kept
         kept = schedule
-        table.append(Choice(n, schedule.nb, schedule.looking, schedule.unroll, schedule.prefetch))
+        table.append(Choice(n, schedule.nb, schedule.looking, schedule.unroll, schedule.prefetch, schedule.staged))
     return table
+
+
+def _prefetching_or_not(spec: KernelSpec) -> list[KernelSpec]:
+    return [replace(spec, schedule=replace(spec.schedule, prefetch=prefetch)) for prefetch in (True, False)]
 
 
 def _data(spec: KernelSpec, batch: int) -> Batch:

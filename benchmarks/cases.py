@@ -58,7 +58,7 @@ def case(point: Point, defaults: bool = False) -> Case:
         backend = library.get_backend(point.backend)
         if point.threads > backend.threads:
             raise SkipNotImplemented(f"threads={point.threads}, and backend {backend.name} has {backend.threads}")
-        layout = library.DEFAULT_LAYOUT if defaults else _layout(point, backend.lanes(point.dtype))
+        layout = library.default_layout(point.dtype) if defaults else _layout(point, backend.lanes(point.dtype))
         spec = (_default_spec if defaults else _spec)(point, layout, backend.target)
         if reason := backend.unsupported(spec, layout):
             raise SkipNotImplemented(reason)
@@ -76,7 +76,12 @@ def _layout(point: Point, lanes: int) -> library.Layout:
 
 def _spec(point: Point, layout: library.Layout, target: str) -> library.KernelSpec:
     schedule = library.ThreadSchedule(
-        nb=point.nb, looking=point.looking, unroll=point.unroll, math=point.math, prefetch=point.prefetch
+        nb=point.nb,
+        looking=point.looking,
+        unroll=point.unroll,
+        math=point.math,
+        prefetch=point.prefetch,
+        staged=point.staged,
     )
     problem = library.Problem(point.n, point.dtype)
     return library.KernelSpec(problem, layout.kind, layout.order, schedule, target)

@@ -8,7 +8,7 @@ from . import grid
 from .cases import case
 from .question import Question as _Question
 
-CHOSEN_BY_THE_LIBRARY = ("layout", "chunk", "nb", "looking", "unroll", "prefetch")
+CHOSEN_BY_THE_LIBRARY = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged")
 
 
 class Defaults(_Question):

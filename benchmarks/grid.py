@@ -24,6 +24,7 @@ LOOKING = ("right", "left", "top")
 UNROLL = ("tiles", "full")
 MATH = ("ieee", "fast")
 PREFETCH = (False, True)
+STAGED = (False, True)
 THREADS = (1, 2, 4, 8, 16, 32)
 
 
@@ -46,6 +47,7 @@ class Point:
     unroll: str = "tiles"
     math: str = "ieee"
     prefetch: bool = True
+    staged: bool = True
     threads: int = 1
 
 
@@ -89,6 +91,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Unrolling": ({"n": (4, 8, 12, 16)},),
         "Mathematics": ({"n": (8, 32, 64)},),
         "Prefetching": ({"n": (8, 32, 64)},),
+        "Staging": ({"n": (8, 32, 64)},),
         "Threads": ({"n": (16, 64), "threads": (1, 2)},),
         "Compiling": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
     },

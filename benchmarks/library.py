@@ -11,7 +11,7 @@ MISSING = ""
 try:
     from batchchol.api import cholesky
     from batchchol.backends import Backend, get_backend
-    from batchchol.batch import DEFAULT_LAYOUT, Batch
+    from batchchol.batch import Batch, default_layout
     from batchchol.datasets import fill, generate
     from batchchol.defaults import default_spec
     from batchchol.errors import BackendUnavailable, OutOfMemory, ResidualError
@@ -22,7 +22,6 @@ except ImportError as error:
     MISSING = f"this commit of {batchchol.__name__} lacks part of what is measured: {error}"
 
 __all__ = [
-    "DEFAULT_LAYOUT",
     "MISSING",
     "RATIO_BOUND",
     "Backend",
@@ -36,6 +35,7 @@ __all__ = [
     "SpecError",
     "ThreadSchedule",
     "cholesky",
+    "default_layout",
     "default_spec",
     "fill",
     "generate",

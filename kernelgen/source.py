@@ -44,8 +44,9 @@ class KernelSource:
 def generate(spec: KernelSpec) -> KernelSource:
     """The C source of one factorization kernel."""
     problem, schedule = spec.problem, spec.schedule
-    # The canonical kernel factors a staged copy in place, whatever becomes of the array around it.
-    in_place = spec.in_place or spec.layout == "canonical"
+    # A staged group is read from the array and factored elsewhere, in place or not; a canonical one has been
+    # transposed before, and is factored where it is.
+    in_place = spec.layout == "canonical" or (spec.in_place and not schedule.staged)
     program = tile_program(problem.n, schedule.nb, schedule.looking, in_place=in_place)
     if schedule.unroll == "full":
         program = tuple(expand(program))
@@ -77,8 +78,6 @@ def element_strides(spec: KernelSpec) -> tuple[int, int]:
 
 def generate_layout_kernels(dtype: str, target: str) -> KernelSource:
     """The C source of `pack` and `unpack`: copies between layouts, for matrices of any order."""
-    if target not in TARGETS or dtype not in ELEMENT_BYTES:
-        raise SpecError(f"dtype={dtype!r}, target={target!r} cannot be built: use one of {list(TARGETS)}")
     return _support_kernel("layouts.c.jinja", "pack", dtype, target)
 
 
@@ -88,6 +87,8 @@ def generate_peak_kernel(dtype: str, target: str) -> KernelSource:
 
 
 def _support_kernel(template: str, entry: str, dtype: str, target: str) -> KernelSource:
+    if target not in TARGETS or dtype not in ELEMENT_BYTES:
+        raise SpecError(f"dtype={dtype!r}, target={target!r} cannot be built: use one of {list(TARGETS)}")
     machine = TARGETS[target]
     text = _environment().get_template(template).render(**_target_variables(machine, dtype))
     return KernelSource(text, entry, machine.lanes(dtype), machine.flags)

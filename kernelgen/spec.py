@@ -100,8 +100,9 @@ class ThreadSchedule:
     """One SIMD lane or GPU thread per matrix.
 
     `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code, `math`
-    the accuracy class of the square root and its reciprocal, and `prefetch` whether each load of the input also
-    prefetches the same element of the next group of matrices.
+    the accuracy class of the square root and its reciprocal, `prefetch` whether each load of the input also
+    prefetches the same element of the next group of matrices, and `staged` whether a group is factored in a chunk
+    of its own that stays in cache and written out, past the caches, when it is done.
     """
 
     nb: int
@@ -109,6 +110,7 @@ class ThreadSchedule:
     unroll: str = "tiles"
     math: str = "ieee"
     prefetch: bool = True
+    staged: bool = True
 
     def __post_init__(self) -> None:
         _integer("nb", self.nb, 1, MAX_NB)
@@ -116,6 +118,7 @@ class ThreadSchedule:
         _one_of("unroll", self.unroll, UNROLLS)
         _one_of("math", self.math, MATHS)
         _require(isinstance(self.prefetch, bool), "prefetch", self.prefetch, "use True or False")
+        _require(isinstance(self.staged, bool), "staged", self.staged, "use True or False")
 
 
 def straight_line_operations(n: int) -> int:
@@ -142,6 +145,12 @@ class KernelSpec:
         n, schedule = self.problem.n, self.schedule
         _require(schedule.nb <= n, "nb", schedule.nb, f"a tile fits the matrix, use nb from 1 to {min(n, MAX_NB)}")
         operations = straight_line_operations(n)
+        _require(
+            schedule.staged or self.layout != "canonical",
+            "staged",
+            schedule.staged,
+            "canonical arrays are transposed into a chunk in any case, use staged=True",
+        )
         _require(
             schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET,
             "unroll",
@@ -172,6 +181,7 @@ class KernelSpec:
             self.target,
         ]
         parts += ["upper"] * (problem.uplo == "upper") + ["prefetch"] * schedule.prefetch
+        parts += ["staged"] * (schedule.staged and self.layout != "canonical")
         return "_".join(parts + ["inplace"] * self.in_place)
 
     def to_dict(self) -> dict[str, Any]:

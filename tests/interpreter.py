@@ -132,9 +132,7 @@ class Machine:
                 self._run_node(node, {})
         n = self.a.shape[-1]
         info = np.where(self._good == n, 0, self._good + 1).astype(np.int32)
-        return Interpretation(
-            self._result[:, :n, :n], info, self._states, self._final_stores, tuple(self._done)
-        )
+        return Interpretation(self._result[:, :n, :n], info, self._states, self._final_stores, tuple(self._done))
 
     def _run_node(self, node: Node, values: Mapping[str, int]) -> None:
         if isinstance(node, Loop):
@@ -142,9 +140,7 @@ class Machine:
                 for inner in node.body:
                     self._run_node(inner, {**values, node.var: value})
             return
-        known = {
-            name: _number(getattr(node, name), values) for name in ("i", "j", "k") if hasattr(node, name)
-        }
+        known = {name: _number(getattr(node, name), values) for name in ("i", "j", "k") if hasattr(node, name)}
         op = replace(node, **known)  # type: ignore[type-var]
         self._done.append(op)
         self._carry_out(op)

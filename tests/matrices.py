@@ -60,7 +60,9 @@ class Reference:
 
     def distance(self, l: NDArray[np.floating]) -> NDArray[np.float64]:
         """How far each factor is from LAPACK's, relative to it, in units of (n + 1) * u * condition."""
-        away = np.linalg.norm(np.tril(l.astype(np.float64)) - self.l, axis=(1, 2)) / np.linalg.norm(self.l, axis=(1, 2))
+        away = np.linalg.norm(np.tril(l.astype(np.float64)) - self.l, axis=(1, 2)) / np.linalg.norm(
+            self.l, axis=(1, 2)
+        )
         scale: NDArray[np.float64] = (l.shape[-1] + 1) * UNIT_ROUNDOFF[l.dtype.name] * self.condition
         return away / scale
 

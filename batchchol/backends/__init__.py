@@ -24,13 +24,14 @@ def get_backend(name: str | None = None) -> Backend:
     BackendUnavailable
         If the name is unknown or the backend cannot be used here; says what is missing and how to get it.
     """
-    if name is not None:
-        return _make(name, "backend")
-    if chosen := os.environ.get("BATCHCHOL_BACKEND"):
-        return _make(chosen, "BATCHCHOL_BACKEND")
+    for origin, chosen in (("backend", name), ("BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND"))):
+        if chosen and chosen not in _BACKENDS:
+            raise BackendUnavailable(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
+        if chosen:
+            return _make(chosen)
     for candidate in _BACKENDS:
         try:
-            return _make(candidate, "backend")
+            return _make(candidate)
         except BackendUnavailable:
             continue
     hints = "; ".join(found.hint for found in survey())
@@ -43,7 +44,5 @@ def survey() -> list[Availability]:
 
 
 @cache
-def _make(name: str, origin: str) -> Backend:
-    if name not in _BACKENDS:
-        raise BackendUnavailable(f"{origin}={name!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
+def _make(name: str) -> Backend:
     return _BACKENDS[name]()

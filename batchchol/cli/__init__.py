@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 
-COMMANDS = ("info", "emit", "dataset", "tune", "machine")
+COMMANDS = ("run", "info", "emit", "tune", "compare", "dataset", "machine")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

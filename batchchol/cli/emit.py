@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--looking", choices=LOOKINGS)
     parser.add_argument("--unroll", choices=UNROLLS)
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--staged", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
     parser.add_argument("--in-place", action="store_true")
 
@@ -48,6 +49,6 @@ def spec_of(arguments: argparse.Namespace) -> KernelSpec:
         uplo=arguments.uplo,
         in_place=arguments.in_place,
     )
-    fields = ("nb", "looking", "unroll", "prefetch")
+    fields = ("nb", "looking", "unroll", "prefetch", "staged")
     chosen = {name: value for name in fields if (value := getattr(arguments, name)) is not None}
     return replace(spec, schedule=replace(spec.schedule, **chosen))

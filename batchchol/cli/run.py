@@ -16,23 +16,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run every step; stops at the first that fails."""
-    from batchchol import machine, mainjob
-    from batchchol.asv_results import load_results
+    """Run every step; the first that fails ends it and says why."""
+    from batchchol import machine, mainjob, plots
     from batchchol.backends import get_backend
-    from batchchol.cache import replace_file
-    from batchchol.plots import Line, plot_lines
-    from batchchol.roofline import measured_ceilings
 
-    def say(text: str) -> None:
-        print(text, flush=True)
-
+    plots.require_matplotlib()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     backend = get_backend()
     described = machine.describe(backend.device())
-    say(f"machine   {described.cpu}, {described.simd}, {described.num_cpu} cores, {described.ram}")
-    mainjob.demonstrate(backend, say)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    _say(f"machine   {described.cpu}, {described.simd}, {described.num_cpu} cores, {described.ram}")
+    mainjob.demonstrate(backend, _say)
     machine.save(described, machine.machine_file())
     environment = os.environ | {"BATCHCHOL_PROFILE": arguments.profile}
-    folder = Path.cwd()
-    mainjob.run_suite(folder, described.machine, environment, arguments.out / "asv.log", say)
+    _say(f"suite     asv, profile {arguments.profile!r}, on the last commit")
+    commit = mainjob.run_suite(Path.cwd(), described.machine, environment, arguments.out / "asv.log", _say)
+    results = Path.cwd() / ".asv" / "results"
+    _say(mainjob.summary(results, described.machine, commit, backend, arguments.out))
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="instruction set (default: this machine's widest)")
     parser.add_argument("--batch", type=int, default=16384)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("tune.csv"), help="every point, appended (default: tune.csv)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("tune.csv"), help="every point, appended (default: tune.csv)"
+    )
     parser.add_argument("--table", type=Path, help="write the winners as a table of defaults (JSON) here")
 
 
@@ -40,7 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.target or backend.target
     points: list[tuning.Point] = []
     winners = []
-    print(f"{'n':>4} {'nb':>3} {'looking':8} {'unroll':7} {'prefetch':8} {'ns/matrix':>10} {'GFLOP/s':>8} {'ratio':>6}")
+    print(
+        f"{'n':>4} {'nb':>3} {'looking':8} {'unroll':7} {'prefetch':8} {'staged':6} "
+        f"{'ns/matrix':>10} {'GFLOP/s':>8} {'ratio':>6}"
+    )
     for n in (int(text) for text in arguments.n.split(",")):
         candidates = tuning.specs(n, arguments.dtype, arguments.math, target)
         print(f"n = {n}: compiling {len(candidates)} kernels", file=sys.stderr)
@@ -61,6 +66,7 @@ def _print(point: Point) -> None:
     per_matrix = point.median_seconds / point.batch
     print(
         f"{n:4} {schedule.nb:3} {schedule.looking:8} {schedule.unroll:7} {schedule.prefetch!s:8} "
+        f"{schedule.staged!s:6} "
         f"{per_matrix * 1e9:10.1f} {n**3 / 3 / per_matrix / 1e9:8.2f} {point.ratio:6.3f}",
         flush=True,
     )

@@ -1,0 +1,168 @@
+"""Generated C on this machine: compiled once, kept, found damaged, refused where it cannot run."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchchol import native
+from batchchol.errors import BackendUnavailable, CacheError, CompileError
+from batchchol.native import code_bytes, load, supported_targets
+from kernelgen import KernelSource
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SOURCE = KernelSource("int answer(int x) { return 7 * x; }\n", "answer", 1, ())
+EVERYTHING = frozenset({"avx512f", "avx512dq", "avx512vl", "avx512bw", "fma", "avx2", "sse2"})
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of the test's own."""
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def compiler_script(path: Path, body: str) -> Path:
+    """A compiler that says it is the system's own and then does something else."""
+    path.write_text(f'#!/bin/sh\nPATH=/usr/bin:/bin:$PATH\n[ "$1" = -v ] && exec cc -v\n{body}\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_source_becomes_a_function(cache: Path) -> None:
+    library = load(SOURCE, "generic")
+    assert library.function("answer", native.ctypes.c_int)(6) == 42
+    assert library.stats.compile_seconds > 0
+    assert library.stats.code_bytes > 0
+    assert "version" in library.stats.compiler
+    assert {path.suffix for path in cache.iterdir()} == {".c", ".so", ".json"}
+
+
+def test_compiled_once_and_then_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(SOURCE, "generic").stats
+    monkeypatch.setattr(native, "compile_shared", lambda *_, **__: pytest.fail("compiled again"))
+    assert load(SOURCE, "generic").stats == first, "seconds are of the build, not of the look-up"
+
+
+@pytest.mark.parametrize("change", ["source", "flags", "compiler", "generator"])
+def test_whatever_changes_the_code_is_compiled_anew(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: str
+) -> None:
+    load(SOURCE, "generic")
+    source = SOURCE
+    if change == "source":
+        source = KernelSource(SOURCE.text + "/* */\n", "answer", 1, ())
+    elif change == "flags":
+        source = KernelSource(SOURCE.text, "answer", 1, ("-DUNUSED",))
+    elif change == "compiler":
+        monkeypatch.setenv("BATCHCHOL_CC", "cc -DUNUSED")
+    else:
+        monkeypatch.setattr(native, "GENERATOR_VERSION", native.GENERATOR_VERSION + 1)
+    load(source, "generic")
+    assert len(list(cache.glob("*.json"))) == 2
+
+
+def test_target_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "cpu_features", lambda: frozenset({"fma", "sse2"}))
+    assert supported_targets() == ("generic",)
+    with pytest.raises(BackendUnavailable, match=r"target='avx2' needs instructions .*'generic'"):
+        load(SOURCE, "avx2")
+
+
+@pytest.mark.parametrize(
+    ("features", "targets"),
+    [
+        (EVERYTHING, ("avx512", "avx2", "generic")),
+        (EVERYTHING - {"avx512dq"}, ("avx2", "generic")),
+        (EVERYTHING - {"fma"}, ("generic",)),
+        (frozenset(), ("generic",)),
+    ],
+    ids=["all", "half of AVX-512", "no fma", "unknown"],
+)
+def test_targets_need_all_their_features(
+    monkeypatch: pytest.MonkeyPatch, features: frozenset[str], targets: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(native, "cpu_features", lambda: features)
+    assert supported_targets() == targets
+
+
+def test_features_are_read_where_linux_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(native, "Path", lambda _: tmp_path / "cpuinfo")
+    read = native.cpu_features.__wrapped__
+    assert read() == frozenset()
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nvmx flags\t: x y\nflags\t\t: fma avx2\n\nflags\t\t: other\n")
+    assert read() == {"fma", "avx2"}
+
+
+def test_compiler_that_fails_leaves_nothing_half_written(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = compiler_script(tmp_path / "cc", "echo no luck >&2; echo half > kernel.so; exit 1")
+    monkeypatch.setenv("BATCHCHOL_CC", str(script))
+    with pytest.raises(CompileError, match="no luck") as caught:
+        load(SOURCE, "generic")
+    assert caught.value.status == "compile"
+    assert [path.name for path in cache.iterdir()] == ["failed"]
+    script.write_text(script.read_text().replace("exit 1", 'exec cc "$@"'))
+    assert load(SOURCE, "generic").function("answer", native.ctypes.c_int)(6) == 42
+
+
+def test_object_that_cannot_be_loaded_is_a_compile_error(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = compiler_script(tmp_path / "cc", "exec cc -c -o kernel.so kernel.c")
+    monkeypatch.setenv("BATCHCHOL_CC", str(script))
+    with pytest.raises(CompileError, match="cannot be loaded") as caught:
+        load(SOURCE, "generic")
+    assert caught.value.status == "compile"
+    assert str(cache) in str(caught.value)
+
+
+def test_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(CacheError, match="BATCHCHOL_CACHE"):
+        load(SOURCE, "generic")
+
+
+FACTOR = """
+import numpy, batchchol
+print(batchchol.cholesky(numpy.array([[4.0, 2.0], [2.0, 5.0]])).tolist())
+"""
+
+
+def test_damaged_cache_is_repaired_by_the_next_process(run_python: Run, cache: Path) -> None:
+    expected = "[[2.0, 0.0], [1.0, 2.0]]\n"
+    assert run_python("-c", FACTOR).stdout == expected
+    whole = {path.name: path.read_bytes() for path in cache.iterdir()}
+    (library,) = cache.glob("*.so")
+    (record,) = cache.glob("*.json")
+    for path, damage in [(library, whole[library.name][:2000]), (library, b""), (record, b'{"sha256": "0')]:
+        path.write_bytes(damage)
+        done = run_python("-c", FACTOR)
+        assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
+        assert library.read_bytes() == whole[library.name]
+    assert {path.name for path in cache.iterdir()} == whole.keys()
+
+
+def elf(order: str, sections: list[tuple[int, int]]) -> bytes:
+    """A 64-bit ELF file with nothing but a section table: the flags and the size of each section."""
+    header = bytearray(64)
+    header[:6] = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02")
+    struct.pack_into(order + "Q", header, 0x28, 64)
+    struct.pack_into(order + "HH", header, 0x3A, 64, len(sections))
+    table = [struct.pack(order + "IIQQQQIIQQ", 0, 1, flags, 0, 0, size, 0, 0, 0, 0) for flags, size in sections]
+    return bytes(header) + b"".join(table)
+
+
+@pytest.mark.parametrize("order", ["<", ">"], ids=["little-endian", "big-endian"])
+def test_code_bytes_are_those_of_executable_sections(tmp_path: Path, order: str) -> None:
+    file = tmp_path / "object"
+    # Code, data, read-only data, code again, and what is executable but never in memory.
+    file.write_bytes(elf(order, [(0, 0), (0x6, 1000), (0x3, 500), (0x2, 70), (0x6, 24), (0x4, 9)]))
+    assert code_bytes(file) == 1024

@@ -1,0 +1,189 @@
+"""Specs: what cannot be built is refused by name, and what can keeps its identity through dictionaries and names."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kernelgen import MAX_CHUNK, MAX_N, MAX_NB, TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen.spec import (
+    FULL_UNROLL_BUDGET,
+    LAYOUT_KINDS,
+    LOOKINGS,
+    MATHS,
+    ORDERS,
+    UNROLLS,
+    straight_line_operations,
+)
+
+GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> KernelSpec:
+    """Any spec that can be built."""
+    n = draw(st.integers(1, MAX_N))
+    layout = draw(st.sampled_from(LAYOUT_KINDS))
+    flags = {
+        # Canonical arrays are always staged.
+        field.name: draw(st.booleans()) if field.name != "staged" or layout != "canonical" else True
+        for field in fields(ThreadSchedule)
+        if field.type == "bool"
+    }
+    unroll = draw(st.sampled_from(UNROLLS))
+    assume(unroll != "full" or straight_line_operations(n) <= FULL_UNROLL_BUDGET)
+    return KernelSpec(
+        Problem(n, draw(st.sampled_from(["float32", "float64"])), draw(st.sampled_from(["lower", "upper"]))),
+        layout,
+        draw(st.sampled_from(ORDERS)),
+        ThreadSchedule(
+            draw(st.integers(1, min(n, MAX_NB))),
+            draw(st.sampled_from(LOOKINGS)),
+            unroll,
+            draw(st.sampled_from(MATHS)),
+            **flags,
+        ),
+        draw(st.sampled_from(list(TARGETS))),
+        draw(st.booleans()),
+    )
+
+
+@given(specs())
+def test_dictionary_round_trip(spec: KernelSpec) -> None:
+    assert KernelSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+@given(specs(), specs())
+def test_names_tell_specs_apart_and_are_identifiers(one: KernelSpec, other: KernelSpec) -> None:
+    assert (one.name == other.name) == (one == other)
+    assert re.fullmatch(r"[a-z][a-z0-9_]{1,100}", one.name)
+
+
+def flattened(spec: KernelSpec) -> dict[str, Any]:
+    """Every value of a spec by the name of its field."""
+    return {**asdict(spec.problem), **asdict(spec.schedule), **{f.name: getattr(spec, f.name) for f in fields(spec)}}
+
+
+def changed(spec: KernelSpec, field: str, value: Any) -> KernelSpec:
+    for part in ("problem", "schedule"):
+        if hasattr(getattr(spec, part), field):
+            return replace(spec, **{part: replace(getattr(spec, part), **{field: value})})
+    return replace(spec, **{field: value})
+
+
+OTHER_VALUES = {
+    "n": 31, "dtype": "float64", "uplo": "upper", "layout": "interleaved", "order": "row", "nb": 5, "looking": "top",
+    "unroll": "full", "math": "fast", "prefetch": not GOOD.schedule.prefetch, "target": "generic", "in_place": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), OTHER_VALUES.items(), ids=OTHER_VALUES.keys())
+def test_every_field_is_in_the_name(field: str, value: object) -> None:
+    assert changed(GOOD, field, value).name != GOOD.name
+
+
+REFUSED = [
+    ("n", 0, "from 1 to 128"),
+    ("n", 129, "from 1 to 128"),
+    ("n", 4.0, "an integer from 1 to 128"),
+    ("n", True, "an integer"),
+    ("n", "4", "an integer"),
+    ("dtype", "float16", "'float32', 'float64'"),
+    ("dtype", None, "'float32', 'float64'"),
+    ("uplo", "L", "'lower', 'upper'"),
+    ("op", "getrf", "'potrf'"),
+    ("layout", "blocked", "'canonical', 'interleaved', 'chunked'"),
+    ("order", "C", "'row', 'col'"),
+    ("target", "sse9", "'avx512', 'avx2', 'generic'"),
+    ("in_place", 1, "True or False"),
+    ("nb", 0, "from 1 to 16"),
+    ("nb", 17, "from 1 to 16"),
+    ("nb", 2.0, "an integer from 1 to 16"),
+    ("looking", "up", "'right', 'left', 'top'"),
+    ("unroll", "half", "'tiles', 'full'"),
+    ("math", "exact", "'ieee', 'fast'"),
+    ("prefetch", None, "True or False"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "works"), REFUSED)
+def test_refusal_names_the_field_the_value_and_what_works(field: str, value: object, works: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        changed(GOOD, field, value)
+    message = str(refusal.value)
+    assert message.startswith(f"{field}={value!r} ")
+    assert works in message
+
+
+def test_every_field_is_refused_somewhere_above() -> None:
+    parts = {"problem", "schedule"}
+    newer = {"staged"}  # refused with canonical arrays, below
+    assert set(flattened(GOOD)) - parts - newer == {field for field, _, _ in REFUSED}
+
+
+def test_tile_larger_than_the_matrix_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"nb=4 .*use nb from 1 to 3"):
+        changed(GOOD, "n", 3)
+
+
+def test_full_unrolling_is_refused_over_its_budget_and_not_before() -> None:
+    largest = max(n for n in range(1, MAX_N + 1) if straight_line_operations(n) <= FULL_UNROLL_BUDGET)
+    changed(changed(GOOD, "n", largest), "unroll", "full")
+    with pytest.raises(SpecError, match=rf"unroll='full' .*n={largest + 1} .*6,600.*unroll='tiles'"):
+        changed(changed(GOOD, "n", largest + 1), "unroll", "full")
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 20])
+def test_straight_line_operations_are_counted_one_by_one(n: int) -> None:
+    multiply_adds = sum(1 for j in range(n) for i in range(j, n) for _ in range(j))
+    assert straight_line_operations(n) == multiply_adds + n * (n + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("blocked",), "layout='blocked' .*'chunked'"),
+        (("chunked", 16, "F"), "order='F' .*'row', 'col'"),
+        (("chunked",), f"chunk=None .*from 2 to {MAX_CHUNK}"),
+        (("chunked", 1), f"chunk=1 .*from 2 to {MAX_CHUNK}"),
+        (("chunked", MAX_CHUNK + 1), f"chunk=513 .*from 2 to {MAX_CHUNK}"),
+        (("chunked", 16.0), "chunk=16.0 .*an integer"),
+        (("canonical", 16), "chunk=16 .*'canonical' has no chunk"),
+        (("interleaved", 16), "chunk=16 .*'interleaved' has no chunk"),
+    ],
+)
+def test_impossible_layouts_are_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Layout(*arguments)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda values: values.pop("problem"),
+        lambda values: values.pop("target"),
+        lambda values: values["schedule"].pop("nb"),
+        lambda values: values.update(colour="red"),
+        lambda values: values["problem"].update(m=3),
+        lambda values: values.update(problem=32),
+        lambda values: values.update(schedule=None),
+    ],
+)
+def test_dictionaries_of_something_else_are_refused(damage: Any) -> None:
+    values = GOOD.to_dict()
+    damage(values)
+    with pytest.raises(SpecError, match="not a kernel spec"):
+        KernelSpec.from_dict(values)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_lanes_fill_a_register(target: str) -> None:
+    single = changed(GOOD, "target", target)
+    double = changed(single, "dtype", "float64")
+    assert single.lanes * 4 == double.lanes * 8 == TARGETS[target].vector_bytes
