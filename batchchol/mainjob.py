@@ -17,7 +17,7 @@ from batchchol.backends import Backend
 from batchchol.batch import Batch, default_layout
 from batchchol.cache import replace_file
 from batchchol.defaults import default_spec
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, ResidualError
 from batchchol.plots import Point, draw
 from batchchol.roofline import Ceilings, flops, measured_ceilings, roofline_fraction, roofline_seconds
 
@@ -72,7 +72,7 @@ def _demonstrate_failures(backend: Backend, say: Say) -> None:
     expected = datasets.expected_info("failing", n=SHOWN_N, stop=1000)
     info = factor(failing, backend=backend.name).info
     if (info != expected).any():
-        raise residual.ResidualError("the info of failing matrices is not what it should be")
+        raise ResidualError("the info of failing matrices is not what it should be")
     say(f"check     info is right for all 1,000 members of a batch of which {int((info > 0).sum())} are not SPD")
 
 
@@ -115,7 +115,8 @@ def summary(results: Path, machine: str, commit: str, backend: Backend, out: Pat
     device = backend.device()
     subtitle = (
         f"{device['cpu']}, {backend.target}, float32, one thread, batch {TABLE_BATCH:,}, cold data, medians; "
-        f"copy {ceilings.copy_bytes_per_second / 1e9:.1f} GB/s, peak {ceilings.peak_flops_per_second / 1e9:.0f} GFLOP/s"
+        f"copy {ceilings.copy_bytes_per_second / 1e9:.1f} GB/s, "
+        f"peak {ceilings.peak_flops_per_second / 1e9:.0f} GFLOP/s"
     )
     text = f"{table(best)}\n\n{subtitle}, commit {commit[:8]}, {date.today().isoformat()}\n"
     replace_file(out / "table.md", text.encode())

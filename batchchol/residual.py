@@ -44,13 +44,13 @@ def ratios(a: NDArray[np.floating], l: NDArray[np.floating], dtype: str | None =
     return np.concatenate(parts) if parts else np.empty(0)
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def _slice_ratios(a: NDArray[np.floating], l: NDArray[np.floating], scale: float) -> NDArray[np.float64]:
     factor = np.tril(l.astype(np.float64))
     magnitude = np.abs(factor)
     error = np.tril(np.abs(a.astype(np.float64) - factor @ factor.swapaxes(-1, -2)))
     allowed = scale * (magnitude @ magnitude.swapaxes(-1, -2))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        quotient = np.where(error == 0, 0.0, error / allowed)
+    quotient = np.where(error == 0, 0.0, error / allowed)
     worst = np.max(quotient, axis=(-1, -2))
     # A column of the wrong sign gives the same product, and a NaN is no number at all.
     positive = np.all(np.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
