@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_runnable
 from batchchol.batch import Batch, check_dtype, info_array
 from batchchol.defaults import default_spec
+from batchchol.memory import aligned_empty
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
 
 
@@ -87,7 +89,7 @@ def cholesky_ex(
     spec = spec or default_spec(
         n,
         target=device.target,
-        dtype=matrices.dtype.name,
+        dtype=str(matrices.dtype),
         layout="canonical",
         order="row",
         uplo="upper" if upper else "lower",
@@ -96,8 +98,7 @@ def cholesky_ex(
         raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the one that upper={upper} asks for")
     if spec.in_place:
         raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
-    dense = np.ascontiguousarray(matrices).reshape(-1, n, n)
-    factors, info = factor(_as_batch(dense, spec), spec, backend=backend)
+    factors, info = factor(_as_batch(matrices, spec), spec, backend=backend)
     whole = factors.data if factors.layout == Layout.canonical() else factors.to_dense()
     return Cholesky(whole.reshape(matrices.shape), info.reshape(matrices.shape[:-2]))
 
@@ -142,14 +143,14 @@ def factor(
     device = get_backend(backend)
     if not isinstance(batch, Batch) or not isinstance(out, Batch | None):
         raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
+    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
     in_place = out is not None and np.may_share_memory(out.data, batch.data)
     if spec is None:
         spec = default_spec(
             batch.n,
             target=_fitting_target(device, batch),
-            dtype=batch.dtype.name,
+            dtype=batch.dtype_name,
             layout=batch.layout.kind,
             order=batch.layout.order,
             in_place=in_place,
@@ -158,7 +159,7 @@ def factor(
     result = _result(batch, out, spec, in_place)
     info = info_array(batch, spec.lanes)
     if batch.batch:
-        device.kernel(spec)(batch, result, info, threads or device.threads)
+        device.kernel(spec)(batch, result, info, int(threads or device.threads))
     return Factor(replace(result, triangle=spec.problem.uplo), info[: batch.batch])
 
 
@@ -174,7 +175,7 @@ def describe_failures(info: NDArray[np.int32]) -> str:
 
 
 def _checked(a: ArrayLike) -> NDArray[np.floating]:
-    """The array in native byte order, once its dtype and shape are known to be right."""
+    """The array, C-contiguous and in native byte order, once its dtype and shape are known to be right."""
     given = np.asarray(a)
     dtype = check_dtype("a", given.dtype)
     if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
@@ -184,20 +185,25 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
             f"a: got matrices of order {given.shape[-1]}, expected at most {MAX_N}: larger ones are "
             "numpy.linalg.cholesky's job"
         )
-    return given.astype(dtype, copy=False)
+    if given.flags.c_contiguous and given.dtype == dtype:
+        return given
+    copy = aligned_empty(given.shape, dtype, "a contiguous copy of a")
+    copy[...] = given
+    return copy
 
 
-def _as_batch(dense: NDArray[np.floating], spec: KernelSpec) -> Batch:
+def _as_batch(matrices: NDArray[np.floating], spec: KernelSpec) -> Batch:
     """The matrices in the layout that a spec works on; the smallest chunk, which is the fastest."""
-    count, n = dense.shape[:2]
-    if spec.problem.n != n or spec.problem.dtype != dense.dtype.name:
+    n = matrices.shape[-1]
+    dense = matrices.reshape(-1, n, n)
+    if spec.problem.n != n or spec.problem.dtype != str(dense.dtype):
         raise ValueError(
             f"spec: got a kernel for {spec.problem.dtype} matrices of order {spec.problem.n}, expected "
-            f"{dense.dtype.name} and {n}"
+            f"{dense.dtype} and {n}"
         )
     layout = Layout(spec.layout, spec.lanes if spec.layout == "chunked" else None, spec.order)
     if layout == Layout.canonical():
-        return Batch(dense, n, count, layout)
+        return Batch(dense, n, len(dense), layout)
     return Batch.from_dense(dense, layout)
 
 
@@ -205,9 +211,9 @@ def _fitting_target(device: Backend, batch: Batch) -> str:
     """The backend's widest SIMD whose groups fill the batch's chunks."""
     chunk = batch.layout.chunk
     for target in device.targets:
-        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype.name) == 0:
+        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
             return target
-    lanes = {target: TARGETS[target].lanes(batch.dtype.name) for target in device.targets}
+    lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
     raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 from kernelgen import TARGETS, KernelSpec, Problem, SpecError, ThreadSchedule
@@ -26,6 +26,7 @@ class Choice:
     staged: bool
 
 
+@lru_cache(maxsize=4096)
 def default_spec(
     n: int,
     *,

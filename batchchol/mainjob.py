@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,9 @@ CHECKED_RECIPES = ("diagonally_dominant", "wishart")
 # What the table compares: one thread on each side, the batch that speeds are stated for.
 TABLE_BATCH = 16384
 KERNEL_QUESTIONS = ("Tiles", "Defaults")
+
+# asv's lines of progress, without the heads of its tables.
+_PROGRESS = re.compile(r"\[ *[\d.]+%\] ·+ (?!=|For parameters)")
 
 Say = Callable[[str], None]
 
@@ -98,7 +102,7 @@ def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: P
         assert process.stdout is not None
         for line in process.stdout:
             kept.write(line)
-            if line.startswith("["):
+            if _PROGRESS.match(line):
                 say(line.rstrip())
     if process.returncode:
         raise BatchcholError(f"asv ended with status {process.returncode}: see {log}")

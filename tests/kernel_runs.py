@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,10 @@ class Run:
 def make_spec(n: int, nb: int, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo") if name in choices})
-    schedule_fields = ("looking", "unroll", "math", "prefetch")
-    schedule = ThreadSchedule(nb, **{name: choices.pop(name) for name in schedule_fields if name in choices})
-    fields = {"layout": "chunked", "order": "col", "target": supported_targets()[0], **choices}
-    return KernelSpec(problem, schedule=schedule, **fields)
+    schedule_fields = {field.name for field in fields(ThreadSchedule)} & choices.keys()
+    schedule = ThreadSchedule(nb, **{name: choices.pop(name) for name in schedule_fields})
+    rest = {"layout": "chunked", "order": "col", "target": supported_targets()[0], **choices}
+    return KernelSpec(problem, schedule=schedule, **rest)
 
 
 def require_target(target: str) -> None:

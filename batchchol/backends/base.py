@@ -38,7 +38,7 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
     wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
-    given = (batch.n, batch.dtype.name, batch.layout.kind, batch.layout.order)
+    given = (batch.n, batch.dtype_name, batch.layout.kind, batch.layout.order)
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
     if reason := backend.unsupported(spec, batch.layout):

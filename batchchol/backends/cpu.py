@@ -47,7 +47,7 @@ class CpuKernel:
 
         if over_ranges(work, groups, threads, a.nbytes):
             needed = self.spec.problem.n**2 * lanes * a.dtype.itemsize * threads
-            raise OutOfMemory("the working chunk of a canonical factorization", needed, memory.free_bytes())
+            raise OutOfMemory("the working chunks of a factorization", needed, memory.free_bytes())
 
 
 class CpuBackend:

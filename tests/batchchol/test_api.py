@@ -266,6 +266,15 @@ def test_spec_of_every_layout_gives_the_same_answer(spd: Spd, layout: str, order
     np.testing.assert_array_equal(info, [0] * 36 + [2])
 
 
+@pytest.mark.parametrize("target", supported_targets())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_spec_of_every_target_gives_the_same_answer(spd: Spd, target: str, dtype: str) -> None:
+    a = spd(37, N, dtype=dtype)
+    l = cholesky(a, spec=default_spec(N, target=target, dtype=dtype, layout="canonical", order="row"))
+    assert_factors(l, a)
+    np.testing.assert_array_equal(l, np.tril(l))
+
+
 def test_spec_of_another_problem_is_refused(spd: Spd) -> None:
     spec = default_spec(N, target=get_backend().target)
     a = spd(3, N)
@@ -275,6 +284,8 @@ def test_spec_of_another_problem_is_refused(spd: Spd) -> None:
         cholesky(a.astype("float64"), spec=spec)
     with pytest.raises(ValueError, match=r"spec: got the lower triangle, expected .*upper=True"):
         cholesky(a, spec=spec, upper=True)
+    with pytest.raises(TypeError, match="spec: got str, expected a KernelSpec"):
+        cholesky(a, spec="fast")
     with pytest.raises(ValueError, match="spec: got in_place=True"):
         cholesky(a, spec=replace(spec, layout=Layout.canonical().kind, order="row", in_place=True))
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, factor, memory
-from batchchol.batch import DEFAULT_LAYOUT, info_array
+from batchchol.batch import default_layout, info_array
 from batchchol.errors import OutOfMemory
 from batchchol.layouts import array_shape, dense_view, element_offset
+from batchchol.native import supported_targets
+from kernelgen import TARGETS
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]
@@ -112,9 +114,11 @@ def test_from_dense_takes_any_memory_order(layout: Layout, view: Callable[[Array
     np.testing.assert_array_equal(batch.to_dense(), dense)
 
 
-def test_default_layout_is_chunked() -> None:
-    assert Batch.from_dense(numbers(19, 5)).layout == Batch.empty(5, 19).layout == DEFAULT_LAYOUT
-    assert str(DEFAULT_LAYOUT) == "chunked16-col"
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_default_layout_is_what_the_widest_simd_factors_at_once(dtype: str) -> None:
+    layout = default_layout(dtype)
+    assert layout == Layout.chunked(TARGETS[supported_targets()[0]].lanes(dtype))
+    assert Batch.from_dense(numbers(19, 5, dtype)).layout == Batch.empty(5, 19, dtype=dtype).layout == layout
 
 
 @pytest.mark.parametrize("layout", EVERY_KIND, ids=str)
@@ -167,6 +171,8 @@ def test_from_dense_of_other_shapes_and_dtypes_is_refused() -> None:
     for shape in [(3, 3), (2, 3, 4), (2, 2, 3, 3), (9,)]:
         with pytest.raises(ValueError, match=r"a: got shape .* expected \(batch, n, n\)"):
             Batch.from_dense(np.ones(shape, dtype=np.float32))
+    with pytest.raises(TypeError, match="a: got list, expected an array"):
+        Batch.from_dense([[[1.0]]])
     for dtype in ("int64", "float16", "complex64"):
         with pytest.raises(TypeError, match=f"got dtype {dtype}, expected float32 or float64"):
             Batch.from_dense(np.ones((2, 3, 3), dtype=dtype))
@@ -175,6 +181,13 @@ def test_from_dense_of_other_shapes_and_dtypes_is_refused() -> None:
             Batch.from_dense(np.ones((2, n, n), dtype=np.float32))
     with pytest.raises(ValueError, match="batch: got -1"):
         Batch.empty(3, -1)
+
+
+def test_batches_are_compared_by_identity() -> None:
+    batch = Batch.from_dense(numbers(10, 3))
+    assert batch == batch  # noqa: PLR0124
+    assert batch != Batch.from_dense(numbers(10, 3))
+    assert len({batch, batch}) == 1
 
 
 def test_array_of_another_shape_is_refused() -> None:

@@ -209,14 +209,28 @@ def test_threads_share_the_work(spd: Spd, threads: int) -> None:
     assert_lower_factors(l, dense)
 
 
+@pytest.mark.parametrize("threads", [0, -1, 2.5, "2"])
+def test_bad_number_of_threads_is_refused(spd: Spd, threads: Any) -> None:
+    with pytest.raises(ValueError, match=f"threads: got {threads!r}, expected a positive integer"):
+        factor(Batch.from_dense(spd(3, N)), threads=threads)
+
+
+def test_arrays_in_place_of_batches_are_refused(spd: Spd) -> None:
+    dense = spd(3, N)
+    for arguments, out in [((dense,), None), ((Batch.from_dense(dense),), dense)]:
+        with pytest.raises(TypeError, match=r"expected a Batch: make one with Batch\.from_dense, or use cholesky"):
+            factor(*arguments, out=out)
+
+
 def test_out_that_does_not_fit_is_refused(spd: Spd) -> None:
-    batch = Batch.from_dense(spd(33, N))
+    layout = Layout.chunked(16)
+    batch = Batch.from_dense(spd(33, N), layout)
     others = {
-        "32": Batch.empty(N, 32),
-        "order 6": Batch.empty(6, 33),
-        "chunked8-col": Batch.empty(N, 33, Layout.chunked(8)),
+        "32": Batch.empty(N, 32, layout),
+        "order 6": Batch.empty(6, 33, layout),
+        "chunked48-col": Batch.empty(N, 33, Layout.chunked(48)),
         "chunked16-row": Batch.empty(N, 33, Layout.chunked(16, "row")),
-        "float64": Batch.empty(N, 33, dtype="float64"),
+        "float64": Batch.empty(N, 33, layout, "float64"),
     }
     for words, other in others.items():
         with pytest.raises(ValueError, match=f"out: got .*{words}"):

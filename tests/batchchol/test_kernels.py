@@ -25,6 +25,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     # An integer is the chunk of the chunked layout.
     "layout": ("canonical", "interleaved", 16, 32, 48, 512),
     "in_place": (False, True),
+    "staged": (False, True),
     "math": ("ieee", "fast"),
     "prefetch": (False, True),
     "order": ("row", "col"),
@@ -33,7 +34,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "target": supported_targets(),
     "batch": (1, 31, 33, 1000),
 }
-CONSTRAINED = ("n", "nb", "looking", "unroll", "layout", "in_place")
+CONSTRAINED = ("n", "nb", "unroll", "layout", "staged")
 # Lines of straight-line code, about a millisecond of compiling each (gcc 12): what one case may cost, and what
 # starting the compiler and reading its headers does.
 LINE_BUDGET = 1150
@@ -47,20 +48,20 @@ FORWARD_BOUND = {"ieee": 1.0, "fast": 4.0}
 def compile_cost(choice: Choice) -> float:
     """What compiling a choice costs, in lines; infinite for what is refused or over the budget of one case."""
     lines = inlined_lines(choice)
-    return lines + COMPILER_START if choice["nb"] <= choice["n"] and lines <= LINE_BUDGET else inf
+    refused = choice["nb"] > choice["n"] or (choice["layout"] == "canonical" and not choice["staged"])
+    return inf if refused or lines > LINE_BUDGET else lines + COMPILER_START
 
 
 def inlined_lines(choice: Choice) -> float:
     """About how many multiply-adds the source of a choice contains, copies by inlining included."""
-    n, nb = choice["n"], choice["nb"]
+    n, nb, staged = choice["n"], choice["nb"], choice["staged"]
     if choice["unroll"] == "full":
-        copies, lines = 1.0, n**3 / 6
+        lines = n**3 / 6
     else:
-        copies = 2.0 if choice["looking"] == "right" and not choice["in_place"] else 1.0
         corner, rows = n % nb, n // nb
         lines = nb**3 / 6 + (rows > 1) * nb**3 + (rows > 2) * nb**3 + corner * nb**2 * (1 + (rows > 1))
-    # A chunked kernel has a copy of its own for the smallest chunk.
-    return copies * lines * (2 if isinstance(choice["layout"], int) else 1)
+    # A chunked kernel that is not staged has a copy of its own for the smallest chunk.
+    return lines * (2 if isinstance(choice["layout"], int) and not staged else 1)
 
 
 def spec_of(choice: Choice) -> tuple[KernelSpec, int | None]:

@@ -182,13 +182,13 @@ def test_every_mutant_of_a_program_fails_or_makes_the_same_bits(
 
 
 @every_data
-def test_one_operation_of_thousands_is_missed(make: Callable[[int, int], Array]) -> None:
+def test_one_dropped_operation_of_thousands_is_noticed(make: Callable[[int, int], Array]) -> None:
     """At n = 100 a dropped tile product is one in thousands; a normwise residual would hardly see it."""
     n, nb = 100, 4
     a = make(1, n).astype(np.float32)
     program = list(expand(tile_program(n, nb, "left", in_place=False)))
     working = [place for place, op in enumerate(program) if not isinstance(op, Load | Store)]
-    for place in np.random.default_rng(0).choice(working, 6, replace=False):
+    for place in np.random.default_rng(0).choice(working, 3, replace=False):
         mutant = factor_anyway(dropped(program, int(place)), a, nb, False)
         assert ratios(a, mutant).max() > RATIO_BOUND["fast"], program[place]
 

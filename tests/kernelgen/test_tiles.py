@@ -16,7 +16,7 @@ from ..matrices import dominant, lapack_factor, wishart
 LOOKINGS = ("right", "left", "top")
 # Tile sizes that divide n, that leave a corner of every size, and one tile only.
 SIZES = [
-    (1, 1), (2, 1), (2, 2), (3, 2), (5, 5), (6, 3), (7, 2), (7, 3), (7, 4), (7, 6), (15, 4), (16, 4), (17, 16), (31, 5)
+    (1, 1), (2, 1), (2, 2), (3, 2), (5, 5), (6, 3), (7, 2), (7, 3), (7, 4), (7, 6), (15, 4), (17, 16), (31, 5)
 ]  # fmt: skip
 PROGRAMS = list(product(SIZES, LOOKINGS, (False, True)))
 
