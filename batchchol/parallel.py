@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 
@@ -36,8 +36,9 @@ def over_ranges(work: Callable[[int, int], int], count: int, threads: int, work_
     if shares == 1:
         return work(0, count)
     bounds = [count * share // shares for share in range(shares + 1)]
-    others = [_pool(shares - 1).submit(work, *bound) for bound in pairwise(bounds[1:])]
+    others: list[Future[int]] = []
     try:
+        others += (_pool(shares - 1).submit(work, *bound) for bound in pairwise(bounds[1:]))
         own = work(bounds[0], bounds[1])
     finally:
         # Whatever happened here, the other threads still work on the caller's arrays.

@@ -57,6 +57,8 @@ def sample_factor(
         If a result is wrong; no number is returned then.
     """
     check_runnable(backend, spec, batch)
+    if samples < 1:
+        raise ValueError(f"samples: got {samples}, expected at least 1")
     if spec.in_place or not batch.batch:
         raise ValueError(
             f"spec, batch: got in_place={spec.in_place} and {batch.batch} matrices, expected an out-of-place kernel "

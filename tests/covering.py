@@ -29,13 +29,17 @@ def covering_design(
     """
     source = random.Random(seed)
     cores = possible_cores(factors, constrained, cost)
+    holding: dict[tuple[str, Any], list[Choice]] = {}
+    for core in cores:
+        for value in core.items():
+            holding.setdefault(value, []).append(core)
     # A dictionary for its order: sets of strings have another one in every process.
     missing = dict.fromkeys(possible_pairs(factors, constrained, cores))
     design = []
     while missing:
         (one, other) = next(iter(missing))
         wanted = dict((one, other))
-        candidates = [core for core in cores if _agrees(core, wanted)]
+        candidates = [core for core in holding.get(one, cores) if _agrees(core, wanted)]
         tried = source.sample(candidates, min(_TRIES, len(candidates)))
         completed = [_complete(factors, {**core, **wanted}, missing, source) for core in tried]
         best = max(completed, key=lambda choice: _news(factors, choice, missing) / cost(choice))

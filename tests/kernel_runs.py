@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.backends import Kernel, get_backend
+from batchchol.backends.cpu import CpuKernel
 from batchchol.batch import Batch, info_array
 from batchchol.layouts import array_shape, dense_view
-from batchchol.native import supported_targets
-from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+from batchchol.native import load, supported_targets
+from kernelgen import KernelSource, KernelSpec, Layout, Problem, ThreadSchedule
 
 Array = NDArray[Any]
 
@@ -65,6 +67,13 @@ def require_target(target: str) -> None:
     """Skip the test where the machine cannot run a target's code."""
     if target not in supported_targets():
         pytest.skip(f"this CPU does not have the instructions of target {target!r}: {supported_targets()} run here")
+
+
+def build_kernel(spec: KernelSpec, source: KernelSource) -> Kernel:
+    """The kernel of a source that need not be the one that the spec generates, by the compiler of the moment."""
+    library = load(source, spec.target)
+    arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
+    return CpuKernel(spec, library.stats, library.function(source.entry, *arguments))
 
 
 def layout_of(spec: KernelSpec, chunk: int | None = None) -> Layout:

@@ -34,11 +34,13 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "target": supported_targets(),
     "batch": (1, 31, 33, 1000),
 }
-CONSTRAINED = ("n", "nb", "unroll", "layout", "staged")
+CONSTRAINED = ("n", "nb", "unroll", "layout", "staged", "batch")
 # Lines of straight-line code, about a millisecond of compiling each (gcc 12): what one case may cost, and what
 # starting the compiler and reading its headers does.
 LINE_BUDGET = 1150
 COMPILER_START = 400
+# Elements of a batch: what one case may take, enough for 1000 matrices of order 64 or 512 of order 100.
+ROOM_BUDGET = 5_200_000
 # Matrices in a batch that differ, a number prime to every SIMD width: each takes its turn in every lane.
 DISTINCT = 37
 # The distance from LAPACK in float64 that rounding explains, in units of (n + 1) u times the condition number.
@@ -49,7 +51,8 @@ def compile_cost(choice: Choice) -> float:
     """What compiling a choice costs, in lines; infinite for what is refused or over the budget of one case."""
     lines = inlined_lines(choice)
     refused = choice["nb"] > choice["n"] or (choice["layout"] == "canonical" and not choice["staged"])
-    return inf if refused or lines > LINE_BUDGET else lines + COMPILER_START
+    room = max(choice["batch"], choice["layout"] if isinstance(choice["layout"], int) else 1) * choice["n"] ** 2
+    return inf if refused or lines > LINE_BUDGET or room > ROOM_BUDGET else lines + COMPILER_START
 
 
 def inlined_lines(choice: Choice) -> float:

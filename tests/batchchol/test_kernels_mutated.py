@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,19 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from batchchol.backends.cpu import CpuKernel
-from batchchol.native import load
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, generate
 
-from ..kernel_runs import make_spec, run_kernel
+from ..kernel_runs import build_kernel, make_spec, run_kernel
 from ..matrices import DATA
 
 # Three tile rows of nb = 3 and a corner: every microkernel is called, most of them in loops.
 SPEC = make_spec(11, 3, looking="left", layout="interleaved", target="generic", prefetch=False)
 # A whole group: padding is identities, to which most mutants do no harm.
 BATCH = 32
-ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
 
 # What a line is, and the microkernel or function that it stands in; each occurs in the source.
 LINES = {
@@ -73,10 +69,8 @@ def mutated(spec: KernelSpec, line: str, mutation: str) -> KernelSource:
 
 def worst_ratio(source: KernelSource, data: str) -> float:
     """The largest ratio of a kernel built from a source, infinite if it finds a matrix not positive definite."""
-    library = load(source, SPEC.target)
-    built = CpuKernel(SPEC, library.stats, library.function(source.entry, *ARGUMENTS))
     a = DATA[data](BATCH, SPEC.problem.n).astype(SPEC.problem.dtype)
-    run = run_kernel(SPEC, a, kernel=built)
+    run = run_kernel(SPEC, a, kernel=build_kernel(SPEC, source))
     return np.inf if run.info.any() else float(ratios(a, run.l).max())
 
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <emmintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif

@@ -78,9 +78,20 @@ def changed(spec: KernelSpec, field: str, value: Any) -> KernelSpec:
 
 
 OTHER_VALUES = {
-    "n": 31, "dtype": "float64", "uplo": "upper", "layout": "interleaved", "order": "row", "nb": 5, "looking": "top",
-    "unroll": "full", "math": "fast", "prefetch": not GOOD.schedule.prefetch, "target": "generic", "in_place": True,
-}  # fmt: skip
+    "n": 31,
+    "dtype": "float64",
+    "uplo": "upper",
+    "layout": "interleaved",
+    "order": "row",
+    "nb": 5,
+    "looking": "top",
+    "unroll": "full",
+    "math": "fast",
+    "prefetch": not GOOD.schedule.prefetch,
+    "staged": not GOOD.schedule.staged,
+    "target": "generic",
+    "in_place": True,
+}
 
 
 @pytest.mark.parametrize(("field", "value"), OTHER_VALUES.items(), ids=OTHER_VALUES.keys())
@@ -109,6 +120,7 @@ REFUSED = [
     ("unroll", "half", "'tiles', 'full'"),
     ("math", "exact", "'ieee', 'fast'"),
     ("prefetch", None, "True or False"),
+    ("staged", 0, "True or False"),
 ]
 
 
@@ -123,13 +135,17 @@ def test_refusal_names_the_field_the_value_and_what_works(field: str, value: obj
 
 def test_every_field_is_refused_somewhere_above() -> None:
     parts = {"problem", "schedule"}
-    newer = {"staged"}  # refused with canonical arrays, below
-    assert set(flattened(GOOD)) - parts - newer == {field for field, _, _ in REFUSED}
+    assert set(flattened(GOOD)) - parts == {field for field, _, _ in REFUSED}
 
 
 def test_tile_larger_than_the_matrix_is_refused() -> None:
     with pytest.raises(SpecError, match=r"nb=4 .*use nb from 1 to 3"):
         changed(GOOD, "n", 3)
+
+
+def test_canonical_arrays_without_a_staged_chunk_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"staged=False .*canonical.*use staged=True"):
+        changed(changed(GOOD, "staged", False), "layout", "canonical")
 
 
 def test_full_unrolling_is_refused_over_its_budget_and_not_before() -> None:

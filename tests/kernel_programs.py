@@ -1,0 +1,82 @@
+"""Kernels as programs of their own, for emulators and sanitizers: the input by a pipe, the result by another."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.native import COMMON_FLAGS
+from kernelgen import KernelSource, KernelSpec, generate
+
+Array = NDArray[Any]
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+
+# Its arrays are on the heap and as long as they must be, so that an element too many is noticed.
+_DRIVER = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int {entry}(const {scalar} *, {scalar} *, int32_t *, int64_t, int64_t, int64_t);
+
+int main(void)
+{{
+    {scalar} *a = malloc({size} * sizeof *a), *l = {result};
+    int32_t *info = malloc({groups} * {lanes} * sizeof *info);
+    if (fread(a, sizeof *a, {size}, stdin) != {size} || {entry}(a, l, info, {extent}, 0, {groups}))
+        return 1;
+    fwrite(l, sizeof *l, {size}, stdout);
+    fwrite(info, sizeof *info, {groups} * {lanes}, stdout);
+    if (l != a)
+        free(l);
+    free(a), free(info);
+    return 0;
+}}
+"""
+
+
+def compile_source(compiler: str, source: KernelSource, output: Path, *options: str | Path) -> None:
+    """Compile with every warning an error; a failure quotes the compiler."""
+    done = subprocess.run(
+        [compiler, "-x", "c", "-", "-x", "none", *COMMON_FLAGS, *WARNINGS, *source.flags, *options, "-o", output],
+        input=source.text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def run_program(
+    spec: KernelSpec, a: Array, folder: Path, compiler: str, *options: str, emulator: tuple[str, ...] = ()
+) -> tuple[Array, NDArray[np.int32]]:
+    """Factor matrices, (batch, n, n) in row order, by a program made of a kernel: what it wrote, and the info.
+
+    The spec's layout is canonical, or interleaved and the batch a multiple of its lanes.
+    """
+    assert spec.order == "row"
+    source = generate(spec)
+    data = a if spec.layout == "canonical" else np.ascontiguousarray(np.moveaxis(a, 0, -1))
+    driver = _DRIVER.format(
+        entry=source.entry,
+        scalar={"float32": "float", "float64": "double"}[spec.problem.dtype],
+        size=a.size,
+        lanes=spec.lanes,
+        groups=-(-len(a) // spec.lanes),
+        extent=len(a),
+        result="a" if spec.in_place else f"malloc({a.nbytes})",
+    )
+    (folder / "driver.c").write_text(driver)
+    compile_source(compiler, source, folder / "kernel", *options, folder / "driver.c")
+    done = subprocess.run(
+        [*emulator, folder / "kernel"], input=data.tobytes(), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    result = np.frombuffer(done.stdout, a.dtype, a.size).reshape(data.shape)
+    info = np.frombuffer(done.stdout[a.nbytes :], np.int32)[: len(a)]
+    return result if spec.layout == "canonical" else np.moveaxis(result, -1, 0), info
