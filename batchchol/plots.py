@@ -1,18 +1,17 @@
-"""GFLOP/s over n as a plot with the roofline drawn in, and the best of each n as a table. Needs matplotlib."""
+"""GFLOP/s over n as a plot with the roofline drawn in. Needs matplotlib."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol.cache import replace_file
 from batchchol.errors import BatchcholError
-from batchchol.roofline import flops
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,14 +45,6 @@ class Point:
     gflops: float
     roofline_gflops: float
 
-    @property
-    def ns_per_matrix(self) -> float:
-        return flops(self.n) / self.gflops
-
-    @property
-    def roofline_fraction(self) -> float:
-        return self.gflops / self.roofline_gflops
-
 
 def require_matplotlib() -> None:
     """Refuse to go on without matplotlib.
@@ -65,33 +56,6 @@ def require_matplotlib() -> None:
     """
     if find_spec("matplotlib") is None:
         raise BatchcholError("plots need matplotlib, which is not installed: pip install 'batchchol[plots]'")
-
-
-def best_of(points: Iterable[Point], label: str | None = None) -> list[Point]:
-    """The fastest point of each n, by n; as one line called `label`, if that is given."""
-    fastest: dict[int, Point] = {}
-    for point in points:
-        if point.n not in fastest or point.gflops > fastest[point.n].gflops:
-            fastest[point.n] = point
-    return [replace(fastest[n], label=label or fastest[n].label) for n in sorted(fastest)]
-
-
-def best_table(points: Iterable[Point], baseline: str = "numpy") -> str:
-    """A Markdown table of the best of each n: its label, time, GFLOP/s, roofline fraction and ratio to the baseline.
-
-    The points labelled `baseline` are what the others are divided by, and take no part themselves; "-" where there
-    is none at an n.
-    """
-    everything = list(points)
-    base = {point.n: point.gflops for point in everything if point.label == baseline}
-    lines = [f"| n | best | ns/matrix | GFLOP/s | roofline | × {baseline} |", "| --: | :-- | --: | --: | --: | --: |"]
-    for point in best_of(point for point in everything if point.label != baseline):
-        ratio = f"{point.gflops / base[point.n]:.1f}" if point.n in base else "-"
-        lines.append(
-            f"| {point.n} | {point.label} | {point.ns_per_matrix:,.1f} | {point.gflops:.2f} "
-            f"| {point.roofline_fraction:.0%} | {ratio} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "") -> list[Path]:

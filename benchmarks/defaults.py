@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from . import grid
-from .cases import case
-from .question import Question as _Question
+from .cases import _KernelQuestion, case
 
 CHOSEN_BY_THE_LIBRARY = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged")
 
 
-class Defaults(_Question):
+class Defaults(_KernelQuestion):
     """The library's own schedule and layout: n × batch × dtype, on one thread and on two."""
 
     param_names = tuple(name for name in grid.AXES if name not in CHOSEN_BY_THE_LIBRARY)
@@ -21,6 +20,3 @@ class Defaults(_Question):
 
     def setup(self, *values: Any) -> None:
         self.case = case(grid.Point(**self.selected(*values)), defaults=True)
-
-    def device_factor(self, *_: Any) -> list[float]:
-        return self.case.seconds_per_matrix()

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import grid
-from .cases import case
-from .question import Question as _Question
+from .cases import _KernelQuestion
 
 
-class Prefetching(_Question):
+class Prefetching(_KernelQuestion):
     """Prefetch × n."""
 
     params = grid.axes(backend=grid.BACKEND, n=grid.N, prefetch=grid.PREFETCH)
-
-    def setup(self, *values: Any) -> None:
-        self.case = case(grid.Point(**self.selected(*values)))
-
-    def device_factor(self, *_: Any) -> list[float]:
-        return self.case.seconds_per_matrix()

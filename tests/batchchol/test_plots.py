@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchchol import plots
 from batchchol.errors import BatchcholError
-from batchchol.plots import Point, best_of, best_table, draw, spread
+from batchchol.plots import Point, draw, spread
 
 POINTS = [
     Point("fast", 4, 2.0, 8.0),
@@ -91,24 +91,6 @@ def test_spreading_keeps_order_distance_and_middle(places: list[float]) -> None:
 def test_spreading_leaves_alone_what_is_apart() -> None:
     assert spread([0.0, 20.0, 40.0], 13.0) == [0.0, 20.0, 40.0]
     assert spread([0.0, 20.0, 20.0], 13.0) == [0.0, 13.5, 26.5]
-
-
-def test_the_best_of_each_n() -> None:
-    assert best_of(POINTS) == [POINTS[0], POINTS[3]]
-    assert best_of(reversed(POINTS), "best") == [
-        Point("best", 4, 2.0, 8.0),
-        Point("best", 16, 25.0, 40.0),
-    ]
-
-
-def test_the_table_of_the_best() -> None:
-    assert best_table([*POINTS, Point("fast", 32, 10.0, 20.0)]) == (
-        "| n | best | ns/matrix | GFLOP/s | roofline | × numpy |\n"
-        "| --: | :-- | --: | --: | --: | --: |\n"
-        "| 4 | fast | 10.7 | 2.00 | 25% | 20.0 |\n"
-        "| 16 | faster | 54.6 | 25.00 | 62% | 50.0 |\n"
-        "| 32 | fast | 1,092.3 | 10.00 | 50% | - |\n"
-    )
 
 
 def test_a_missing_matplotlib_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
