@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Before NumPy is imported: the oracle's many small products only wait for each other on many threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Examples compile kernels, and how long that takes is no property of the code under test.
 settings.register_profile("batchchol", deadline=None)

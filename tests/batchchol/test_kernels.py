@@ -138,6 +138,20 @@ def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
     check_kernel(make_spec(17, 5, target=target, dtype=dtype, math=math, layout=layout), 33)
 
 
+# Small matrices leave the least room for the errors of an approximate root.
+@pytest.mark.parametrize(("n", "math"), [(1, "ieee"), (1, "fast"), (2, "fast")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_roots_of_pivots_all_over_their_range(target: str, dtype: str, n: int, math: str) -> None:
+    require_target(target)
+    pivots = np.linspace(1, 4, 20_000) * np.exp2(np.resize([-20, 0, 40], 20_000))
+    factors = np.tril(np.random.default_rng(5).random((len(pivots), n, n)) + 0.5)
+    a = (factors @ factors.swapaxes(1, 2) * pivots[:, None, None]).astype(dtype)
+    run = run_kernel(make_spec(n, 1, target=target, dtype=dtype, math=math, layout="interleaved"), a)
+    assert not run.info.any()
+    assert ratios(a, run.l).max() <= RATIO_BOUND[math]
+
+
 @pytest.mark.parametrize("looking", ["right", "left", "top"])
 def test_same_bits_for_every_chunk_and_alignment(looking: str) -> None:
     spec = make_spec(17, 4, looking=looking)

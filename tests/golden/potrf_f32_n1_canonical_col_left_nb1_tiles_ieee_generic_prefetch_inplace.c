@@ -63,9 +63,9 @@ enum { N = 1, NB = 1, ROW = 1, COL = 1 };
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
-/* A comparison is -1 where it holds. After a pivot that is not > 0 the rest of the matrix is NaN or -infinity, so
- * that no later pivot is > 0 either: the number of good pivots tells the first bad one. */
-#define COUNT_PIVOT(d) *good -= (d) > 0
+/* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
+ * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
+#define COUNT_PIVOT(root) *good -= (root) > 0
 
 /* Loads, and asks for what lies `ahead`: the same element of the next group. */
 INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
@@ -91,8 +91,8 @@ MICROKERNEL void syrk_1x1x1(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
 
 MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
 }
 
 MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)

@@ -36,8 +36,11 @@ INLINE vec reciprocal_square_root(vec d)
 /* The pivot of a column and its reciprocal. */
 INLINE vec pivot(vec d, vec *reciprocal)
 {
-    *reciprocal = reciprocal_square_root(d);
-    return d * *reciprocal;
+    const vec r = reciprocal_square_root(d);
+    const vec root = d * r;
+    *reciprocal = r;
+    /* One step from 12 bits leaves three units in the last place; the root's own residual takes them away. */
+    return root + (d - root * root) * r * (float)0.5;
 }
 
 /* An estimate takes denormals for zero: so must the test of the pivot's sign. */
@@ -60,9 +63,9 @@ enum { N = 5, NB = 2, ROW = 5, COL = 1 };
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
-/* A comparison is -1 where it holds. After a pivot that is not > 0 the rest of the matrix is NaN or -infinity, so
- * that no later pivot is > 0 either: the number of good pivots tells the first bad one. */
-#define COUNT_PIVOT(d) *good -= (d) > 0
+/* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
+ * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
+#define COUNT_PIVOT(root) *good -= (root) > 0
 
 /* Loads, and asks for what lies `ahead`: the same element of the next group. */
 INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
@@ -153,12 +156,12 @@ MICROKERNEL void syrk_2x2x2(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
 
 MICROKERNEL void potrf_2x2(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
     C(1, 0) *= RECIPROCAL(0);
     C(1, 1) -= C(1, 0) * C(1, 0);
-    COUNT_PIVOT(C(1, 1));
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
+    COUNT_PIVOT(C(1, 1));
 }
 
 MICROKERNEL void store_lower_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
@@ -227,8 +230,8 @@ MICROKERNEL void syrk_1x1x2(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
 
 MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
 }
 
 MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)

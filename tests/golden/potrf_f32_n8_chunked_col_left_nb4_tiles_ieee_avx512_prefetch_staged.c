@@ -55,9 +55,9 @@ enum { N = 8, NB = 4, ROW = 1, COL = 8 };
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
-/* A comparison is -1 where it holds. After a pivot that is not > 0 the rest of the matrix is NaN or -infinity, so
- * that no later pivot is > 0 either: the number of good pivots tells the first bad one. */
-#define COUNT_PIVOT(d) *good -= (d) > 0
+/* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
+ * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
+#define COUNT_PIVOT(root) *good -= (root) > 0
 
 /* Loads, and asks for what lies `ahead`: the same element of the next group. */
 INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
@@ -152,8 +152,8 @@ MICROKERNEL void syrk_4x4x4(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
 
 MICROKERNEL void potrf_4x4(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
     C(1, 0) *= RECIPROCAL(0);
     C(2, 0) *= RECIPROCAL(0);
     C(3, 0) *= RECIPROCAL(0);
@@ -163,19 +163,19 @@ MICROKERNEL void potrf_4x4(vec c[NB][NB], vec *reciprocals, mask *good)
     C(2, 2) -= C(2, 0) * C(2, 0);
     C(3, 2) -= C(3, 0) * C(2, 0);
     C(3, 3) -= C(3, 0) * C(3, 0);
-    COUNT_PIVOT(C(1, 1));
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
+    COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
     C(3, 1) *= RECIPROCAL(1);
     C(2, 2) -= C(2, 1) * C(2, 1);
     C(3, 2) -= C(3, 1) * C(2, 1);
     C(3, 3) -= C(3, 1) * C(3, 1);
-    COUNT_PIVOT(C(2, 2));
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
+    COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
     C(3, 3) -= C(3, 2) * C(3, 2);
-    COUNT_PIVOT(C(3, 3));
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
+    COUNT_PIVOT(C(3, 3));
 }
 
 MICROKERNEL void store_lower_4x4(scalar *to, vec c[NB][NB], const ptrdiff_t s)

@@ -55,9 +55,9 @@ enum { N = 7, NB = 3, ROW = 7, COL = 1 };
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
-/* A comparison is -1 where it holds. After a pivot that is not > 0 the rest of the matrix is NaN or -infinity, so
- * that no later pivot is > 0 either: the number of good pivots tells the first bad one. */
-#define COUNT_PIVOT(d) *good -= (d) > 0
+/* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
+ * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
+#define COUNT_PIVOT(root) *good -= (root) > 0
 
 /* Loads, and asks for what lies `ahead`: the same element of the next group. */
 INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
@@ -80,19 +80,19 @@ MICROKERNEL void load_lower_3x3(vec c[NB][NB], const scalar *from, const ptrdiff
 
 MICROKERNEL void potrf_3x3(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
     C(1, 0) *= RECIPROCAL(0);
     C(2, 0) *= RECIPROCAL(0);
     C(1, 1) -= C(1, 0) * C(1, 0);
     C(2, 1) -= C(2, 0) * C(1, 0);
     C(2, 2) -= C(2, 0) * C(2, 0);
-    COUNT_PIVOT(C(1, 1));
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
+    COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
     C(2, 2) -= C(2, 1) * C(2, 1);
-    COUNT_PIVOT(C(2, 2));
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
+    COUNT_PIVOT(C(2, 2));
 }
 
 MICROKERNEL void store_lower_3x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
@@ -346,8 +346,8 @@ MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
 
 MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
 {
-    COUNT_PIVOT(C(0, 0));
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
+    COUNT_PIVOT(C(0, 0));
 }
 
 /* Factors LANES matrices; returns the number of good pivots of each. */
