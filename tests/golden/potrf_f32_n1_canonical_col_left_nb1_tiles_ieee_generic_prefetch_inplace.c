@@ -46,20 +46,23 @@ INLINE vec pivot(vec d, vec *reciprocal)
     return root;
 }
 
-enum { N = 1, NB = 1, ROW = 1, COL = 1 };
+enum { N = 1, NB = 1, ROW = 1, COL = 1, WORK_ROW = 1, WORK_COL = 1 };
 
-/* Places: p points to element (0, 0) of a matrix or tile, neighbouring elements of one matrix are s apart. */
-#define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define AT(p, i, j) PLACE(p, i, j, s)
-#define TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+/* Places in the input a and where the factor l is worked on: p points to element (0, 0) of a matrix or tile,
+ * neighbouring elements of one matrix are s apart. */
+#define PLACE_A(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
+#define PLACE_L(p, i, j, s) ((p) + ((i) * WORK_ROW + (j) * WORK_COL) * (s))
+#define TILE_A(i, j) PLACE_A(a, (i) * NB, (j) * NB, a_stride)
+#define TILE_L(i, j) PLACE_L(l, (i) * NB, (j) * NB, l_stride)
 
 /* What the microkernels call their operands: the register tile c, the tiles a, b and d in cache. */
 #define C(i, j) c[i][j]
-#define A(i, j) load(AT(a, i, j))
-#define B(i, j) load(AT(b, i, j))
-#define D(i, j) load(AT(d, i, j))
-#define IN(i, j) fetch(AT(from, i, j), ahead)
-#define OUT(i, j, value) store(AT(to, i, j), value)
+#define A(i, j) load(PLACE_L(a, i, j, s))
+#define B(i, j) load(PLACE_L(b, i, j, s))
+#define D(i, j) load(PLACE_L(d, i, j, s))
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
+#define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
@@ -76,9 +79,9 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void load_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
 {
-    C(0, 0) = IN(0, 0);
+    C(0, 0) = AGAIN(0, 0);
 }
 
 MICROKERNEL void syrk_1x1x1(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
@@ -100,9 +103,9 @@ MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(0, 0, C(0, 0));
 }
 
-MICROKERNEL void load_full_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_full_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
 {
-    C(0, 0) = IN(0, 0);
+    C(0, 0) = AGAIN(0, 0);
 }
 
 MICROKERNEL void gemm_1x1x1(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
@@ -132,23 +135,23 @@ INLINE mask factor_group(scalar *l, const ptrdiff_t l_stride, const ptrdiff_t ah
     mask good = {0};
     const scalar *A, *B, *D;
     for (int k = 0; k < 1; ++k) {
-        load_lower_1x1(C, TILE(l, k, k, l_stride), l_stride, ahead);
+        reload_lower_1x1(C, TILE_L(k, k), l_stride, ahead);
         for (int p = 0; p < k; ++p) {
-            A = TILE(l, k, p, l_stride);
+            A = TILE_L(k, p);
             syrk_1x1x1(C, A, l_stride);
         }
         potrf_1x1(C, TILE_RECIPROCALS(k), &good);
-        store_lower_1x1(TILE(l, k, k, l_stride), C, l_stride);
+        store_lower_1x1(TILE_L(k, k), C, l_stride);
         for (int i = k + 1; i < 1; ++i) {
-            load_full_1x1(C, TILE(l, i, k, l_stride), l_stride, ahead);
+            reload_full_1x1(C, TILE_L(i, k), l_stride, ahead);
             for (int p = 0; p < k; ++p) {
-                A = TILE(l, i, p, l_stride);
-                B = TILE(l, k, p, l_stride);
+                A = TILE_L(i, p);
+                B = TILE_L(k, p);
                 gemm_1x1x1(C, A, B, l_stride);
             }
-            D = TILE(l, k, k, l_stride);
+            D = TILE_L(k, k);
             trsm_1x1(C, D, TILE_RECIPROCALS(k), l_stride);
-            store_full_1x1(TILE(l, i, k, l_stride), C, l_stride);
+            store_full_1x1(TILE_L(i, k), C, l_stride);
         }
     }
     (void)A, (void)B, (void)D;
@@ -161,12 +164,12 @@ INLINE void write_info(int32_t *info, const mask good)
         info[lane] = good[lane] == N ? 0 : (int32_t)good[lane] + 1;
 }
 
-enum { SIZE = N * N };
+enum { SIZE = N * N, LEADING = 1 };
 
 /* Room for one group; kept in cache from the first load to the last store. */
 INLINE scalar *new_chunk(void)
 {
-    return aligned_alloc(64, ((size_t)SIZE * LANES * sizeof(scalar) + 63) / 64 * 64);
+    return aligned_alloc(64, ((size_t)N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
 }
 
 #if defined(__clang__)
@@ -207,6 +210,12 @@ INLINE void scatter_block(scalar *to, vec v[LANES], const ptrdiff_t size)
         store(to + lane * size, v[lane]);
 }
 
+/* Where element e of the array goes: lines of the chunk may be further apart. */
+INLINE ptrdiff_t staged_at(const ptrdiff_t e)
+{
+    return (e + e / N * (LEADING - N)) * LANES;
+}
+
 /* Blocks of the array that hold no element of the triangle are neither read nor staged. */
 INLINE void stage_in(scalar *chunk, const scalar *a)
 {
@@ -219,7 +228,7 @@ INLINE void stage_in(scalar *chunk, const scalar *a)
             const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
             gather_block(v, a + block, SIZE);
             for (int e = 0; e < LANES; ++e)
-                store(chunk + (block + e) * LANES, v[e]);
+                store(chunk + staged_at(block + e), v[e]);
         }
     }
 }
@@ -233,9 +242,9 @@ INLINE void clear_outside(scalar *chunk)
         const ptrdiff_t begin = line * N, end = begin + line;
         const ptrdiff_t early = begin + LANES - 1, late = end - (LANES - 1);
         for (ptrdiff_t e = begin; e < end && e < early; ++e)
-            store(chunk + e * LANES, zero);
+            store(chunk + staged_at(e), zero);
         for (ptrdiff_t e = late > early ? late : early; e < end; ++e)
-            store(chunk + e * LANES, zero);
+            store(chunk + staged_at(e), zero);
     }
 }
 
@@ -245,7 +254,7 @@ INLINE void stage_out(scalar *l, const scalar *chunk)
         vec v[LANES];
         const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
         for (int e = 0; e < LANES; ++e)
-            v[e] = load(chunk + (block + e) * LANES);
+            v[e] = load(chunk + staged_at(block + e));
         scatter_block(l + block, v, SIZE);
     }
 }
@@ -255,23 +264,22 @@ static void stage_in_slowly(scalar *chunk, const scalar *a, const int64_t count)
 {
     for (ptrdiff_t e = 0; e < SIZE; ++e)
         for (int lane = 0; lane < LANES; ++lane)
-            chunk[e * LANES + lane] = lane < count ? a[lane * SIZE + e] : (scalar)(e % (N + 1) == 0);
+            chunk[staged_at(e) + lane] = lane < count ? a[lane * SIZE + e] : (scalar)(e % (N + 1) == 0);
 }
 
 static void stage_out_slowly(scalar *l, const scalar *chunk, const int64_t count)
 {
     for (int64_t lane = 0; lane < count; ++lane)
         for (ptrdiff_t e = 0; e < SIZE; ++e)
-            l[lane * SIZE + e] = chunk[e * LANES + lane];
+            l[lane * SIZE + e] = chunk[staged_at(e) + lane];
 }
 
 static void clear_triangle(scalar *chunk)
 {
     const vec zero = {0};
-    const ptrdiff_t s = LANES;
     for (int i = 0; i < N; ++i)
         for (int j = i + 1; j < N; ++j)
-            store(AT(chunk, i, j), zero);
+            store(PLACE_L(chunk, i, j, LANES), zero);
 }
 
 static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t batch, const int64_t first, const int64_t last)

@@ -46,20 +46,23 @@ INLINE vec pivot(vec d, vec *reciprocal)
     return root;
 }
 
-enum { N = 4, NB = 2, ROW = 1, COL = 4 };
+enum { N = 4, NB = 2, ROW = 1, COL = 4, WORK_ROW = 1, WORK_COL = 4 };
 
-/* Places: p points to element (0, 0) of a matrix or tile, neighbouring elements of one matrix are s apart. */
-#define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define AT(p, i, j) PLACE(p, i, j, s)
-#define TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+/* Places in the input a and where the factor l is worked on: p points to element (0, 0) of a matrix or tile,
+ * neighbouring elements of one matrix are s apart. */
+#define PLACE_A(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
+#define PLACE_L(p, i, j, s) ((p) + ((i) * WORK_ROW + (j) * WORK_COL) * (s))
+#define TILE_A(i, j) PLACE_A(a, (i) * NB, (j) * NB, a_stride)
+#define TILE_L(i, j) PLACE_L(l, (i) * NB, (j) * NB, l_stride)
 
 /* What the microkernels call their operands: the register tile c, the tiles a, b and d in cache. */
 #define C(i, j) c[i][j]
-#define A(i, j) load(AT(a, i, j))
-#define B(i, j) load(AT(b, i, j))
-#define D(i, j) load(AT(d, i, j))
-#define IN(i, j) fetch(AT(from, i, j), ahead)
-#define OUT(i, j, value) store(AT(to, i, j), value)
+#define A(i, j) load(PLACE_L(a, i, j, s))
+#define B(i, j) load(PLACE_L(b, i, j, s))
+#define D(i, j) load(PLACE_L(d, i, j, s))
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
+#define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
@@ -153,18 +156,18 @@ INLINE mask factor_group(const scalar *restrict a, const ptrdiff_t a_stride, sca
     vec C[NB][NB], reciprocals[N];
     mask good = {0};
     const scalar *A, *B, *D;
-    load_lower_2x2(C, TILE(a, 0, 0, a_stride), a_stride, ahead);
+    load_lower_2x2(C, TILE_A(0, 0), a_stride, ahead);
     potrf_2x2(C, TILE_RECIPROCALS(0), &good);
-    store_lower_2x2(TILE(l, 0, 0, l_stride), C, l_stride);
-    load_full_2x2(C, TILE(a, 1, 0, a_stride), a_stride, ahead);
-    D = TILE(l, 0, 0, l_stride);
+    store_lower_2x2(TILE_L(0, 0), C, l_stride);
+    load_full_2x2(C, TILE_A(1, 0), a_stride, ahead);
+    D = TILE_L(0, 0);
     trsm_2x2(C, D, TILE_RECIPROCALS(0), l_stride);
-    store_full_2x2(TILE(l, 1, 0, l_stride), C, l_stride);
-    load_lower_2x2(C, TILE(a, 1, 1, a_stride), a_stride, ahead);
-    A = TILE(l, 1, 0, l_stride);
+    store_full_2x2(TILE_L(1, 0), C, l_stride);
+    load_lower_2x2(C, TILE_A(1, 1), a_stride, ahead);
+    A = TILE_L(1, 0);
     syrk_2x2x2(C, A, l_stride);
     potrf_2x2(C, TILE_RECIPROCALS(1), &good);
-    store_lower_2x2(TILE(l, 1, 1, l_stride), C, l_stride);
+    store_lower_2x2(TILE_L(1, 1), C, l_stride);
     (void)A, (void)B, (void)D;
     return good;
 }
@@ -175,12 +178,12 @@ INLINE void write_info(int32_t *info, const mask good)
         info[lane] = good[lane] == N ? 0 : (int32_t)good[lane] + 1;
 }
 
-enum { SIZE = N * N };
+enum { SIZE = N * N, LEADING = 4 };
 
 /* Room for one group; kept in cache from the first load to the last store. */
 INLINE scalar *new_chunk(void)
 {
-    return aligned_alloc(64, ((size_t)SIZE * LANES * sizeof(scalar) + 63) / 64 * 64);
+    return aligned_alloc(64, ((size_t)N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
 }
 
 /* The chunk is the stride, known when the kernel is called. */
@@ -207,12 +210,14 @@ INLINE int can_stream(const scalar *to, const ptrdiff_t stride)
 INLINE void stage_out(scalar *to, const scalar *chunk, const ptrdiff_t stride, const int stream)
 {
     for (int line = 0; line < N; ++line) {
-        const ptrdiff_t begin = line * N + line, end = (line + 1) * N;
+        const int begin = line, end = N;
+        scalar *const target = to + line * N * stride;
+        const scalar *const source = chunk + line * LEADING * LANES;
         for (ptrdiff_t e = begin; e < end; ++e)
             if (stream)
-                STREAM(to + e * stride, load(chunk + e * LANES));
+                STREAM(target + e * stride, load(source + e * LANES));
             else
-                store(to + e * stride, load(chunk + e * LANES));
+                store(target + e * stride, load(source + e * LANES));
     }
 }
 

@@ -38,20 +38,23 @@ INLINE vec pivot(vec d, vec *reciprocal)
     return root;
 }
 
-enum { N = 7, NB = 3, ROW = 7, COL = 1 };
+enum { N = 7, NB = 3, ROW = 7, COL = 1, WORK_ROW = 7, WORK_COL = 1 };
 
-/* Places: p points to element (0, 0) of a matrix or tile, neighbouring elements of one matrix are s apart. */
-#define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define AT(p, i, j) PLACE(p, i, j, s)
-#define TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+/* Places in the input a and where the factor l is worked on: p points to element (0, 0) of a matrix or tile,
+ * neighbouring elements of one matrix are s apart. */
+#define PLACE_A(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
+#define PLACE_L(p, i, j, s) ((p) + ((i) * WORK_ROW + (j) * WORK_COL) * (s))
+#define TILE_A(i, j) PLACE_A(a, (i) * NB, (j) * NB, a_stride)
+#define TILE_L(i, j) PLACE_L(l, (i) * NB, (j) * NB, l_stride)
 
 /* What the microkernels call their operands: the register tile c, the tiles a, b and d in cache. */
 #define C(i, j) c[i][j]
-#define A(i, j) load(AT(a, i, j))
-#define B(i, j) load(AT(b, i, j))
-#define D(i, j) load(AT(d, i, j))
-#define IN(i, j) fetch(AT(from, i, j), ahead)
-#define OUT(i, j, value) store(AT(to, i, j), value)
+#define A(i, j) load(PLACE_L(a, i, j, s))
+#define B(i, j) load(PLACE_L(b, i, j, s))
+#define D(i, j) load(PLACE_L(d, i, j, s))
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
+#define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
 
@@ -344,6 +347,41 @@ MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(0, 0, C(0, 0));
 }
 
+MICROKERNEL void reload_lower_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+{
+    C(0, 0) = AGAIN(0, 0);
+    C(1, 0) = AGAIN(1, 0);
+    C(2, 0) = AGAIN(2, 0);
+    C(1, 1) = AGAIN(1, 1);
+    C(2, 1) = AGAIN(2, 1);
+    C(2, 2) = AGAIN(2, 2);
+}
+
+MICROKERNEL void reload_full_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+{
+    C(0, 0) = AGAIN(0, 0);
+    C(1, 0) = AGAIN(1, 0);
+    C(2, 0) = AGAIN(2, 0);
+    C(0, 1) = AGAIN(0, 1);
+    C(1, 1) = AGAIN(1, 1);
+    C(2, 1) = AGAIN(2, 1);
+    C(0, 2) = AGAIN(0, 2);
+    C(1, 2) = AGAIN(1, 2);
+    C(2, 2) = AGAIN(2, 2);
+}
+
+MICROKERNEL void reload_full_1x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+{
+    C(0, 0) = AGAIN(0, 0);
+    C(0, 1) = AGAIN(0, 1);
+    C(0, 2) = AGAIN(0, 2);
+}
+
+MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+{
+    C(0, 0) = AGAIN(0, 0);
+}
+
 MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
 {
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
@@ -356,81 +394,81 @@ INLINE mask factor_group(const scalar *restrict a, const ptrdiff_t a_stride, sca
     vec C[NB][NB], reciprocals[N];
     mask good = {0};
     const scalar *A, *B, *D;
-    load_lower_3x3(C, TILE(a, 0, 0, a_stride), a_stride, ahead);
+    load_lower_3x3(C, TILE_A(0, 0), a_stride, ahead);
     potrf_3x3(C, TILE_RECIPROCALS(0), &good);
-    store_lower_3x3(TILE(l, 0, 0, l_stride), C, l_stride);
+    store_lower_3x3(TILE_L(0, 0), C, l_stride);
     for (int i = 1; i < 2; ++i) {
-        load_full_3x3(C, TILE(a, i, 0, a_stride), a_stride, ahead);
-        D = TILE(l, 0, 0, l_stride);
+        load_full_3x3(C, TILE_A(i, 0), a_stride, ahead);
+        D = TILE_L(0, 0);
         trsm_3x3(C, D, TILE_RECIPROCALS(0), l_stride);
-        store_full_3x3(TILE(l, i, 0, l_stride), C, l_stride);
+        store_full_3x3(TILE_L(i, 0), C, l_stride);
     }
-    load_full_1x3(C, TILE(a, 2, 0, a_stride), a_stride, ahead);
-    D = TILE(l, 0, 0, l_stride);
+    load_full_1x3(C, TILE_A(2, 0), a_stride, ahead);
+    D = TILE_L(0, 0);
     trsm_1x3(C, D, TILE_RECIPROCALS(0), l_stride);
-    store_full_1x3(TILE(l, 2, 0, l_stride), C, l_stride);
+    store_full_1x3(TILE_L(2, 0), C, l_stride);
     for (int j = 1; j < 2; ++j) {
-        load_lower_3x3(C, TILE(a, j, j, a_stride), a_stride, ahead);
-        A = TILE(l, j, 0, l_stride);
+        load_lower_3x3(C, TILE_A(j, j), a_stride, ahead);
+        A = TILE_L(j, 0);
         syrk_3x3x3(C, A, l_stride);
-        store_lower_3x3(TILE(l, j, j, l_stride), C, l_stride);
+        store_lower_3x3(TILE_L(j, j), C, l_stride);
         for (int i = j + 1; i < 2; ++i) {
-            load_full_3x3(C, TILE(a, i, j, a_stride), a_stride, ahead);
-            A = TILE(l, i, 0, l_stride);
-            B = TILE(l, j, 0, l_stride);
+            load_full_3x3(C, TILE_A(i, j), a_stride, ahead);
+            A = TILE_L(i, 0);
+            B = TILE_L(j, 0);
             gemm_3x3x3(C, A, B, l_stride);
-            store_full_3x3(TILE(l, i, j, l_stride), C, l_stride);
+            store_full_3x3(TILE_L(i, j), C, l_stride);
         }
-        load_full_1x3(C, TILE(a, 2, j, a_stride), a_stride, ahead);
-        A = TILE(l, 2, 0, l_stride);
-        B = TILE(l, j, 0, l_stride);
+        load_full_1x3(C, TILE_A(2, j), a_stride, ahead);
+        A = TILE_L(2, 0);
+        B = TILE_L(j, 0);
         gemm_1x3x3(C, A, B, l_stride);
-        store_full_1x3(TILE(l, 2, j, l_stride), C, l_stride);
+        store_full_1x3(TILE_L(2, j), C, l_stride);
     }
-    load_lower_1x1(C, TILE(a, 2, 2, a_stride), a_stride, ahead);
-    A = TILE(l, 2, 0, l_stride);
+    load_lower_1x1(C, TILE_A(2, 2), a_stride, ahead);
+    A = TILE_L(2, 0);
     syrk_1x1x3(C, A, l_stride);
-    store_lower_1x1(TILE(l, 2, 2, l_stride), C, l_stride);
+    store_lower_1x1(TILE_L(2, 2), C, l_stride);
     for (int k = 1; k < 2; ++k) {
-        load_lower_3x3(C, TILE(l, k, k, l_stride), l_stride, 0);
+        reload_lower_3x3(C, TILE_L(k, k), l_stride, 0);
         potrf_3x3(C, TILE_RECIPROCALS(k), &good);
-        store_lower_3x3(TILE(l, k, k, l_stride), C, l_stride);
+        store_lower_3x3(TILE_L(k, k), C, l_stride);
         for (int i = k + 1; i < 2; ++i) {
-            load_full_3x3(C, TILE(l, i, k, l_stride), l_stride, 0);
-            D = TILE(l, k, k, l_stride);
+            reload_full_3x3(C, TILE_L(i, k), l_stride, 0);
+            D = TILE_L(k, k);
             trsm_3x3(C, D, TILE_RECIPROCALS(k), l_stride);
-            store_full_3x3(TILE(l, i, k, l_stride), C, l_stride);
+            store_full_3x3(TILE_L(i, k), C, l_stride);
         }
-        load_full_1x3(C, TILE(l, 2, k, l_stride), l_stride, 0);
-        D = TILE(l, k, k, l_stride);
+        reload_full_1x3(C, TILE_L(2, k), l_stride, 0);
+        D = TILE_L(k, k);
         trsm_1x3(C, D, TILE_RECIPROCALS(k), l_stride);
-        store_full_1x3(TILE(l, 2, k, l_stride), C, l_stride);
+        store_full_1x3(TILE_L(2, k), C, l_stride);
         for (int j = k + 1; j < 2; ++j) {
-            load_lower_3x3(C, TILE(l, j, j, l_stride), l_stride, 0);
-            A = TILE(l, j, k, l_stride);
+            reload_lower_3x3(C, TILE_L(j, j), l_stride, 0);
+            A = TILE_L(j, k);
             syrk_3x3x3(C, A, l_stride);
-            store_lower_3x3(TILE(l, j, j, l_stride), C, l_stride);
+            store_lower_3x3(TILE_L(j, j), C, l_stride);
             for (int i = j + 1; i < 2; ++i) {
-                load_full_3x3(C, TILE(l, i, j, l_stride), l_stride, 0);
-                A = TILE(l, i, k, l_stride);
-                B = TILE(l, j, k, l_stride);
+                reload_full_3x3(C, TILE_L(i, j), l_stride, 0);
+                A = TILE_L(i, k);
+                B = TILE_L(j, k);
                 gemm_3x3x3(C, A, B, l_stride);
-                store_full_3x3(TILE(l, i, j, l_stride), C, l_stride);
+                store_full_3x3(TILE_L(i, j), C, l_stride);
             }
-            load_full_1x3(C, TILE(l, 2, j, l_stride), l_stride, 0);
-            A = TILE(l, 2, k, l_stride);
-            B = TILE(l, j, k, l_stride);
+            reload_full_1x3(C, TILE_L(2, j), l_stride, 0);
+            A = TILE_L(2, k);
+            B = TILE_L(j, k);
             gemm_1x3x3(C, A, B, l_stride);
-            store_full_1x3(TILE(l, 2, j, l_stride), C, l_stride);
+            store_full_1x3(TILE_L(2, j), C, l_stride);
         }
-        load_lower_1x1(C, TILE(l, 2, 2, l_stride), l_stride, 0);
-        A = TILE(l, 2, k, l_stride);
+        reload_lower_1x1(C, TILE_L(2, 2), l_stride, 0);
+        A = TILE_L(2, k);
         syrk_1x1x3(C, A, l_stride);
-        store_lower_1x1(TILE(l, 2, 2, l_stride), C, l_stride);
+        store_lower_1x1(TILE_L(2, 2), C, l_stride);
     }
-    load_lower_1x1(C, TILE(l, 2, 2, l_stride), l_stride, 0);
+    reload_lower_1x1(C, TILE_L(2, 2), l_stride, 0);
     potrf_1x1(C, TILE_RECIPROCALS(2), &good);
-    store_lower_1x1(TILE(l, 2, 2, l_stride), C, l_stride);
+    store_lower_1x1(TILE_L(2, 2), C, l_stride);
     (void)A, (void)B, (void)D;
     return good;
 }
@@ -441,12 +479,12 @@ INLINE void write_info(int32_t *info, const mask good)
         info[lane] = good[lane] == N ? 0 : (int32_t)good[lane] + 1;
 }
 
-enum { SIZE = N * N };
+enum { SIZE = N * N, LEADING = 7 };
 
 /* Room for one group; kept in cache from the first load to the last store. */
 INLINE scalar *new_chunk(void)
 {
-    return aligned_alloc(64, ((size_t)SIZE * LANES * sizeof(scalar) + 63) / 64 * 64);
+    return aligned_alloc(64, ((size_t)N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
 }
 
 /* The chunk is the stride, known when the kernel is called. */
@@ -473,12 +511,14 @@ INLINE int can_stream(const scalar *to, const ptrdiff_t stride)
 INLINE void stage_out(scalar *to, const scalar *chunk, const ptrdiff_t stride, const int stream)
 {
     for (int line = 0; line < N; ++line) {
-        const ptrdiff_t begin = line * N, end = begin + line + 1;
+        const int begin = 0, end = line + 1;
+        scalar *const target = to + line * N * stride;
+        const scalar *const source = chunk + line * LEADING * LANES;
         for (ptrdiff_t e = begin; e < end; ++e)
             if (stream)
-                STREAM(to + e * stride, load(chunk + e * LANES));
+                STREAM(target + e * stride, load(source + e * LANES));
             else
-                store(to + e * stride, load(chunk + e * LANES));
+                store(target + e * stride, load(source + e * LANES));
     }
 }
 
