@@ -78,7 +78,7 @@ def test_factorization_that_does_not_fit_says_so(
     spec = default_spec(5, target=get_backend().target, layout=layout, order=order)
     a = np.broadcast_to(spd(5), (2**20, 5, 5))
     monkeypatch.setattr(memory, "free_bytes", lambda: 10**8)
-    with pytest.raises(OutOfMemory, match=r"1048576|65536|131072|262144") as caught:
+    with pytest.raises(OutOfMemory, match=r"a batch of shape .*free|a contiguous copy of a .*free") as caught:
         cholesky(a, spec=spec)
     assert caught.value.needed == 4 * 25 * 2**20
 
