@@ -117,6 +117,8 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
+            # Temporary files are the owner's alone; results and plots are for others to read as well.
+            os.fchmod(stream.fileno(), 0o644)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):

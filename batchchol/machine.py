@@ -6,12 +6,12 @@ import json
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from batchchol.cache import replace_file
 from batchchol.errors import DataFileError
 
 FORMAT_VERSION = 1
@@ -80,7 +80,9 @@ def save(machine: Machine, path: Path) -> bool:
     entry = asdict(machine)
     if entries.get(machine.machine) == entry:
         return False
-    _replace(path, {**entries, machine.machine: entry, "version": FORMAT_VERSION})
+    content = {**entries, machine.machine: entry, "version": FORMAT_VERSION}
+    # As asv writes it, sorted and indented by four.
+    replace_file(path, (json.dumps(content, indent=4, sort_keys=True) + "\n").encode())
     return True
 
 
@@ -110,16 +112,3 @@ def _read(path: Path) -> dict[str, Any]:
             f"expected an asv machine file of version {FORMAT_VERSION}: run `asv update`, or remove it",
         )
     return entries
-
-
-def _replace(path: Path, entries: Mapping[str, Any]) -> None:
-    """Write as asv does, sorted and indented by four, through a temporary file in the same folder."""
-    handle, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(entries, stream, indent=4, sort_keys=True)
-            stream.write("\n")
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
