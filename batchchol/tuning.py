@@ -18,7 +18,7 @@ from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.spec import LOOKINGS
 
 TILE_SIZES = (2, 3, 4, 5, 6, 8)
-# Straight-line code never won above this (measured on AVX2 and AVX-512), and takes ever longer to compile.
+# Straight-line code takes ever longer to compile: above this it is not among the candidates.
 FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
 FIRST_SAMPLES, FINAL_SAMPLES, FINALISTS = 5, 25, 5
