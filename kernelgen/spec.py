@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kernelgen.targets import ELEMENT_BYTES, TARGETS
+from kernelgen.targets import ELEMENT_BYTES, TARGETS, Target
 
 MAX_N = 128
 MAX_NB = 16
@@ -19,6 +19,10 @@ ORDERS = ("row", "col")
 LOOKINGS = ("right", "left", "top")
 UNROLLS = ("tiles", "full")
 MATHS = ("ieee", "fast")
+CACHES = ("l1", "shared")
+# Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
+DEFAULT_THREADS = 32
+MAX_THREADS = 512
 
 
 class SpecError(ValueError):
@@ -99,25 +103,55 @@ class ThreadSchedule:
     """One SIMD lane or GPU thread per matrix.
 
     `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code, `math`
-    the accuracy class of the square root and its reciprocal, `prefetch` whether each load of the input also
-    prefetches the same element of the next group of matrices, and `staged` whether a group is factored in a chunk
-    of its own that stays in cache and written out, past the caches, when it is done.
+    the accuracy class of the square root and its reciprocal.
+
+    SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
+    group of matrices, and `staged`, whether a group is factored in a chunk of its own that stays in cache and
+    written out, past the caches, when it is done. GPUs alone have `threads`, those of a block, `cache`, which of
+    the two the hardware's split of its on-chip memory favours, "l1" or "shared", and `stride`, the only chunk that
+    the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time. For the others
+    None is the target's default, and the only choice where the target has none; the schedule of a `KernelSpec` has
+    it filled in.
     """
 
     nb: int
     looking: str = "left"
     unroll: str = "tiles"
     math: str = "ieee"
-    prefetch: bool = True
-    staged: bool = True
+    prefetch: bool | None = None
+    staged: bool | None = None
+    threads: int | None = None
+    cache: str | None = None
+    stride: int | None = None
 
     def __post_init__(self) -> None:
         _integer("nb", self.nb, 1, MAX_NB)
         _one_of("looking", self.looking, LOOKINGS)
         _one_of("unroll", self.unroll, UNROLLS)
         _one_of("math", self.math, MATHS)
-        _require(isinstance(self.prefetch, bool), "prefetch", self.prefetch, "use True or False")
-        _require(isinstance(self.staged, bool), "staged", self.staged, "use True or False")
+        for field in ("prefetch", "staged"):
+            got = getattr(self, field)
+            _require(isinstance(got, bool | None), field, got, "use True, False or None")
+        if self.threads is not None:
+            _integer("threads", self.threads, 1, MAX_THREADS)
+        if self.cache is not None:
+            _one_of("cache", self.cache, CACHES)
+        if self.stride is not None:
+            _integer("stride", self.stride, 2, MAX_CHUNK)
+
+    def settled(self, target: Target) -> ThreadSchedule:
+        """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
+        foreign = ("prefetch", "staged") if target.gpu else ("threads", "cache", "stride")
+        for field in foreign:
+            got = getattr(self, field)
+            _require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
+        if target.gpu:
+            return replace(self, threads=self.threads or DEFAULT_THREADS, cache=self.cache or "l1")
+        return replace(
+            self,
+            prefetch=True if self.prefetch is None else self.prefetch,
+            staged=True if self.staged is None else self.staged,
+        )
 
 
 def straight_line_operations(n: int) -> int:
@@ -141,14 +175,21 @@ class KernelSpec:
         _one_of("order", self.order, ORDERS)
         _one_of("target", self.target, tuple(TARGETS))
         _require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
+        object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target]))
         n, schedule = self.problem.n, self.schedule
         _require(schedule.nb <= n, "nb", schedule.nb, f"a tile fits the matrix, use nb from 1 to {min(n, MAX_NB)}")
         operations = straight_line_operations(n)
         _require(
-            schedule.staged or self.layout != "canonical",
+            schedule.staged is not False or self.layout != "canonical",
             "staged",
             schedule.staged,
             "canonical arrays are transposed into a chunk in any case, use staged=True",
+        )
+        _require(
+            schedule.stride is None or self.layout == "chunked",
+            "stride",
+            schedule.stride,
+            f"in layout {self.layout!r} it depends on nothing but the batch, use None",
         )
         _require(
             schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET,
@@ -160,7 +201,7 @@ class KernelSpec:
 
     @property
     def lanes(self) -> int:
-        """Matrices that one group of the kernel factors side by side."""
+        """Matrices that one group of the kernel factors side by side: a SIMD register's, or one to a GPU thread."""
         return TARGETS[self.target].lanes(self.problem.dtype)
 
     @property
@@ -179,8 +220,10 @@ class KernelSpec:
             schedule.math,
             self.target,
         ]
-        parts += ["upper"] * (problem.uplo == "upper") + ["prefetch"] * schedule.prefetch
-        parts += ["staged"] * (schedule.staged and self.layout != "canonical")
+        parts += ["upper"] * (problem.uplo == "upper") + ["prefetch"] * bool(schedule.prefetch)
+        parts += ["staged"] * bool(schedule.staged and self.layout != "canonical")
+        parts += [f"t{schedule.threads}", str(schedule.cache)] * TARGETS[self.target].gpu
+        parts += [f"s{schedule.stride}"] * (schedule.stride is not None)
         return "_".join(parts + ["inplace"] * self.in_place)
 
     def to_dict(self) -> dict[str, Any]:

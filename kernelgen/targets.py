@@ -11,19 +11,27 @@ ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class Target:
-    """An instruction set; `flags` are the compiler options that switch it on."""
+    """A SIMD instruction set, or the threads of a GPU (`vector_bytes` 0).
+
+    `registers` is how many of them one lane or thread has; `flags` are the compiler options that the target needs.
+    """
 
     name: str
     vector_bytes: int
     registers: int
     flags: tuple[str, ...] = ()
 
+    @property
+    def gpu(self) -> bool:
+        """Whether a lane is a thread of its own."""
+        return self.vector_bytes == 0
+
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one SIMD register: matrices factored side by side."""
-        return self.vector_bytes // ELEMENT_BYTES[dtype]
+        """Matrices that one SIMD register or one GPU thread factors side by side."""
+        return 1 if self.gpu else self.vector_bytes // ELEMENT_BYTES[dtype]
 
 
-TARGETS: Mapping[str, Target] = MappingProxyType(
+SIMD_TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         target.name: target
         for target in (
@@ -46,3 +54,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         )
     }
 )
+
+CUDA = Target("cuda", vector_bytes=0, registers=255)
+
+TARGETS: Mapping[str, Target] = MappingProxyType({**SIMD_TARGETS, CUDA.name: CUDA})

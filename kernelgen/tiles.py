@@ -150,7 +150,32 @@ def tile_program(n: int, nb: int, looking: str, *, in_place: bool) -> tuple[Node
     there is only "l".
     """
     source = "l" if in_place else "a"
-    return _PROGRAMS[looking](Grid(n, nb), source)
+    return _without_empty_loops(_PROGRAMS[looking](Grid(n, nb), source), {})
+
+
+def _without_empty_loops(nodes: tuple[Node, ...], ranges: Mapping[str, range]) -> tuple[Node, ...]:
+    """The nodes less the loops that never run: with one or two rows of tiles most do not, and cost compile time."""
+    kept: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            values = range(_values(node.start, ranges).start, _values(node.stop, ranges).stop - 1)
+            if values:
+                inside = {**ranges, node.var: values}
+                if isinstance(node.start, Var):  # the body only sees starts that lie before the stop
+                    starts = ranges[node.start.name]
+                    inside[node.start.name] = range(starts.start, min(starts.stop, values.stop - node.start.offset))
+                kept.append(replace(node, body=_without_empty_loops(node.body, inside)))
+        else:
+            kept.append(node)
+    return tuple(kept)
+
+
+def _values(index: Index, ranges: Mapping[str, range]) -> range:
+    """Every value that an index can have inside loops over these ranges."""
+    if isinstance(index, Var):
+        values = ranges[index.name]
+        return range(values.start + index.offset, values.stop + index.offset)
+    return range(index, index + 1)
 
 
 def _updated(grid: Grid, i: Index, j: Index, source: str) -> tuple[Node, ...]:
@@ -266,3 +291,31 @@ def operations(program: tuple[Node, ...]) -> Iterator[TileOp]:
             yield from operations(node.body)
         else:
             yield node
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An operation and the place (row, column of tiles) of every tile it names."""
+
+    op: TileOp
+    places: Mapping[str, tuple[int, int]]
+
+
+def resident(program: tuple[Node, ...]) -> Iterator[Placed]:
+    """Straight-line code whose tiles all stay in registers: each is loaded once and stored once.
+
+    Of the loads of a tile the first remains, of its stores the last.
+    """
+    ops = list(expand(program))
+    final = {(op.i, op.j): at for at, op in enumerate(ops) if isinstance(op, Store)}
+    places: dict[str, tuple[int, int]] = {}
+    loaded = set()
+    for at, op in enumerate(ops):
+        if isinstance(op, Load):
+            place = places[op.tile] = (resolve(op.i, {}), resolve(op.j, {}))
+            if place in loaded:
+                continue
+            loaded.add(place)
+        elif isinstance(op, Store) and final[op.i, op.j] != at:
+            continue
+        yield Placed(op, dict(places))

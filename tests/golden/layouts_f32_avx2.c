@@ -15,6 +15,7 @@
 
 enum { LANES = 8 };
 
+typedef ptrdiff_t offset;
 typedef float scalar;
 typedef float vec __attribute__((vector_size(32)));
 typedef int32_t mask __attribute__((vector_size(32)));

@@ -13,6 +13,7 @@
 
 enum { LANES = 2 };
 
+typedef ptrdiff_t offset;
 typedef double scalar;
 typedef double vec __attribute__((vector_size(16)));
 typedef int64_t mask __attribute__((vector_size(16)));

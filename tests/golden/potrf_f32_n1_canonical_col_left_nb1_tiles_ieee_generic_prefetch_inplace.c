@@ -16,6 +16,7 @@
 
 enum { LANES = 4 };
 
+typedef ptrdiff_t offset;
 typedef float scalar;
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t mask __attribute__((vector_size(16)));
@@ -60,11 +61,11 @@ enum { N = 1, NB = 1, ROW = 1, COL = 1, WORK_ROW = 1, WORK_COL = 1 };
 #define A(i, j) load(PLACE_L(a, i, j, s))
 #define B(i, j) load(PLACE_L(b, i, j, s))
 #define D(i, j) load(PLACE_L(d, i, j, s))
-#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
-#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 #define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 
 /* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
  * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
@@ -79,17 +80,9 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
-}
-
-MICROKERNEL void syrk_1x1x1(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
-{
-    {
-        const vec a0 = A(0, 0);
-        C(0, 0) -= a0 * a0;
-    }
 }
 
 MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
@@ -98,32 +91,7 @@ MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(0, 0));
 }
 
-MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
-{
-    OUT(0, 0, C(0, 0));
-}
-
-MICROKERNEL void reload_full_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
-{
-    C(0, 0) = AGAIN(0, 0);
-}
-
-MICROKERNEL void gemm_1x1x1(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
-{
-    {
-        const vec a0 = A(0, 0);
-        const vec b0 = B(0, 0);
-        C(0, 0) -= a0 * b0;
-    }
-}
-
-MICROKERNEL void trsm_1x1(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
-{
-    (void)d, (void)s;
-    C(0, 0) *= RECIPROCAL(0);
-}
-
-MICROKERNEL void store_full_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
 }
@@ -136,23 +104,8 @@ INLINE mask factor_group(scalar *l, const ptrdiff_t l_stride, const ptrdiff_t ah
     const scalar *A, *B, *D;
     for (int k = 0; k < 1; ++k) {
         reload_lower_1x1(C, TILE_L(k, k), l_stride, ahead);
-        for (int p = 0; p < k; ++p) {
-            A = TILE_L(k, p);
-            syrk_1x1x1(C, A, l_stride);
-        }
         potrf_1x1(C, TILE_RECIPROCALS(k), &good);
         store_lower_1x1(TILE_L(k, k), C, l_stride);
-        for (int i = k + 1; i < 1; ++i) {
-            reload_full_1x1(C, TILE_L(i, k), l_stride, ahead);
-            for (int p = 0; p < k; ++p) {
-                A = TILE_L(i, p);
-                B = TILE_L(k, p);
-                gemm_1x1x1(C, A, B, l_stride);
-            }
-            D = TILE_L(k, k);
-            trsm_1x1(C, D, TILE_RECIPROCALS(k), l_stride);
-            store_full_1x1(TILE_L(i, k), C, l_stride);
-        }
     }
     (void)A, (void)B, (void)D;
     return good;

@@ -16,6 +16,7 @@
 
 enum { LANES = 4 };
 
+typedef ptrdiff_t offset;
 typedef float scalar;
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t mask __attribute__((vector_size(16)));
@@ -60,11 +61,11 @@ enum { N = 4, NB = 2, ROW = 1, COL = 4, WORK_ROW = 1, WORK_COL = 4 };
 #define A(i, j) load(PLACE_L(a, i, j, s))
 #define B(i, j) load(PLACE_L(b, i, j, s))
 #define D(i, j) load(PLACE_L(d, i, j, s))
-#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
-#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 #define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 
 /* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
  * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
@@ -79,7 +80,7 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void load_lower_2x2(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_lower_2x2(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -96,14 +97,14 @@ MICROKERNEL void potrf_2x2(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(1, 1));
 }
 
-MICROKERNEL void store_lower_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_2x2(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
     OUT(1, 1, C(1, 1));
 }
 
-MICROKERNEL void load_full_2x2(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_full_2x2(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -111,7 +112,7 @@ MICROKERNEL void load_full_2x2(vec c[NB][NB], const scalar *from, const ptrdiff_
     C(1, 1) = IN(1, 1);
 }
 
-MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -124,7 +125,7 @@ MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(1, 1) *= RECIPROCAL(1);
 }
 
-MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -132,7 +133,7 @@ MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(1, 1, C(1, 1));
 }
 
-MICROKERNEL void syrk_2x2x2(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_2x2x2(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);

@@ -16,6 +16,7 @@
 
 enum { LANES = 8 };
 
+typedef ptrdiff_t offset;
 typedef float scalar;
 typedef float vec __attribute__((vector_size(32)));
 typedef int32_t mask __attribute__((vector_size(32)));
@@ -60,11 +61,11 @@ enum { N = 5, NB = 2, ROW = 5, COL = 1, WORK_ROW = 5, WORK_COL = 1 };
 #define A(i, j) load(PLACE_L(a, i, j, s))
 #define B(i, j) load(PLACE_L(b, i, j, s))
 #define D(i, j) load(PLACE_L(d, i, j, s))
-#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
-#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 #define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 
 /* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
  * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
@@ -79,7 +80,7 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void reload_full_2x2(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_full_2x2(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
     C(1, 0) = AGAIN(1, 0);
@@ -87,31 +88,7 @@ MICROKERNEL void reload_full_2x2(vec c[NB][NB], const scalar *from, const ptrdif
     C(1, 1) = AGAIN(1, 1);
 }
 
-MICROKERNEL void gemm_2x2x2(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
-{
-    {
-        const vec a0 = A(0, 0);
-        const vec a1 = A(1, 0);
-        const vec b0 = B(0, 0);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        const vec b1 = B(1, 0);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-    }
-    {
-        const vec a0 = A(0, 1);
-        const vec a1 = A(1, 1);
-        const vec b0 = B(0, 1);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        const vec b1 = B(1, 1);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-    }
-}
-
-MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -124,7 +101,7 @@ MICROKERNEL void trsm_2x2(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(1, 1) *= RECIPROCAL(1);
 }
 
-MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -132,14 +109,14 @@ MICROKERNEL void store_full_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(1, 1, C(1, 1));
 }
 
-MICROKERNEL void reload_lower_2x2(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_2x2(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
     C(1, 0) = AGAIN(1, 0);
     C(1, 1) = AGAIN(1, 1);
 }
 
-MICROKERNEL void syrk_2x2x2(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_2x2x2(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -167,20 +144,20 @@ MICROKERNEL void potrf_2x2(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(1, 1));
 }
 
-MICROKERNEL void store_lower_2x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_2x2(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
     OUT(1, 1, C(1, 1));
 }
 
-MICROKERNEL void reload_full_1x2(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_full_1x2(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
     C(0, 1) = AGAIN(0, 1);
 }
 
-MICROKERNEL void gemm_1x2x2(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
+MICROKERNEL void gemm_1x2x2(vec c[NB][NB], const scalar *a, const scalar *b, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -198,7 +175,7 @@ MICROKERNEL void gemm_1x2x2(vec c[NB][NB], const scalar *a, const scalar *b, con
     }
 }
 
-MICROKERNEL void trsm_1x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_1x2(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     {
@@ -208,18 +185,18 @@ MICROKERNEL void trsm_1x2(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(0, 1) *= RECIPROCAL(1);
 }
 
-MICROKERNEL void store_full_1x2(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_1x2(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(0, 1, C(0, 1));
 }
 
-MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
 }
 
-MICROKERNEL void syrk_1x1x2(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_1x1x2(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -237,7 +214,7 @@ MICROKERNEL void potrf_1x1(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(0, 0));
 }
 
-MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
 }
@@ -251,11 +228,6 @@ INLINE mask factor_group(scalar *l, const ptrdiff_t l_stride, const ptrdiff_t ah
     for (int i = 0; i < 2; ++i) {
         for (int k = 0; k < i; ++k) {
             reload_full_2x2(C, TILE_L(i, k), l_stride, ahead);
-            for (int p = 0; p < k; ++p) {
-                A = TILE_L(i, p);
-                B = TILE_L(k, p);
-                gemm_2x2x2(C, A, B, l_stride);
-            }
             D = TILE_L(k, k);
             trsm_2x2(C, D, TILE_RECIPROCALS(k), l_stride);
             store_full_2x2(TILE_L(i, k), C, l_stride);

@@ -16,6 +16,7 @@
 
 enum { LANES = 16 };
 
+typedef ptrdiff_t offset;
 typedef float scalar;
 typedef float vec __attribute__((vector_size(64)));
 typedef int32_t mask __attribute__((vector_size(64)));
@@ -52,11 +53,11 @@ enum { N = 8, NB = 4, ROW = 1, COL = 8, WORK_ROW = 1, WORK_COL = 8 };
 #define A(i, j) load(PLACE_L(a, i, j, s))
 #define B(i, j) load(PLACE_L(b, i, j, s))
 #define D(i, j) load(PLACE_L(d, i, j, s))
-#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
-#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 #define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 
 /* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
  * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
@@ -71,7 +72,7 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void load_lower_4x4(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_lower_4x4(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -85,7 +86,7 @@ MICROKERNEL void load_lower_4x4(vec c[NB][NB], const scalar *from, const ptrdiff
     C(3, 3) = IN(3, 3);
 }
 
-MICROKERNEL void syrk_4x4x4(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_4x4x4(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -181,7 +182,7 @@ MICROKERNEL void potrf_4x4(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(3, 3));
 }
 
-MICROKERNEL void store_lower_4x4(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_4x4(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -195,7 +196,7 @@ MICROKERNEL void store_lower_4x4(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(3, 3, C(3, 3));
 }
 
-MICROKERNEL void load_full_4x4(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_full_4x4(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -215,115 +216,7 @@ MICROKERNEL void load_full_4x4(vec c[NB][NB], const scalar *from, const ptrdiff_
     C(3, 3) = IN(3, 3);
 }
 
-MICROKERNEL void gemm_4x4x4(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
-{
-    {
-        const vec a0 = A(0, 0);
-        const vec a1 = A(1, 0);
-        const vec a2 = A(2, 0);
-        const vec a3 = A(3, 0);
-        const vec b0 = B(0, 0);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        C(3, 0) -= a3 * b0;
-        const vec b1 = B(1, 0);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        C(3, 1) -= a3 * b1;
-        const vec b2 = B(2, 0);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-        C(3, 2) -= a3 * b2;
-        const vec b3 = B(3, 0);
-        C(0, 3) -= a0 * b3;
-        C(1, 3) -= a1 * b3;
-        C(2, 3) -= a2 * b3;
-        C(3, 3) -= a3 * b3;
-    }
-    {
-        const vec a0 = A(0, 1);
-        const vec a1 = A(1, 1);
-        const vec a2 = A(2, 1);
-        const vec a3 = A(3, 1);
-        const vec b0 = B(0, 1);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        C(3, 0) -= a3 * b0;
-        const vec b1 = B(1, 1);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        C(3, 1) -= a3 * b1;
-        const vec b2 = B(2, 1);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-        C(3, 2) -= a3 * b2;
-        const vec b3 = B(3, 1);
-        C(0, 3) -= a0 * b3;
-        C(1, 3) -= a1 * b3;
-        C(2, 3) -= a2 * b3;
-        C(3, 3) -= a3 * b3;
-    }
-    {
-        const vec a0 = A(0, 2);
-        const vec a1 = A(1, 2);
-        const vec a2 = A(2, 2);
-        const vec a3 = A(3, 2);
-        const vec b0 = B(0, 2);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        C(3, 0) -= a3 * b0;
-        const vec b1 = B(1, 2);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        C(3, 1) -= a3 * b1;
-        const vec b2 = B(2, 2);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-        C(3, 2) -= a3 * b2;
-        const vec b3 = B(3, 2);
-        C(0, 3) -= a0 * b3;
-        C(1, 3) -= a1 * b3;
-        C(2, 3) -= a2 * b3;
-        C(3, 3) -= a3 * b3;
-    }
-    {
-        const vec a0 = A(0, 3);
-        const vec a1 = A(1, 3);
-        const vec a2 = A(2, 3);
-        const vec a3 = A(3, 3);
-        const vec b0 = B(0, 3);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        C(3, 0) -= a3 * b0;
-        const vec b1 = B(1, 3);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        C(3, 1) -= a3 * b1;
-        const vec b2 = B(2, 3);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-        C(3, 2) -= a3 * b2;
-        const vec b3 = B(3, 3);
-        C(0, 3) -= a0 * b3;
-        C(1, 3) -= a1 * b3;
-        C(2, 3) -= a2 * b3;
-        C(3, 3) -= a3 * b3;
-    }
-}
-
-MICROKERNEL void trsm_4x4(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_4x4(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -385,7 +278,7 @@ MICROKERNEL void trsm_4x4(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(3, 3) *= RECIPROCAL(3);
 }
 
-MICROKERNEL void store_full_4x4(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_4x4(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -421,11 +314,6 @@ INLINE mask factor_group(const scalar *restrict a, const ptrdiff_t a_stride, sca
         store_lower_4x4(TILE_L(k, k), C, l_stride);
         for (int i = k + 1; i < 2; ++i) {
             load_full_4x4(C, TILE_A(i, k), a_stride, ahead);
-            for (int p = 0; p < k; ++p) {
-                A = TILE_L(i, p);
-                B = TILE_L(k, p);
-                gemm_4x4x4(C, A, B, l_stride);
-            }
             D = TILE_L(k, k);
             trsm_4x4(C, D, TILE_RECIPROCALS(k), l_stride);
             store_full_4x4(TILE_L(i, k), C, l_stride);

@@ -16,6 +16,7 @@
 
 enum { LANES = 4 };
 
+typedef ptrdiff_t offset;
 typedef double scalar;
 typedef double vec __attribute__((vector_size(32)));
 typedef int64_t mask __attribute__((vector_size(32)));
@@ -52,11 +53,11 @@ enum { N = 7, NB = 3, ROW = 7, COL = 1, WORK_ROW = 7, WORK_COL = 1 };
 #define A(i, j) load(PLACE_L(a, i, j, s))
 #define B(i, j) load(PLACE_L(b, i, j, s))
 #define D(i, j) load(PLACE_L(d, i, j, s))
-#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
-#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 #define OUT(i, j, value) store(PLACE_L(to, i, j, s), value)
 #define TILE_RECIPROCALS(k) (reciprocals + NB * (k))
 #define RECIPROCAL(p) reciprocals[p]
+#define IN(i, j) fetch(PLACE_A(from, i, j, s), ahead)
+#define AGAIN(i, j) fetch(PLACE_L(from, i, j, s), ahead)
 
 /* A comparison is -1 where it holds. Once the root of a pivot is not > 0 the rest of the matrix is NaN or -infinity,
  * so that no later one is > 0 either: the number of good pivots tells the first bad one. */
@@ -71,7 +72,7 @@ INLINE vec fetch(const scalar *from, const ptrdiff_t ahead)
 
 #define MICROKERNEL INLINE
 
-MICROKERNEL void load_lower_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_lower_3x3(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -98,7 +99,7 @@ MICROKERNEL void potrf_3x3(vec c[NB][NB], vec *reciprocals, mask *good)
     COUNT_PIVOT(C(2, 2));
 }
 
-MICROKERNEL void store_lower_3x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_3x3(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -108,7 +109,7 @@ MICROKERNEL void store_lower_3x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(2, 2, C(2, 2));
 }
 
-MICROKERNEL void load_full_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_full_3x3(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(1, 0) = IN(1, 0);
@@ -121,7 +122,7 @@ MICROKERNEL void load_full_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_
     C(2, 2) = IN(2, 2);
 }
 
-MICROKERNEL void trsm_3x3(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_3x3(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -152,7 +153,7 @@ MICROKERNEL void trsm_3x3(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(2, 2) *= RECIPROCAL(2);
 }
 
-MICROKERNEL void store_full_3x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_3x3(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(1, 0, C(1, 0));
@@ -165,14 +166,14 @@ MICROKERNEL void store_full_3x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
     OUT(2, 2, C(2, 2));
 }
 
-MICROKERNEL void load_full_1x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_full_1x3(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
     C(0, 1) = IN(0, 1);
     C(0, 2) = IN(0, 2);
 }
 
-MICROKERNEL void trsm_1x3(vec c[NB][NB], const scalar *d, const vec *reciprocals, const ptrdiff_t s)
+MICROKERNEL void trsm_1x3(vec c[NB][NB], const scalar *d, const vec *reciprocals, const offset s)
 {
     C(0, 0) *= RECIPROCAL(0);
     {
@@ -191,14 +192,14 @@ MICROKERNEL void trsm_1x3(vec c[NB][NB], const scalar *d, const vec *reciprocals
     C(0, 2) *= RECIPROCAL(2);
 }
 
-MICROKERNEL void store_full_1x3(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_full_1x3(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
     OUT(0, 1, C(0, 1));
     OUT(0, 2, C(0, 2));
 }
 
-MICROKERNEL void syrk_3x3x3(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_3x3x3(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -235,62 +236,7 @@ MICROKERNEL void syrk_3x3x3(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
     }
 }
 
-MICROKERNEL void gemm_3x3x3(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
-{
-    {
-        const vec a0 = A(0, 0);
-        const vec a1 = A(1, 0);
-        const vec a2 = A(2, 0);
-        const vec b0 = B(0, 0);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        const vec b1 = B(1, 0);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        const vec b2 = B(2, 0);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-    }
-    {
-        const vec a0 = A(0, 1);
-        const vec a1 = A(1, 1);
-        const vec a2 = A(2, 1);
-        const vec b0 = B(0, 1);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        const vec b1 = B(1, 1);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        const vec b2 = B(2, 1);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-    }
-    {
-        const vec a0 = A(0, 2);
-        const vec a1 = A(1, 2);
-        const vec a2 = A(2, 2);
-        const vec b0 = B(0, 2);
-        C(0, 0) -= a0 * b0;
-        C(1, 0) -= a1 * b0;
-        C(2, 0) -= a2 * b0;
-        const vec b1 = B(1, 2);
-        C(0, 1) -= a0 * b1;
-        C(1, 1) -= a1 * b1;
-        C(2, 1) -= a2 * b1;
-        const vec b2 = B(2, 2);
-        C(0, 2) -= a0 * b2;
-        C(1, 2) -= a1 * b2;
-        C(2, 2) -= a2 * b2;
-    }
-}
-
-MICROKERNEL void gemm_1x3x3(vec c[NB][NB], const scalar *a, const scalar *b, const ptrdiff_t s)
+MICROKERNEL void gemm_1x3x3(vec c[NB][NB], const scalar *a, const scalar *b, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -321,12 +267,12 @@ MICROKERNEL void gemm_1x3x3(vec c[NB][NB], const scalar *a, const scalar *b, con
     }
 }
 
-MICROKERNEL void load_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void load_lower_1x1(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = IN(0, 0);
 }
 
-MICROKERNEL void syrk_1x1x3(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
+MICROKERNEL void syrk_1x1x3(vec c[NB][NB], const scalar *a, const offset s)
 {
     {
         const vec a0 = A(0, 0);
@@ -342,12 +288,12 @@ MICROKERNEL void syrk_1x1x3(vec c[NB][NB], const scalar *a, const ptrdiff_t s)
     }
 }
 
-MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const ptrdiff_t s)
+MICROKERNEL void store_lower_1x1(scalar *to, vec c[NB][NB], const offset s)
 {
     OUT(0, 0, C(0, 0));
 }
 
-MICROKERNEL void reload_lower_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_3x3(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
     C(1, 0) = AGAIN(1, 0);
@@ -357,27 +303,14 @@ MICROKERNEL void reload_lower_3x3(vec c[NB][NB], const scalar *from, const ptrdi
     C(2, 2) = AGAIN(2, 2);
 }
 
-MICROKERNEL void reload_full_3x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
-{
-    C(0, 0) = AGAIN(0, 0);
-    C(1, 0) = AGAIN(1, 0);
-    C(2, 0) = AGAIN(2, 0);
-    C(0, 1) = AGAIN(0, 1);
-    C(1, 1) = AGAIN(1, 1);
-    C(2, 1) = AGAIN(2, 1);
-    C(0, 2) = AGAIN(0, 2);
-    C(1, 2) = AGAIN(1, 2);
-    C(2, 2) = AGAIN(2, 2);
-}
-
-MICROKERNEL void reload_full_1x3(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_full_1x3(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
     C(0, 1) = AGAIN(0, 1);
     C(0, 2) = AGAIN(0, 2);
 }
 
-MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const ptrdiff_t s, const ptrdiff_t ahead)
+MICROKERNEL void reload_lower_1x1(vec c[NB][NB], const scalar *from, const offset s, const offset ahead)
 {
     C(0, 0) = AGAIN(0, 0);
 }
@@ -412,13 +345,6 @@ INLINE mask factor_group(const scalar *restrict a, const ptrdiff_t a_stride, sca
         A = TILE_L(j, 0);
         syrk_3x3x3(C, A, l_stride);
         store_lower_3x3(TILE_L(j, j), C, l_stride);
-        for (int i = j + 1; i < 2; ++i) {
-            load_full_3x3(C, TILE_A(i, j), a_stride, ahead);
-            A = TILE_L(i, 0);
-            B = TILE_L(j, 0);
-            gemm_3x3x3(C, A, B, l_stride);
-            store_full_3x3(TILE_L(i, j), C, l_stride);
-        }
         load_full_1x3(C, TILE_A(2, j), a_stride, ahead);
         A = TILE_L(2, 0);
         B = TILE_L(j, 0);
@@ -433,34 +359,10 @@ INLINE mask factor_group(const scalar *restrict a, const ptrdiff_t a_stride, sca
         reload_lower_3x3(C, TILE_L(k, k), l_stride, 0);
         potrf_3x3(C, TILE_RECIPROCALS(k), &good);
         store_lower_3x3(TILE_L(k, k), C, l_stride);
-        for (int i = k + 1; i < 2; ++i) {
-            reload_full_3x3(C, TILE_L(i, k), l_stride, 0);
-            D = TILE_L(k, k);
-            trsm_3x3(C, D, TILE_RECIPROCALS(k), l_stride);
-            store_full_3x3(TILE_L(i, k), C, l_stride);
-        }
         reload_full_1x3(C, TILE_L(2, k), l_stride, 0);
         D = TILE_L(k, k);
         trsm_1x3(C, D, TILE_RECIPROCALS(k), l_stride);
         store_full_1x3(TILE_L(2, k), C, l_stride);
-        for (int j = k + 1; j < 2; ++j) {
-            reload_lower_3x3(C, TILE_L(j, j), l_stride, 0);
-            A = TILE_L(j, k);
-            syrk_3x3x3(C, A, l_stride);
-            store_lower_3x3(TILE_L(j, j), C, l_stride);
-            for (int i = j + 1; i < 2; ++i) {
-                reload_full_3x3(C, TILE_L(i, j), l_stride, 0);
-                A = TILE_L(i, k);
-                B = TILE_L(j, k);
-                gemm_3x3x3(C, A, B, l_stride);
-                store_full_3x3(TILE_L(i, j), C, l_stride);
-            }
-            reload_full_1x3(C, TILE_L(2, j), l_stride, 0);
-            A = TILE_L(2, k);
-            B = TILE_L(j, k);
-            gemm_1x3x3(C, A, B, l_stride);
-            store_full_1x3(TILE_L(2, j), C, l_stride);
-        }
         reload_lower_1x1(C, TILE_L(2, 2), l_stride, 0);
         A = TILE_L(2, k);
         syrk_1x1x3(C, A, l_stride);

@@ -11,18 +11,32 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernelgen import MAX_CHUNK, MAX_N, MAX_NB, TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import (
+    MAX_CHUNK,
+    MAX_N,
+    MAX_NB,
+    SIMD_TARGETS,
+    TARGETS,
+    KernelSpec,
+    Layout,
+    Problem,
+    SpecError,
+    ThreadSchedule,
+)
 from kernelgen.spec import (
+    CACHES,
     FULL_UNROLL_BUDGET,
     LAYOUT_KINDS,
     LOOKINGS,
     MATHS,
+    MAX_THREADS,
     ORDERS,
     UNROLLS,
     straight_line_operations,
 )
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
+ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 
 
 @st.composite
@@ -30,12 +44,15 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     """Any spec that can be built."""
     n = draw(st.integers(1, MAX_N))
     layout = draw(st.sampled_from(LAYOUT_KINDS))
-    flags = {
-        # Canonical arrays are always staged.
-        field.name: draw(st.booleans()) if field.name != "staged" or layout != "canonical" else True
-        for field in fields(ThreadSchedule)
-        if field.type == "bool"
+    target = draw(st.sampled_from(list(TARGETS)))
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "threads": st.none() | st.integers(1, MAX_THREADS),
+        "cache": st.none() | st.sampled_from(CACHES),
+        "stride": st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none(),
     }
+    if not TARGETS[target].gpu:
+        # Canonical arrays are always staged.
+        choices = {"prefetch": st.booleans(), "staged": st.booleans() if layout != "canonical" else st.just(True)}
     unroll = draw(st.sampled_from(UNROLLS))
     assume(unroll != "full" or straight_line_operations(n) <= FULL_UNROLL_BUDGET)
     return KernelSpec(
@@ -47,9 +64,9 @@ def specs(draw: st.DrawFn) -> KernelSpec:
             draw(st.sampled_from(LOOKINGS)),
             unroll,
             draw(st.sampled_from(MATHS)),
-            **flags,
+            **{name: draw(values) for name, values in choices.items()},
         ),
-        draw(st.sampled_from(list(TARGETS))),
+        target,
         draw(st.booleans()),
     )
 
@@ -119,8 +136,14 @@ REFUSED = [
     ("looking", "up", "'right', 'left', 'top'"),
     ("unroll", "half", "'tiles', 'full'"),
     ("math", "exact", "'ieee', 'fast'"),
-    ("prefetch", None, "True or False"),
-    ("staged", 0, "True or False"),
+    ("prefetch", "yes", "True, False or None"),
+    ("staged", 0, "True, False or None"),
+    ("threads", 0, "an integer from 1 to 512"),
+    ("threads", 32, "target 'avx2' has no such choice"),
+    ("cache", "l2", "'l1', 'shared'"),
+    ("cache", "l1", "target 'avx2' has no such choice"),
+    ("stride", 1, f"an integer from 2 to {MAX_CHUNK}"),
+    ("stride", 32, "target 'avx2' has no such choice"),
 ]
 
 
@@ -136,6 +159,43 @@ def test_refusal_names_the_field_the_value_and_what_works(field: str, value: obj
 def test_every_field_is_refused_somewhere_above() -> None:
     parts = {"problem", "schedule"}
     assert set(flattened(GOOD)) - parts == {field for field, _, _ in REFUSED}
+
+
+@pytest.mark.parametrize(("field", "value"), [("prefetch", True), ("prefetch", False), ("staged", True)])
+def test_choices_of_simd_targets_are_refused_on_a_gpu(field: str, value: object) -> None:
+    with pytest.raises(SpecError, match=f"{field}={value} .*'cuda' has no such choice, use None"):
+        changed(ON_GPU, field, value)
+
+
+@pytest.mark.parametrize("layout", ["canonical", "interleaved"])
+def test_a_constant_stride_belongs_to_the_chunked_layout(layout: str) -> None:
+    with pytest.raises(SpecError, match=f"stride=32 .*layout '{layout}'.*use None"):
+        changed(changed(ON_GPU, "layout", layout), "stride", 32)
+
+
+def test_what_nobody_chose_is_filled_in() -> None:
+    on_cpu = KernelSpec(Problem(4), "chunked", "col", ThreadSchedule(2), "avx2").schedule
+    assert (on_cpu.prefetch, on_cpu.staged, on_cpu.threads, on_cpu.cache, on_cpu.stride) == (
+        True,
+        True,
+        None,
+        None,
+        None,
+    )
+    on_gpu = ON_GPU.schedule
+    assert (on_gpu.prefetch, on_gpu.staged, on_gpu.threads, on_gpu.cache, on_gpu.stride) == (
+        None,
+        None,
+        32,
+        "l1",
+        None,
+    )
+    assert changed(ON_GPU, "threads", 32) == ON_GPU
+
+
+@pytest.mark.parametrize(("field", "value"), [("threads", 64), ("cache", "shared"), ("stride", 32)])
+def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None:
+    assert changed(ON_GPU, field, value).name != ON_GPU.name
 
 
 def test_tile_larger_than_the_matrix_is_refused() -> None:
@@ -198,8 +258,8 @@ def test_dictionaries_of_something_else_are_refused(damage: Any) -> None:
         KernelSpec.from_dict(values)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", SIMD_TARGETS)
 def test_lanes_fill_a_register(target: str) -> None:
     single = changed(GOOD, "target", target)
     double = changed(single, "dtype", "float64")
-    assert single.lanes * 4 == double.lanes * 8 == TARGETS[target].vector_bytes
+    assert single.lanes * 4 == double.lanes * 8 == SIMD_TARGETS[target].vector_bytes

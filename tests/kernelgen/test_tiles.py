@@ -8,7 +8,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernelgen.tiles import Gemm, Load, Store, TileOp, Trsm, expand, operations, tile_program
+from kernelgen.tiles import (
+    Gemm,
+    Load,
+    Loop,
+    Node,
+    Store,
+    TileOp,
+    Trsm,
+    expand,
+    operations,
+    resident,
+    resolve,
+    tile_program,
+)
 
 from ..interpreter import UNWRITTEN, Interpretation, ProgramError, State, interpret
 from ..matrices import dominant, lapack_factor, wishart
@@ -138,3 +151,47 @@ def test_interpreter_refuses_wrong_programs(spoil: Callable[[list[TileOp]], list
     program = spoil(list(expand(tile_program(9, 3, "left", in_place=False))))
     with pytest.raises(ProgramError, match=message):
         interpret(dominant(2, 9), 3, "left", program=program)
+
+
+def runs(nodes: tuple[Node, ...], values: dict[str, int]) -> set[int]:
+    """The loops, by identity, whose bodies run at least once."""
+    found = set()
+    for loop in (node for node in nodes if isinstance(node, Loop)):
+        for value in range(resolve(loop.start, values), resolve(loop.stop, values)):
+            found |= {id(loop)} | runs(loop.body, {**values, loop.var: value})
+    return found
+
+
+def loops(nodes: tuple[Node, ...]) -> set[int]:
+    return {found for n in nodes if isinstance(n, Loop) for found in ({id(n)} | loops(n.body))}
+
+
+@pytest.mark.parametrize(("size", "looking", "in_place"), PROGRAMS)
+def test_no_loop_is_always_empty(size: tuple[int, int], looking: str, in_place: bool) -> None:
+    program = tile_program(*size, looking, in_place=in_place)
+    assert loops(program) == runs(program, {})
+
+
+@pytest.mark.parametrize(("size", "looking", "in_place"), PROGRAMS)
+def test_resident_tiles_are_loaded_before_use_and_stored_when_final(
+    size: tuple[int, int], looking: str, in_place: bool
+) -> None:
+    placed = tuple(resident(tile_program(*size, looking, in_place=in_place)))
+    tiles = -(-size[0] // size[1])
+    everywhere = {(i, j) for i in range(tiles) for j in range(i + 1)}
+    loaded, stored = set(), set()
+    for op in placed:
+        if isinstance(op.op, Load):
+            place = (op.op.i, op.op.j)
+            assert op.places[op.op.tile] == place
+            assert place not in loaded
+            loaded.add(place)
+        elif isinstance(op.op, Store):
+            assert op.places["C"] == (op.op.i, op.op.j)
+            assert op.places["C"] not in stored
+            stored.add(op.places["C"])
+        else:
+            operands = {"Potrf": "C", "Trsm": "CD", "Syrk": "CA", "Gemm": "CAB"}[type(op.op).__name__]
+            assert {op.places[tile] for tile in operands} <= loaded
+            assert op.places["C"] not in stored
+    assert loaded == stored == everywhere
