@@ -6,9 +6,10 @@ An entry is three files in one folder:
 - ``<sha256>.<suffix>``: the payload, named by its own content;
 - ``<key>.json``: the record, which names the payload, its hash and the metadata.
 
-They are written in that order, each in one step, so that a record never points at a payload that is not
-whole. What is damaged later (a truncated payload, a flipped byte, a deleted file) is found by the payload's
-hash at look-up and is a miss: the entry is built again.
+The record is written last, and each file in one step, so that a record never points at a payload that is not
+whole. Records may share a payload: a module of several kernels is stored once. What is damaged later (a truncated
+payload, a flipped byte, a deleted file) is found by the payload's hash at look-up and is a miss: the entry is
+built again.
 """
 
 from __future__ import annotations
@@ -72,6 +73,37 @@ class Built:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     source_suffix: str = ".c"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an entry's file says: its payload's name and the metadata."""
+
+    payload: str
+    metadata: Mapping[str, Any]
+
+    def names(self, data: bytes) -> bool:
+        """Whether these bytes are the payload that is meant."""
+        return _digest(data) == Path(self.payload).stem
+
+
+def parse_record(data: bytes) -> Record:
+    """Read an entry's file.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged in any way.
+    """
+    try:
+        record = json.loads(data)
+        digest, name, metadata = record["sha256"], record["payload"], record["metadata"]
+        # The name is compared before anything is opened: a damaged record must not lead out of the folder.
+        if not isinstance(metadata, dict) or name != _payload_name(digest, Path(name).suffix):
+            raise ValueError(f"got {name!r} for a payload of {digest!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not the record of a cache entry: {error!r}") from error
+    return Record(name, metadata)
 
 
 def cache_key(parts: Mapping[str, str]) -> str:
@@ -142,16 +174,12 @@ class ArtifactCache:
         """Return the entry of `key`, its payload verified, or None if it is missing or damaged in any way."""
         _check_key(key)
         try:
-            record = json.loads((self.folder / f"{key}.json").read_bytes())
-            digest, name, metadata = record["sha256"], record["payload"], record["metadata"]
-            # The name is compared before it is opened: a damaged record must not lead out of the folder.
-            if not isinstance(metadata, dict) or name != _payload_name(digest, Path(name).suffix):
+            record = parse_record((self.folder / f"{key}.json").read_bytes())
+            if not record.names((self.folder / record.payload).read_bytes()):
                 return None
-            if _digest((self.folder / name).read_bytes()) != digest:
-                return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError):
             return None
-        return Artifact(self.folder / name, metadata)
+        return Artifact(self.folder / record.payload, record.metadata)
 
     def put(
         self,
@@ -174,20 +202,49 @@ class ArtifactCache:
             If the key or a suffix is malformed, or the metadata are not JSON.
         """
         _check_key(key)
-        _check_suffix(suffix)
         _check_suffix(source_suffix)
+        _encode(metadata)
+        path = self.store(payload, suffix)
+        return self.link(key, path, metadata, source, source_suffix)
+
+    def store(self, payload: bytes | Path, suffix: str) -> Path:
+        """Store a payload, a compiled object or the file that holds it, without a record; return its file.
+
+        Raises
+        ------
+        CacheError
+            If the folder cannot be created or written.
+        """
+        _check_suffix(suffix)
         data = payload if isinstance(payload, bytes) else payload.read_bytes()
-        digest = _digest(data)
-        name = _payload_name(digest, suffix)
-        record = _encode({"sha256": digest, "payload": name, "metadata": dict(metadata)})
-        self._prepare()
-        try:
-            replace_file(self.folder / f"{key}{source_suffix}", source.encode())
-            replace_file(self.folder / name, data)
-            replace_file(self.folder / f"{key}.json", record)
-        except OSError as error:
-            raise _unusable(self.folder, error) from error
-        return Artifact(self.folder / name, dict(metadata))
+        path = self.folder / _payload_name(_digest(data), suffix)
+        self.prepare()
+        self._write(path, data)
+        return path
+
+    def link(
+        self, key: str, payload: Path, metadata: Mapping[str, Any], source: str = "", source_suffix: str = ".c"
+    ) -> Artifact:
+        """Record an entry whose payload :meth:`store` has stored; return it.
+
+        A source that is not empty is kept beside it, for reading.
+
+        Raises
+        ------
+        CacheError
+            If the folder cannot be written.
+        """
+        _check_key(key)
+        _check_suffix(source_suffix)
+        record = _encode({"sha256": payload.stem, "payload": payload.name, "metadata": dict(metadata)})
+        if source:
+            self._write(self.folder / f"{key}{source_suffix}", source.encode())
+        self._write(self.folder / f"{key}.json", record)
+        return Artifact(self.folder / payload.name, dict(metadata))
+
+    def stored_keys(self) -> list[str]:
+        """The keys of all records, damaged ones included, in alphabetical order."""
+        return sorted(path.stem for path in self.folder.glob("*.json") if _KEY.fullmatch(path.stem))
 
     def get_or_build(self, key: str, build: Callable[[Path], Built]) -> Artifact:
         """Return the entry of `key`, building and storing it if it is missing or damaged.
@@ -209,12 +266,19 @@ class ArtifactCache:
         found = self.get(key)
         if found is not None:
             return found
-        self._prepare()
+        self.prepare()
         with tempfile.TemporaryDirectory(prefix="batchchol-") as scratch:
             built = build(Path(scratch))
             return self.put(key, built.payload, built.suffix, built.metadata, built.source, built.source_suffix)
 
-    def _prepare(self) -> None:
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            replace_file(path, data)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+
+    def prepare(self) -> None:
+        """Make the folder, or raise a CacheError: where that can be known before anything is built."""
         try:
             # For the owner alone: whoever can write here can have code loaded.
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -247,7 +311,7 @@ def _digest(data: bytes) -> str:
 
 def _encode(record: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(record, sort_keys=True, indent=1).encode()
+        return json.dumps(dict(record), sort_keys=True, indent=1).encode()
     except TypeError as error:
         raise ValueError(f"metadata: expected values that JSON can hold: {error}") from error
 

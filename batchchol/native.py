@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from batchchol import elf
 from batchchol.cache import Artifact, ArtifactCache, Built, cache_key
 from batchchol.compiler import Compiler, compile_shared, find_compiler
 from batchchol.errors import BackendUnavailable, CompileError
-from kernelgen import GENERATOR_VERSION, TARGETS, KernelSource
+from batchchol.stats import CompileStats
+from kernelgen import GENERATOR_VERSION, SIMD_TARGETS, KernelSource
 
 # Contraction is allowed in both accuracy classes (design: ieee rounds roots and quotients correctly, sums may fuse).
 # No kernel reads floating-point exceptions or errno.
@@ -25,15 +26,6 @@ _REQUIRED_FEATURES = {
     "avx2": {"avx2", "fma"},
     "generic": set[str](),
 }
-
-
-@dataclass(frozen=True)
-class CompileStats:
-    """What building a kernel took; `compile_seconds` is of the build that made the cache entry."""
-
-    compile_seconds: float
-    code_bytes: int
-    compiler: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ def cpu_features() -> frozenset[str]:
 
 def supported_targets() -> tuple[str, ...]:
     """The targets whose code runs on this machine, widest SIMD first."""
-    return tuple(name for name in TARGETS if _REQUIRED_FEATURES[name] <= cpu_features())
+    return tuple(name for name in SIMD_TARGETS if _REQUIRED_FEATURES[name] <= cpu_features())
 
 
 def load(source: KernelSource, target: str) -> Library:
@@ -120,11 +112,5 @@ def _stats(artifact: Artifact) -> CompileStats:
 
 
 def code_bytes(path: Path) -> int:
-    """Bytes of executable code in a 64-bit ELF file: its allocated, executable sections."""
-    data = path.read_bytes()
-    order = "<" if data[5] == 1 else ">"
-    (table,) = struct.unpack_from(order + "Q", data, 0x28)
-    size, count = struct.unpack_from(order + "HH", data, 0x3A)
-    headers = (struct.unpack_from(order + "IIQQQQ", data, table + index * size) for index in range(count))
-    executable = 0x2 | 0x4
-    return sum(header[5] for header in headers if header[2] & executable == executable)
+    """Bytes of executable code in a 64-bit ELF file."""
+    return sum(length for _, length in elf.code_sections(path.read_bytes()))

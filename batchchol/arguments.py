@@ -1,0 +1,41 @@
+"""Lists on the command line: types for argparse, whose messages say what was got and what is expected."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+
+def integers(text: str) -> list[int]:
+    """The numbers of a list such as ``"8,16-20"``."""
+    return [number for part in text.split(",") for number in _range(part.strip())]
+
+
+def names(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """A type for lists of some of these names, or ``"all"`` of them."""
+
+    def parse(text: str) -> list[str]:
+        found = list(allowed) if text == "all" else [part.strip() for part in text.split(",")]
+        if unknown := [name for name in found if name not in allowed]:
+            raise ArgumentTypeError(f"got {unknown[0]!r}, expected some of {', '.join(allowed)}, or all")
+        return list(dict.fromkeys(found))
+
+    return parse
+
+
+def positive(text: str) -> int:
+    """A count: an integer from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"got {text!r}, expected a positive integer")
+    return int(text)
+
+
+def _range(part: str) -> range:
+    first, dash, last = part.partition("-")
+    try:
+        bounds = int(first), int(last if dash else first)
+    except ValueError:
+        raise ArgumentTypeError(f"got {part!r}, expected numbers or ranges such as 8,16-20") from None
+    if bounds[0] > bounds[1]:
+        raise ArgumentTypeError(f"got the empty range {part!r}: put the smaller number first")
+    return range(bounds[0], bounds[1] + 1)

@@ -1,0 +1,194 @@
+"""`python -m batchchol compile`: GPU kernels ahead of time; neither a GPU nor its driver is needed."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from batchchol.arguments import integers, names, positive
+from batchchol.cuda.modules import Outcome, build_all, find
+from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc, parse_architecture
+from batchchol.defaults import default_spec
+from batchchol.progress import ProgressDisplay
+from kernelgen import CUDA, KernelSource, KernelSpec, SpecError, generate
+from kernelgen.spec import CACHES, LAYOUT_KINDS, LOOKINGS, MATHS, ORDERS, UNROLLS
+from kernelgen.support import support_kernels
+from kernelgen.targets import ELEMENT_BYTES
+
+HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
+
+# What the schedule of the measured default is replaced by, where it is said.
+SCHEDULE_OPTIONS = ("nb", "looking", "unroll", "threads", "cache_pref", "stride")
+# Messages of failures are long: more of them than this are counted only.
+_SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The kernels that the arguments describe, and why combinations were left out."""
+
+    specs: tuple[KernelSpec, ...]
+    unsupported: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The architectures, the fields of the specs, and how to compile."""
+    parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
+    parser.add_argument("--arch", type=_architectures, required=True, help="such as sm_90 or sm_80,sm_90")
+    parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
+    _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
+    _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
+    parser.add_argument("--chunk", type=integers, default=[32], help="of the batches to run on (default: 32)")
+    _add_list(parser, "--order", ORDERS)
+    _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
+    _add_list(parser, "--math", MATHS, ["ieee"])
+    parser.add_argument("--in-place", action="store_true", help="kernels that overwrite their input")
+    parser.add_argument("--nb", type=integers, help="tile sizes, such as 1-8")
+    _add_list(parser, "--looking", LOOKINGS)
+    _add_list(parser, "--unroll", UNROLLS)
+    parser.add_argument("--threads", type=integers, help="threads of a block")
+    _add_list(parser, "--cache-pref", CACHES)
+    parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
+    parser.add_argument(
+        "--support",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also what a GPU does besides factoring, such as packing (default: yes)",
+    )
+    parser.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, help="seconds of one compiler (default: 120)")
+    parser.add_argument("--per-module", type=positive, default=8, help="kernels in a module (default: 8)")
+    parser.add_argument("--list", action="store_true", help="only say which kernels there are, and are in the cache")
+
+
+def _add_list(
+    parser: argparse.ArgumentParser, option: str, allowed: tuple[str, ...], default: list[str] | None = None
+) -> None:
+    said = f" (default: {default[0]})" if default else ""
+    words = f"some of {', '.join(allowed)}, or all{said}"
+    parser.add_argument(option, type=names(allowed), default=default, metavar="LIST", help=words)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile; 0 if every kernel can be loaded now, 1 if some failed."""
+    selection = select(arguments)
+    if not selection.specs:
+        raise SpecError(f"none of these combinations can be built: {selection.unsupported[0]}")
+    sources = sources_of(selection.specs, support=arguments.support)
+    if arguments.list:
+        return _list(sources, arguments.arch)
+    nvcc = find_nvcc()
+    print(f"{nvcc.path}: {nvcc.identity}; kernels: {len(sources)}", file=sys.stderr)
+    # So that an end from outside, such as a batch system's, ends the compilers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    failed = 0
+    for arch in arguments.arch:
+        outcomes = _compile(sources, arch, arguments)
+        _print_table(arch, outcomes)
+        failed += _say_what_failed(outcomes)
+    if selection.unsupported:
+        print(f"unsupported: {len(selection.unsupported)}, such as {selection.unsupported[0]}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def select(arguments: argparse.Namespace) -> Selection:
+    """The cross product of what was said, each combination on top of its measured default."""
+    specs: dict[KernelSpec, None] = {}
+    unsupported = []
+    axes = {
+        option.removesuffix("_pref"): values
+        for option in SCHEDULE_OPTIONS
+        if (values := getattr(arguments, option)) is not None
+    }
+    schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    for problem in _problems(arguments):
+        for chosen in schedules:
+            try:
+                specs[_spec(problem, chosen)] = None
+            except SpecError as error:
+                unsupported.append(str(error))
+    return Selection(tuple(specs), tuple(unsupported))
+
+
+def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
+    """The sources of factorization kernels, and those of the kernels that go with them."""
+    return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
+
+
+def _architectures(text: str) -> list[str]:
+    architectures = [part.strip() for part in text.split(",")]
+    try:
+        for arch in architectures:
+            parse_architecture(arch)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return list(dict.fromkeys(architectures))
+
+
+def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The arguments of `default_spec`."""
+    axes = {"n": arguments.n, "dtype": arguments.dtype, "layout": arguments.layout, "chunk": arguments.chunk}
+    axes |= {"order": arguments.order or [None], "uplo": arguments.uplo, "math": arguments.math}
+    return [
+        dict(zip(axes, values, strict=True)) | {"in_place": arguments.in_place}
+        for values in itertools.product(*axes.values())
+    ]
+
+
+def _spec(problem: dict[str, Any], chosen: dict[str, Any]) -> KernelSpec:
+    order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
+    spec = default_spec(target=CUDA.name, **problem | {"order": order})
+    return replace(spec, schedule=replace(spec.schedule, **chosen))
+
+
+def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:
+    for arch in architectures:
+        for source in sources:
+            print(f"{arch:8} {'cached' if find(source, arch) else 'missing':8} {source.entry}")
+    return 0
+
+
+def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Namespace) -> list[Outcome]:
+    display = ProgressDisplay(sys.stderr, arch)
+    try:
+        return build_all(
+            sources,
+            arch,
+            jobs=arguments.jobs,
+            per_module=arguments.per_module,
+            time_limit=arguments.time_limit,
+            progress=display,
+        )
+    finally:
+        display.finish()
+
+
+def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:
+    print(_row("arch", "status", "registers", "spills", "shared", "code", "seconds", "kernel"))
+    for outcome in outcomes:
+        status, stats = "cached" if outcome.reused else outcome.status, outcome.stats
+        numbers: list[object] = [None] * 5
+        if stats is not None:
+            numbers = [stats.registers, stats.spill_bytes, stats.shared_bytes, stats.code_bytes]
+            numbers.append(f"{stats.compile_seconds:.2f}")
+        print(_row(arch, status, *numbers, outcome.entry), flush=True)
+
+
+def _row(arch: str, status: str, *rest: object) -> str:
+    *numbers, kernel = ("" if value is None else str(value) for value in rest)
+    cells = (number.rjust(width) for number, width in zip(numbers, (9, 7, 7, 8, 7), strict=True))
+    return " ".join((f"{arch:8} {status:8}", *cells, kernel))
+
+
+def _say_what_failed(outcomes: Sequence[Outcome]) -> int:
+    failures = [outcome for outcome in outcomes if outcome.status != "built"]
+    for outcome in failures[:_SHOWN_FAILURES]:
+        print(f"{outcome.status}: {outcome.entry}: {outcome.message}", file=sys.stderr)
+    if len(failures) > _SHOWN_FAILURES:
+        print(f"and {len(failures) - _SHOWN_FAILURES} more failures", file=sys.stderr)
+    return len(failures)

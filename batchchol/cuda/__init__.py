@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: compiling, loading and running kernels there. Importing this initialises nothing."""

@@ -1,0 +1,130 @@
+"""The real nvcc, on sources of every kind, for every architecture of the last generations; no GPU is needed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from batchchol.cuda.modules import build, build_all, module_groups
+from batchchol.cuda.toolkit import compile_code, find_nvcc, known_architectures
+from batchchol.errors import CompileError, CompilerNotFound
+from batchchol.stats import CompileStats
+from kernelgen import KernelSource, KernelSpec, Launch, Problem, ThreadSchedule, generate
+from kernelgen.support import support_kernels
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+CHUNKED, INTERLEAVED, CANONICAL = ("chunked", "col"), ("interleaved", "row"), ("canonical", "row")
+SPECS = (
+    KernelSpec(Problem(5), *CHUNKED, ThreadSchedule(2, "top", "full", "fast"), "cuda"),
+    KernelSpec(Problem(12, "float64", "upper"), *INTERLEAVED, ThreadSchedule(5, "right", "tiles", "ieee"), "cuda"),
+    KernelSpec(Problem(7), *CANONICAL, ThreadSchedule(4, "left", "tiles", "fast", threads=64), "cuda"),
+    KernelSpec(Problem(9, "float64"), *CHUNKED, ThreadSchedule(3, "left", "tiles", "fast"), "cuda", in_place=True),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nvcc() -> None:
+    try:
+        find_nvcc()
+    except CompilerNotFound as error:
+        pytest.skip(str(error))
+
+
+def require(arch: str) -> None:
+    if arch not in known_architectures():
+        pytest.skip(f"nvcc {find_nvcc().version} makes no code for {arch}")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_kernels_compile_for_every_architecture(arch: str) -> None:
+    require(arch)
+    sources = [generate(spec) for spec in SPECS]
+    for source, outcome in zip(sources, build_all(sources, arch), strict=True):
+        assert outcome.status == "built", outcome.message
+        module = build(source, arch)
+        assert module.kind == "cubin"
+        assert module.path.read_bytes().startswith(b"\x7fELF")
+        check(module.stats)
+
+
+def check(stats: CompileStats) -> None:
+    assert stats.registers is not None
+    assert 0 < stats.registers <= 255
+    assert stats.spill_bytes == 0, "matrices this small stay in registers"
+    assert stats.shared_bytes == 0
+    assert stats.code_bytes > 500
+    assert stats.compile_seconds > 0
+    assert stats.compiler == find_nvcc().identity
+
+
+def test_every_support_kernel_compiles() -> None:
+    require("sm_90")
+    outcomes = build_all(support_kernels(), "sm_90", per_module=32)
+    assert [outcome.message for outcome in outcomes if outcome.status != "built"] == []
+
+
+def test_generated_sources_compile_without_a_warning() -> None:
+    sources = [*map(generate, SPECS), *support_kernels()]
+    for group in module_groups(sources, per_module=32):
+        text, entries = "\n".join(source.text for source in group), [source.entry for source in group]
+        flags = (*group[0].flags, "-Werror", "all-warnings")
+        assert compile_code(find_nvcc(), text, entries, "compute_90", flags).kind == "ptx"
+
+
+def test_an_architecture_of_the_future_gets_ptx() -> None:
+    module = build(generate(SPECS[0]), "sm_999")
+    newest = known_architectures()[-1].removeprefix("sm_")
+    assert module.kind == "ptx"
+    assert re.search(rf"^\.target sm_{newest}", module.path.read_text(), re.MULTILINE)
+
+
+def test_an_architecture_of_the_past_is_refused() -> None:
+    with pytest.raises(CompileError, match="use an older toolkit"):
+        build(generate(SPECS[0]), "sm_20")
+
+
+def test_a_source_that_is_wrong_is_quoted() -> None:
+    source = KernelSource('extern "C" __global__ void f() { not_c++; }', "f", 1, (), Launch(1, 1))
+    with pytest.raises(CompileError, match="not_c"):
+        build(source, "sm_90")
+
+
+RESOURCES = """
+extern "C" __global__ void f(const float *a, float *l, const int count)
+{
+    __shared__ float parts[100];
+    float x[300];
+    for (int i = 0; i < 300; i++)
+        x[i] = a[i];
+    parts[threadIdx.x] = x[count];
+    __syncthreads();
+    l[threadIdx.x] = parts[count];
+}
+"""
+
+
+def test_resources_are_those_of_the_source() -> None:
+    require("sm_90")
+    usage = compile_code(find_nvcc(), RESOURCES, ["f"], "sm_90").usage["f"]
+    assert (usage.shared_bytes, usage.spill_bytes) == (400, 0)
+    assert usage.stack_bytes is not None
+    assert usage.stack_bytes >= 1200
+
+
+def test_registers_that_are_not_enough_are_spilled() -> None:
+    require("sm_90")
+    source = generate(KernelSpec(Problem(12), *CHUNKED, ThreadSchedule(4, "left", "full", "fast"), "cuda"))
+    text, flags = source.text.replace("__launch_bounds__(32)", ""), [*source.flags, "--maxrregcount=32"]
+    code = compile_code(find_nvcc(), text, [source.entry], "sm_90", flags)
+    usage = code.usage[source.entry]
+    assert usage.registers is not None
+    assert usage.registers <= 32
+    assert usage.spill_bytes
+
+
+def test_equal_sources_give_equal_bytes() -> None:
+    require("sm_90")
+    source = generate(SPECS[0])
+    first, second = (compile_code(find_nvcc(), source.text, [source.entry], "sm_90", source.flags) for _ in range(2))
+    assert first.data == second.data
