@@ -218,6 +218,18 @@ def _dense(source: _Source, start: int, stop: int, threads: int) -> NDArray[Any]
 def _settle(
     name: str, n: int, start: int, stop: int, seed: int, dtype: str, parameters: dict[str, object]
 ) -> _Source:
+    check_slice(n, start, stop, seed, dtype)
+    return _Source(recipes.plan(name, n, dtype, parameters), n, dtype, seed)
+
+
+def check_slice(n: int, start: int, stop: int, seed: int, dtype: str) -> None:
+    """Refuse a part of a data set that is out of range.
+
+    Raises
+    ------
+    ValueError
+        Names the argument, what was got and what is expected.
+    """
     for what, value, least, most in (
         ("n", n, 1, LARGEST_N),
         ("start", start, 0, 2**63 - 1),
@@ -227,7 +239,6 @@ def _settle(
         if not least <= value <= most:
             raise ValueError(f"{what}: got {value}, expected {least} to {most}")
     _check_dtype(dtype)
-    return _Source(recipes.plan(name, n, dtype, parameters), n, dtype, seed)
 
 
 def _check_dtype(dtype: str) -> None:

@@ -144,13 +144,25 @@ def _diagonal(dense: NDArray[Any]) -> NDArray[Any]:
     return cast(NDArray[Any], np.einsum("bii->bi", dense))
 
 
+def wishart_columns(n: int, parameters: Mapping[str, Value]) -> int:
+    """The columns of X, by default 2n."""
+    return cast(int, parameters["columns"]) or 2 * n
+
+
+def wishart_exponent(columns: int) -> int:
+    """The power of two that X X^T is divided by: a diagonal element is 0.5 ... 1 on average.
+
+    The mean square of an odd integer in -255 ... 255 is 21845.
+    """
+    return (21845 * columns).bit_length()
+
+
 def _wishart(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
-    columns = cast(int, parameters["columns"]) or 2 * n
+    columns = wishart_columns(n, parameters)
     if columns < n:
         raise ValueError(f"wishart: columns: got {columns}, expected at least n = {n}, or 0 for {2 * n}")
     exact = _exact_dtype(columns * 255**2)
-    # The mean square of an odd integer in -255 ... 255 is 21845: a diagonal element is 0.5 ... 1 on average.
-    scale = math.ldexp(1.0, -(21845 * columns).bit_length())
+    scale = math.ldexp(1.0, -wishart_exponent(columns))
 
     def build(drawn: Words, start: int, out: Dense) -> None:
         """X_ij = 2*w - 255, w the byte i*columns + j; the product is exact, and rounded to `dtype` once."""
