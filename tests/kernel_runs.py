@@ -15,10 +15,13 @@ from batchchol.backends.cpu import CpuKernel
 from batchchol.batch import Batch, info_array
 from batchchol.layouts import array_shape, dense_view
 from batchchol.native import load, supported_targets
-from kernelgen import KernelSource, KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import TARGETS, KernelSource, KernelSpec, Layout, Problem, ThreadSchedule
+
+from .cuda_kernels import EmulatedKernel
 
 Array = NDArray[Any]
 
+WARP = 32
 _GUARD_BYTES = 4096
 _GUARD = 0xA5
 # What the triangle that nobody asked for holds in the result: not a number that a factorization makes.
@@ -69,16 +72,24 @@ def require_target(target: str) -> None:
         pytest.skip(f"this CPU does not have the instructions of target {target!r}: {supported_targets()} run here")
 
 
+def kernel_of(spec: KernelSpec) -> Kernel:
+    """The kernel of a spec as the cpu backend has it, or emulated if it is one of GPUs."""
+    return EmulatedKernel.of(spec) if TARGETS[spec.target].gpu else get_backend("cpu").kernel(spec)
+
+
 def build_kernel(spec: KernelSpec, source: KernelSource) -> Kernel:
     """The kernel of a source that need not be the one that the spec generates, by the compiler of the moment."""
+    if TARGETS[spec.target].gpu:
+        return EmulatedKernel.of(spec, source)
     library = load(source, spec.target)
     arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
     return CpuKernel(spec, library.stats, library.function(source.entry, *arguments))
 
 
 def layout_of(spec: KernelSpec, chunk: int | None = None) -> Layout:
-    """The layout of a spec's kind and order; the smallest chunk unless another is asked for."""
-    return Layout(spec.layout, (chunk or spec.lanes) if spec.layout == "chunked" else None, spec.order)
+    """The layout of a spec's kind and order; the smallest chunk (a GPU's warp) unless another is asked for."""
+    smallest = WARP if TARGETS[spec.target].gpu else spec.lanes
+    return Layout(spec.layout, (chunk or smallest) if spec.layout == "chunked" else None, spec.order)
 
 
 def run_kernel(
@@ -94,7 +105,7 @@ def run_kernel(
 
     The kernel finds NaN in the triangle that it must not read. `offset` shifts the arrays off their cache lines.
     """
-    kernel = kernel or get_backend("cpu").kernel(spec)
+    kernel = kernel or kernel_of(spec)
     layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
     memory = [GuardedMemory(array_shape(n, len(a), layout), dtype, offset) for _ in range(2)]
     given = Batch(memory[0].array, n, len(a), layout)
@@ -103,13 +114,14 @@ def run_kernel(
     result = given if spec.in_place else Batch(memory[1].array, n, len(a), layout)
     if not spec.in_place:
         result.data[...] = UNTOUCHED
-    info_memory = GuardedMemory(info_array(given, spec.lanes).shape, np.int32)
+    padding = _matrices(result)[len(a) :]
+    info_memory = GuardedMemory(_info_shape(spec, given), np.int32)
     kernel(given, result, info_memory.array, threads)
     for guarded in (*memory, info_memory):
         guarded.check()
     if not spec.in_place:
         assert given.data.tobytes() == original.tobytes(), "an input was changed out of place"
-    _check_padding(result, spec, info_memory.array)
+    _check_padding(result, spec, info_memory.array, padding)
     return Run(_lower(_matrices(result)[: len(a)], spec), info_memory.array[: len(a)].copy())
 
 
@@ -144,7 +156,15 @@ def _lower(matrices: Array, spec: KernelSpec) -> Array:
     return matrices if spec.problem.uplo == "lower" else matrices.swapaxes(1, 2)
 
 
-def _check_padding(result: Batch, spec: KernelSpec, info: NDArray[np.int32]) -> None:
-    padding = _lower(_matrices(result)[result.batch :], spec)
-    assert (np.tril(padding) == np.eye(result.n)).all(), "the padding is not the factor of identities"
+def _info_shape(spec: KernelSpec, batch: Batch) -> tuple[int, ...]:
+    """Of whole groups of SIMD lanes; a GPU has a thread for every matrix, and no others."""
+    return (batch.batch,) if TARGETS[spec.target].gpu else info_array(batch, spec.lanes).shape
+
+
+def _check_padding(result: Batch, spec: KernelSpec, info: NDArray[np.int32], before: Array) -> None:
+    padding = _matrices(result)[result.batch :]
+    if TARGETS[spec.target].gpu:
+        assert padding.tobytes() == before.tobytes(), "the padding was touched"
+        return
+    assert (np.tril(_lower(padding, spec)) == np.eye(result.n)).all(), "the padding is not the factor of identities"
     assert not info[result.batch :].any(), "the padding has an info"

@@ -11,7 +11,7 @@ import pytest
 
 from batchchol.native import supported_targets
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import TARGETS, KernelSpec
+from kernelgen import SIMD_TARGETS, KernelSpec
 
 from ..covering import Choice, covering_design
 from ..kernel_runs import Array, check_other_triangle, make_spec, require_target, run_kernel
@@ -132,7 +132,7 @@ def test_longest_straight_line_code(n: int, nb: int, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
 @pytest.mark.parametrize("math", ["ieee", "fast"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", SIMD_TARGETS)
 def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
     require_target(target)
     check_kernel(make_spec(17, 5, target=target, dtype=dtype, math=math, layout=layout), 33)
@@ -141,7 +141,7 @@ def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
 # Small matrices leave the least room for the errors of an approximate root.
 @pytest.mark.parametrize(("n", "math"), [(1, "ieee"), (1, "fast"), (2, "fast")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", SIMD_TARGETS)
 def test_roots_of_pivots_all_over_their_range(target: str, dtype: str, n: int, math: str) -> None:
     require_target(target)
     pivots = np.linspace(1, 4, 20_000) * np.exp2(np.resize([-20, 0, 40], 20_000))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from batchchol.native import supported_targets
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 
@@ -14,10 +15,11 @@ from ..kernel_runs import Array, Run, make_spec, run_kernel
 from ..matrices import dominant, integer_factors, lapack_factor
 
 N = 17
+WIDEST = supported_targets()[0]
 # The first, some in the middle, next to and on the corner tile, the last.
 FAILING_MINORS = (1, 2, 8, 16, 17)
 
-# Every layout, order of evaluation and accuracy class, and both codes for a group of canonical matrices.
+# Every layout, order of evaluation and accuracy class, both codes for a group of canonical matrices; GPUs' emulated.
 SPECS = [
     make_spec(N, 4, looking="right", layout="chunked"),
     make_spec(N, 5, looking="left", layout="interleaved", prefetch=False),
@@ -27,6 +29,11 @@ SPECS = [
     make_spec(N, 16, looking="left", layout="interleaved", dtype="float64"),
     make_spec(N, 2, looking="left", layout="chunked", dtype="float64", math="fast", target="generic"),
     make_spec(N, 6, looking="left", unroll="full", layout="interleaved", order="row", in_place=True),
+    make_spec(N, 4, looking="right", layout="chunked", target="cuda"),
+    make_spec(N, 5, looking="left", layout="canonical", order="row", in_place=True, target="cuda"),
+    make_spec(N, 3, looking="top", layout="interleaved", uplo="upper", math="fast", target="cuda"),
+    make_spec(N, 4, looking="left", unroll="full", layout="chunked", math="fast", in_place=True, target="cuda"),
+    make_spec(N, 6, looking="top", layout="interleaved", dtype="float64", math="fast", target="cuda"),
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
@@ -163,8 +170,9 @@ def test_infinite_pivot_is_positive_as_in_lapack(spec: KernelSpec) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.0, np.nan, -np.inf, 4.0])
 @pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
-def test_matrices_of_order_one(layout: str, value: float) -> None:
-    result = run_kernel(make_spec(1, 1, layout=layout), np.full((33, 1, 1), value, np.float32))
+@pytest.mark.parametrize("target", [WIDEST, "cuda"])
+def test_matrices_of_order_one(target: str, layout: str, value: float) -> None:
+    result = run_kernel(make_spec(1, 1, layout=layout, target=target), np.full((33, 1, 1), value, np.float32))
     if value == 4:
         assert not result.info.any()
         assert (result.l == 2).all()
@@ -182,17 +190,19 @@ def denormal_matrices() -> tuple[Array, Array]:
     return (factors @ factors.swapaxes(1, 2)).astype(np.float32), factors.astype(np.float32)
 
 
-@pytest.mark.parametrize("looking", ["right", "left", "top"])
-def test_denormal_pivots_are_positive_under_ieee(looking: str) -> None:
+@pytest.mark.parametrize(
+    ("looking", "target"), [("right", WIDEST), ("left", WIDEST), ("top", WIDEST), ("top", "cuda")]
+)
+def test_denormal_pivots_are_positive_under_ieee(looking: str, target: str) -> None:
     a, factors = denormal_matrices()
-    result = run_kernel(make_spec(N, 4, looking=looking), a)
+    result = run_kernel(make_spec(N, 4, looking=looking, target=target), a)
     assert not result.info.any()
     assert np.array_equal(np.tril(result.l), factors)
 
 
 def flushes(spec: KernelSpec) -> bool:
     return spec.schedule.math == "fast" and (
-        spec.target == "avx512" or (spec.target, spec.problem.dtype) == ("avx2", "float32")
+        spec.target == "avx512" or (spec.target, spec.problem.dtype) in {("avx2", "float32"), ("cuda", "float32")}
     )
 
 

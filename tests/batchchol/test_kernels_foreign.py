@@ -11,8 +11,8 @@ import pytest
 
 from batchchol.native import supported_targets
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import TARGETS, KernelSource, KernelSpec, generate
-from kernelgen.source import generate_layout_kernels, generate_peak_kernel
+from kernelgen import SIMD_TARGETS, KernelSource, KernelSpec, generate
+from kernelgen.simd import generate_layout_kernels, generate_peak_kernel
 
 from ..kernel_programs import compile_source, run_program
 from ..kernel_runs import build_kernel, make_spec, run_kernel
@@ -36,7 +36,7 @@ def specs(target: str) -> list[KernelSpec]:
 
 SOURCES = [
     pytest.param(target, source, id=f"{target}-{name}")
-    for target in TARGETS
+    for target in SIMD_TARGETS
     for name, source in [
         *((spec.name, generate(spec)) for spec in specs(target)),
         ("layouts-float32", generate_layout_kernels("float32", target)),

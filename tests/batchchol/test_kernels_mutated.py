@@ -16,9 +16,14 @@ from ..kernel_runs import build_kernel, make_spec, run_kernel
 from ..matrices import DATA
 
 # Three tile rows of nb = 3 and a corner: every microkernel is called, most of them in loops.
-SPEC = make_spec(11, 3, looking="left", layout="interleaved", target="generic", prefetch=False)
+SPECS = {
+    "cpu": make_spec(11, 3, looking="left", layout="interleaved", target="generic", prefetch=False),
+    "cuda": make_spec(11, 3, looking="left", layout="interleaved", target="cuda"),
+}
 # A whole group: padding is identities, to which most mutants do no harm.
 BATCH = 32
+# The function that carries out the program, which each target has under its own name.
+PROGRAM = "factor_(group|matrix)"
 
 # What a line is, and the microkernel or function that it stands in; each occurs in the source.
 LINES = {
@@ -30,10 +35,10 @@ LINES = {
     "a multiply-add of potrf": ("potrf_3x3", r"C\(2, 1\) -= C\(2, 0\) \* C\(1, 0\);"),
     "a scaling of potrf": ("potrf_2x2", r"C\(1, 0\) \*= RECIPROCAL\(0\);"),
     "a pivot": ("potrf_3x3", r"C\(1, 1\) = pivot\(C\(1, 1\), &RECIPROCAL\(1\)\);"),
-    "a call of gemm": ("factor_group", r"gemm_2x3x3\(.*\);"),
-    "a call of syrk": ("factor_group", r"syrk_3x3x3\(.*\);"),
-    "a call of trsm": ("factor_group", r"trsm_3x3\(.*\);"),
-    "a call of potrf": ("factor_group", r"potrf_2x2\(.*\);"),
+    "a call of gemm": (PROGRAM, r"gemm_2x3x3\(.*\);"),
+    "a call of syrk": (PROGRAM, r"syrk_3x3x3\(.*\);"),
+    "a call of trsm": (PROGRAM, r"trsm_3x3\(.*\);"),
+    "a call of potrf": (PROGRAM, r"potrf_2x2\(.*\);"),
 }
 DROPPED, DOUBLED, SIGN_CHANGED = "dropped", "doubled", "sign changed"
 CHANGES: dict[str, Callable[[str], str]] = {
@@ -67,20 +72,23 @@ def mutated(spec: KernelSpec, line: str, mutation: str) -> KernelSource:
     return replace(source, text=source.text[:begin] + body + source.text[end:])
 
 
-def worst_ratio(source: KernelSource, data: str) -> float:
+def worst_ratio(spec: KernelSpec, source: KernelSource, data: str) -> float:
     """The largest ratio of a kernel built from a source, infinite if it finds a matrix not positive definite."""
-    a = DATA[data](BATCH, SPEC.problem.n).astype(SPEC.problem.dtype)
-    run = run_kernel(SPEC, a, kernel=build_kernel(SPEC, source))
+    a = DATA[data](BATCH, spec.problem.n).astype(spec.problem.dtype)
+    run = run_kernel(spec, a, kernel=build_kernel(spec, source))
     return np.inf if run.info.any() else float(ratios(a, run.l).max())
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_the_source_as_it_is_passes(data: str) -> None:
-    assert worst_ratio(generate(SPEC), data) <= 0.5
+@pytest.mark.parametrize("backend", SPECS)
+def test_the_source_as_it_is_passes(backend: str, data: str) -> None:
+    assert worst_ratio(SPECS[backend], generate(SPECS[backend]), data) <= 0.5
 
 
 @pytest.mark.parametrize(("line", "mutation"), MUTANTS)
-def test_the_source_with_one_line_changed_fails(line: str, mutation: str) -> None:
-    source = mutated(SPEC, line, mutation)
+@pytest.mark.parametrize("backend", SPECS)
+def test_the_source_with_one_line_changed_fails(backend: str, line: str, mutation: str) -> None:
+    spec = SPECS[backend]
+    source = mutated(spec, line, mutation)
     for data in DATA:
-        assert worst_ratio(source, data) > RATIO_BOUND["fast"], data
+        assert worst_ratio(spec, source, data) > RATIO_BOUND["fast"], data

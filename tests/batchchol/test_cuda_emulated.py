@@ -1,0 +1,234 @@
+"""Every parameter value of the thread family on GPUs, emulated, against the residual bound and LAPACK in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchchol.layouts import array_shape, element_offset, stride
+from batchchol.residual import RATIO_BOUND, ratios
+from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
+
+from ..covering import Choice, covering_design
+from ..cuda_kernels import EmulatedKernel
+from ..cuda_programs import compile_program
+from ..fenced_memory import sparse_zeros
+from ..kernel_runs import check_other_triangle, make_spec, run_kernel
+from ..matrices import DATA, conditioned, dominant, lapack_factor, reference, wishart
+
+FACTORS: Mapping[str, Sequence[Any]] = {
+    "n": (1, 2, 3, 5, 7, 15, 17, 31, 33, 64, 100, 127, 128),
+    "nb": (1, 2, 3, 4, 5, 7, 8, 16),
+    "looking": ("right", "left", "top"),
+    "unroll": ("tiles", "full"),
+    # An integer is the chunk of the chunked layout.
+    "layout": ("canonical", "interleaved", 2, 3, 5, 32, 33, 48, 512),
+    "in_place": (False, True),
+    "math": ("ieee", "fast"),
+    "order": ("row", "col"),
+    "uplo": ("lower", "upper"),
+    "dtype": ("float32", "float64"),
+    # Fewer than a warp, whole warps, and some that no batch is a multiple of.
+    "threads": (1, 31, 32, 96, 256, 512),
+    "cache": ("l1", "shared"),
+    # Whether the chunk is a constant of the code, where there is a chunk.
+    "constant_chunk": (False, True),
+    "batch": (1, 31, 33, 1000),
+}
+CONSTRAINED = ("n", "nb", "unroll", "layout", "batch")
+# Lines of generated code: those that a case may have, what else it costs, and those that are compiled together.
+LINE_BUDGET = 3_000
+CASE_COST = 500
+PROGRAM_LINES = 5_000
+# Elements of a batch: what one case may take, enough for 1000 matrices of order 33 or 512 of order 48.
+ROOM_BUDGET = 1_200_000
+# Matrices in a batch that differ, a number prime to every number of threads: each takes its turn in every lane.
+DISTINCT = 37
+# The distance from LAPACK in float64 that rounding explains, in units of (n + 1) u times the condition number.
+FORWARD_BOUND = {"ieee": 1.0, "fast": 4.0}
+
+
+def compile_cost(choice: Choice) -> float:
+    """What a choice costs, in lines of code; infinite for what is refused or over the budget of one case."""
+    lines, chunk = lines_of(choice["n"], choice["nb"], choice["unroll"]), choice["layout"]
+    room = max(choice["batch"], chunk if isinstance(chunk, int) else 1) * choice["n"] ** 2
+    return inf if lines > LINE_BUDGET or room > ROOM_BUDGET else lines + CASE_COST
+
+
+@cache
+def lines_of(n: int, nb: int, unroll: str) -> float:
+    try:
+        return generate(make_spec(n, nb, unroll=unroll, target="cuda")).text.count("\n")
+    except SpecError:
+        return inf
+
+
+# Choices of equal flags follow one another, and so do their tests: what is compiled together is used together.
+DESIGN = sorted(
+    covering_design(FACTORS, CONSTRAINED, compile_cost), key=lambda choice: (choice["math"], choice["dtype"])
+)
+
+
+def spec_of(choice: Choice) -> tuple[KernelSpec, int | None]:
+    """The spec of a choice and its chunk."""
+    fields = {name: value for name, value in choice.items() if name not in ("batch", "constant_chunk")}
+    chunk = fields["layout"] if isinstance(fields["layout"], int) else None
+    if chunk is not None:
+        fields |= {"layout": "chunked", "stride": chunk if choice["constant_chunk"] else None}
+    return make_spec(**fields, target="cuda"), chunk
+
+
+def case_id(choice: Choice) -> str:
+    spec, chunk = spec_of(choice)
+    return f"{spec.name}-{choice['batch']}" + (f"-chunk{chunk}" if chunk else "")
+
+
+@cache
+def programs() -> Mapping[str, tuple[KernelSource, ...]]:
+    """The sources that are compiled together with that of each entry: neighbours in the design, of equal flags."""
+    groups: list[list[KernelSource]] = []
+    for source in {generate(spec_of(choice)[0]): None for choice in DESIGN}:
+        room = groups and groups[-1][0].flags == source.flags and lines_together(groups[-1]) < PROGRAM_LINES
+        groups[-1:] = [[*groups[-1], source]] if room else [*groups[-1:], [source]]
+    return {source.entry: tuple(group) for group in groups for source in group}
+
+
+def lines_together(sources: Sequence[KernelSource]) -> int:
+    return sum(source.text.count("\n") for source in sources)
+
+
+def emulated(spec: KernelSpec) -> EmulatedKernel:
+    """The kernel of a spec of the design."""
+    sources = programs()[spec.name]
+    (source,) = (source for source in sources if source.entry == spec.name)
+    return EmulatedKernel(spec, source, compile_program(sources))
+
+
+def check_kernel(
+    spec: KernelSpec, batch: int, chunk: int | None = None, kernel: EmulatedKernel | None = None
+) -> None:
+    """A batch of each kind of data: the residual, the distance from LAPACK, and the same bits in every thread."""
+    distinct, math = min(batch, DISTINCT), spec.schedule.math
+    for name in DATA:
+        expected = reference(name, distinct, spec.problem.n, spec.problem.dtype)
+        run = run_kernel(spec, expected.a[np.arange(batch) % distinct], chunk, kernel=kernel)
+        assert not run.info.any(), name
+        assert ratios(expected.a, run.l[:distinct]).max() <= RATIO_BOUND[math], name
+        assert expected.distance(run.l[:distinct]).max() <= FORWARD_BOUND[math], name
+        check_other_triangle(spec, run.l)
+        repeated = np.tril(run.l[:distinct])[np.arange(batch) % distinct]
+        assert np.array_equal(np.tril(run.l), repeated), f"{name}: the result depends on the thread"
+
+
+@pytest.mark.parametrize("choice", DESIGN, ids=case_id)
+def test_every_pair_of_values(choice: Choice) -> None:
+    spec, chunk = spec_of(choice)
+    check_kernel(spec, choice["batch"], chunk, emulated(spec))
+
+
+# The other tile sizes, with a corner and in straight-line code, which has no microkernels that no tile needs.
+@pytest.mark.parametrize(
+    ("n", "nb", "looking"),
+    [
+        (8, 6, "right"),
+        (20, 9, "left"),
+        (13, 10, "top"),
+        (27, 11, "left"),
+        (13, 12, "right"),
+        (16, 13, "top"),
+        (17, 14, "left"),
+        (16, 15, "right"),
+    ],
+)
+def test_other_tile_sizes(n: int, nb: int, looking: str) -> None:
+    check_kernel(make_spec(n, nb, looking=looking, unroll="full", target="cuda"), 33)
+
+
+def test_largest_matrices_by_largest_tiles() -> None:
+    spec = make_spec(128, 16, looking="left", layout="interleaved", target="cuda", math="fast")
+    source = generate(spec)
+    # Unoptimized, so long a code compiles in half the time.
+    check_kernel(spec, 5, kernel=EmulatedKernel(spec, source, compile_program((source,), ("-O0",))))
+
+
+def test_longest_straight_line_code() -> None:
+    check_kernel(make_spec(33, 5, unroll="full", target="cuda"), 33)
+
+
+# Small matrices leave the least room for the errors of an approximate root.
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("math", ["ieee", "fast"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_roots_of_pivots_all_over_their_range(dtype: str, math: str, n: int) -> None:
+    pivots = np.linspace(1, 4, 20_000) * np.exp2(np.resize([-20, 0, 40], 20_000))
+    factors = np.tril(np.random.default_rng(5).random((len(pivots), n, n)) + 0.5)
+    a = (factors @ factors.swapaxes(1, 2) * pivots[:, None, None]).astype(dtype)
+    run = run_kernel(make_spec(n, 1, target="cuda", dtype=dtype, math=math, layout="interleaved"), a)
+    assert not run.info.any()
+    assert ratios(a, run.l).max() <= RATIO_BOUND[math]
+
+
+def test_same_bits_for_every_chunk() -> None:
+    spec = make_spec(17, 4, target="cuda")
+    a = wishart(97, 17).astype(np.float32)
+    expected = run_kernel(spec, a).l
+    for chunk in (2, 3, 5, 8, 33, 97, 104, 512):
+        assert run_kernel(spec, a, chunk).l.tobytes() == expected.tobytes(), chunk
+
+
+@pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
+def test_every_small_batch(layout: str) -> None:
+    spec = make_spec(5, 2, layout=layout, target="cuda")
+    a = dominant(70, 5).astype(np.float32)
+    a[::3, 2, 2] = -1
+    expected = np.where(np.arange(70) % 3 == 0, 3, 0)
+    whole = run_kernel(spec, a).l
+    for batch in range(1, 71):
+        run = run_kernel(spec, a[:batch])
+        assert np.array_equal(run.info, expected[:batch])
+        good = run.info == 0
+        assert np.array_equal(np.tril(run.l[good]), np.tril(whole[:batch][good]))
+
+
+# Condition numbers a little short of where rounding alone makes a matrix indefinite.
+@pytest.mark.parametrize(("dtype", "condition"), [("float32", 1e6), ("float64", 1e14)])
+@pytest.mark.parametrize("math", ["ieee", "fast"])
+def test_ill_conditioned(math: str, dtype: str, condition: float) -> None:
+    spec = make_spec(17, 4, math=math, dtype=dtype, target="cuda")
+    a = conditioned(33, 17, condition).astype(dtype)
+    assert not lapack_factor(a)[1].any(), "LAPACK factors these"
+    run = run_kernel(spec, a)
+    assert not run.info.any()
+    assert ratios(a, run.l).max() <= RATIO_BOUND[math]
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout.canonical(), Layout.interleaved(), *map(Layout.chunked, (32, 33))], ids=str
+)
+def test_last_matrices_of_a_batch_past_32_bits(layout: Layout) -> None:
+    n, batch, last = 2, 2**32 + 77, 40
+    spec = make_spec(n, 1, layout=layout.kind, order=layout.order, in_place=True, target="cuda")
+    a = wishart(last, n).astype(np.float32)
+    try:
+        data, info = sparse_zeros(prod(array_shape(n, batch, layout)), np.float32), sparse_zeros(batch, np.int32)
+    except OSError as error:
+        pytest.skip(f"needs 86 GB of addresses, not of memory: {error}")
+    places = np.array(
+        [
+            [[element_offset(n, batch, layout, m, i, j) for j in range(n)] for i in range(n)]
+            for m in range(batch - last, batch)
+        ]
+    )
+    data[places] = a
+    kernel = EmulatedKernel.of(spec)
+    threads = kernel.source.launch.threads
+    blocks = ((batch - last) // threads, -(-batch // threads))
+    arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
+    kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
+    assert not info[-last:].any()
+    assert ratios(a, data[places]).max() <= RATIO_BOUND["ieee"]

@@ -1,0 +1,16 @@
+/* CUDA on the CPU: compiles the text of generated kernels as C++ and runs it, for tests on machines without a GPU.
+ *
+ * Every thread of a block is a fiber with a stack of its own. They run one at a time, each as far as the next barrier,
+ * in ascending or in descending order: where a barrier is missing, one of the two orders reads what is not there yet.
+ * The blocks of a grid follow one another. Before each block its shared memory is filled with NaN.
+ *
+ * Stricter than the hardware: a barrier that part of a block does not reach, and a warp's exchange that a thread of
+ * its mask does not join, end the launch with a message; so do a memory fault and whatever the compiler's own checks
+ * trap (an index outside an array, an integer overflow). As accurate as CUDA promises, and no better: rsqrtf and rsqrt.
+ */
+#pragma once
+
+#include "cuda_threads.h"
+
+#include "cuda_intrinsics.h"
+#include "cuda_launch.h"

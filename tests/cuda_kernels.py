@@ -1,0 +1,38 @@
+"""Kernels of GPUs as the CPU's tests call kernels: on batches, by the emulation of tests/cuda_programs.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchchol.batch import Batch
+from batchchol.layouts import stride
+from batchchol.stats import CompileStats
+from kernelgen import KernelSource, KernelSpec, generate
+
+from .cuda_programs import CudaProgram, compile_program
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """A thread kernel in one of the emulation's programs."""
+
+    spec: KernelSpec
+    source: KernelSource
+    program: CudaProgram
+
+    @classmethod
+    def of(cls, spec: KernelSpec, source: KernelSource | None = None) -> EmulatedKernel:
+        """The kernel that a spec generates, or another one of the same problem, in a program of its own."""
+        source = source or generate(spec)
+        return cls(spec, source, compile_program((source,)))
+
+    @property
+    def stats(self) -> CompileStats:
+        raise NotImplementedError("what compiling for the emulation costs says nothing of a GPU")
+
+    def __call__(self, a: Batch, out: Batch, info: Any, threads: int = 1, stream: Any = None) -> None:
+        numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
+        self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers)

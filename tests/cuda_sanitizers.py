@@ -1,0 +1,238 @@
+"""The GPU's kernels under compute-sanitizer: odd orders, ragged batches, every layout, and the library around them.
+
+On a machine with a GPU, from the root of the repository:
+
+    python -m tests.cuda_sanitizers [--tool racecheck] [--log FOLDER]
+
+prints a line a tool. The exit status is 0 if all is clean, 1 if a tool found something or a result was wrong, 2 if
+something is missing. compute-sanitizer comes with the CUDA toolkit, and as the wheel nvidia-cuda-sanitizer-api.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol import datasets, factor, get_backend
+from batchchol.errors import BackendUnavailable
+from batchchol.residual import RATIO_BOUND, ratios
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+
+CLEAN, FOUND, MISSING = 0, 1, 2
+# What a tool's process returns if the tool found something, unlike anything that Python itself returns.
+_ERRORS_FOUND = 9
+_QUOTED_LINES = 25
+# PyCUDA and NumPy ask for what this driver need not have: only what the library calls itself counts.
+_OPTIONS = ("--target-processes", "application-only", "--report-api-errors", "explicit")
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    # The padding keeps an access beside an array from being one inside the next.
+    "memcheck": ("--padding", "256"),
+    "racecheck": (),
+    "initcheck": (),
+    "synccheck": (),
+}
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKLOAD = (sys.executable, "-m", "tests.cuda_sanitizers", "--work")
+
+ORDERS = (1, 2, 3, 5, 7, 13, 17, 23, 31, 33, 47, 65, 100, 127)
+LAYOUTS = (
+    Layout.chunked(32),
+    Layout.canonical(),
+    Layout.chunked(3, "row"),
+    Layout.interleaved(),
+    Layout.chunked(48),
+    Layout.canonical("col"),
+    Layout.interleaved("row"),
+    Layout.chunked(512),
+    Layout.chunked(2),
+)
+BATCHES = (1, 31, 33, 100, 257)
+RECIPES = ("diagonally_dominant", "wishart", "graded", "banded", "failing")
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch and the kernel that factors it."""
+
+    spec: KernelSpec
+    layout: Layout
+    batch: int
+
+
+def cases() -> Iterator[Case]:
+    """Every order several times; the other choices take turns of lengths that have little in common."""
+    for turn in range(ROUNDS * len(ORDERS)):
+        n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
+        problem = Problem(n, ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 5 % 2])
+        unroll = "full" if n <= 17 and turn % 2 else "tiles"
+        schedule = ThreadSchedule(
+            min((4, 1, 8, 3, 5)[turn % 5], n),
+            ("top", "left", "right")[turn // 2 % 3],
+            unroll,
+            ("ieee", "fast")[turn // 3 % 2],
+            threads=(32, 96, 33, 256)[turn % 4],
+            cache=("l1", "shared")[turn % 2],
+        )
+        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place=turn % 4 == 3)
+        yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+
+
+def matrices(batch: int, n: int, dtype: str) -> NDArray[Any]:
+    normal = np.random.default_rng((batch, n)).standard_normal((batch, n, 2 * n))
+    product: NDArray[Any] = (normal @ normal.swapaxes(1, 2) / (2 * n)).astype(dtype)
+    return product
+
+
+def work() -> None:
+    """Run every kernel once and check what it made."""
+    allocate_exactly()
+    backend = get_backend("cuda")
+    wanted = list(cases())
+    for spec, status, message in backend.build([case.spec for case in wanted]):
+        assert status == "built", f"{spec.name}: {status}: {message}"
+    for case in wanted:
+        check_factor(backend, case)
+    for turn, recipe in enumerate(RECIPES * 3):
+        check_fill(backend, recipe, ORDERS[(3 + 2 * turn) % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)])
+    run_ceilings()
+    print(f"{len(wanted)} factorizations, {3 * len(RECIPES)} data sets")
+
+
+def allocate_exactly() -> None:
+    """Every array in memory of its own, of its own size: else the tools see neither its end nor its beginning."""
+    from batchchol.cuda import memory
+
+    memory._KEPT_PIECE, memory._GRANULE = -1, 1
+
+
+def check_factor(backend: Any, case: Case) -> None:
+    """Copies to the device and back, the factorization into memory that nobody has written, the residual."""
+    problem, math = case.spec.problem, case.spec.schedule.math
+    a = matrices(case.batch, problem.n, problem.dtype)
+    given = backend.from_dense(a, case.layout)
+    assert np.array_equal(backend.host(given.to_dense()), a), f"{case}: the copy differs"
+    if case.spec.in_place:
+        overwritten = backend.from_dense(a, case.layout)
+        result = factor(overwritten, case.spec, out=overwritten)
+    else:
+        result = factor(given, case.spec, out=backend.empty(problem.n, case.batch, case.layout, problem.dtype))
+    backend.check(given, result.L, result.info, math)
+    l = backend.host(result.L.to_dense())
+    lower = l if problem.uplo == "lower" else np.ascontiguousarray(l.swapaxes(1, 2))
+    assert ratios(a, lower).max() <= RATIO_BOUND[math], f"{case}: the factor is wrong"
+
+
+def check_fill(backend: Any, recipe: str, n: int, layout: Layout) -> None:
+    """A data set made on the device, the same bits as the host's, and factored: `failing` has an info for some."""
+    batch, start = 75, 1_000_003
+    made = backend.empty(n, batch, layout, "float32")
+    backend.fill(made, recipe, start=start, seed=5)
+    expected = datasets.generate(recipe, n=n, start=start, stop=start + batch, seed=5)
+    assert np.array_equal(backend.host(made.to_dense()), expected, equal_nan=True), f"{recipe}, n={n}, {layout}"
+    info = backend.host(factor(made).info)
+    assert info.any() == (recipe == "failing"), f"{recipe}, n={n}: info {info}"
+
+
+def run_ceilings() -> None:
+    """The kernels that measure what the device reaches at most, on sizes that leave a part of a block idle."""
+    from batchchol.cuda import memory, support
+    from batchchol.cuda.device import device
+
+    source, target = (memory.to_device(np.arange(10_007, dtype=np.uint8), "a copy") for _ in range(2))
+    support.copy(device(), int(source.gpudata), int(target.gpudata), 10_007)
+    assert np.array_equal(memory.to_host(target), memory.to_host(source))
+    for dtype in ("float32", "float64"):
+        room = memory.to_device(np.full(1000, 0.5, dtype), "multiply-adds")
+        support.multiply_add(device(), int(room.gpudata), 1000, 10, dtype)
+        assert np.isfinite(memory.to_host(room)).all()
+    support.empty(device())
+    device().synchronize()
+
+
+def find_sanitizer(chosen: str | None) -> str | None:
+    """The tool: as chosen, on the PATH, in the toolkit's usual places, or in the wheel's folder."""
+    if chosen:
+        return shutil.which(chosen)
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    wheel = importlib.util.find_spec("nvidia")
+    folders = wheel.submodule_search_locations or [] if wheel else []
+    homes += [Path("/usr/local/cuda"), *(home for folder in folders for home in sorted(Path(folder).glob("cu*")))]
+    places = ("compute-sanitizer", *(str(home / "bin" / "compute-sanitizer") for home in homes))
+    return next(filter(None, map(shutil.which, places)), None)
+
+
+def summary_of(text: str) -> str:
+    """What the tool says at its end, or the last line of all."""
+    lines = [line.removeprefix("=========").strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if re.match(r"(ERROR|RACECHECK) SUMMARY", line)]
+    return (said or lines or ["no message"])[-1]
+
+
+def report(name: str, status: int, seconds: float, log: Path) -> bool:
+    """One line; of what was found also the first lines. Whether all was well."""
+    text = log.read_text(errors="replace")
+    verdict = (
+        "clean" if status == 0 else "found errors" if status == _ERRORS_FOUND else f"failed with status {status}"
+    )
+    print(f"{name:10} {verdict:25} {seconds:7.1f} s   {summary_of(text)}", flush=True)
+    if status:
+        quoted = islice((line for line in text.splitlines() if line.strip("= ")), _QUOTED_LINES)
+        print("".join(f"    {line}\n" for line in quoted) + f"    all of it: {log}", flush=True)
+    return status == 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="by default all of them, one after another")
+    parser.add_argument("--log", type=Path, help="folder for all that the tools say")
+    parser.add_argument("--sanitizer", help="the compute-sanitizer to use")
+    parser.add_argument("--work", action="store_true", help="only run the kernels, under no tool")
+    options = parser.parse_args(arguments)
+    try:
+        if options.work:
+            work()
+            return CLEAN
+        get_backend("cuda")
+    except BackendUnavailable as error:
+        print(error)
+        return MISSING
+    if (sanitizer := find_sanitizer(options.sanitizer)) is None:
+        print("no compute-sanitizer: install the CUDA toolkit's, or pip install nvidia-cuda-sanitizer-api")
+        return MISSING
+    log = options.log or Path(tempfile.mkdtemp(prefix="batchchol-sanitizers-"))
+    log.mkdir(parents=True, exist_ok=True)
+    # First under no tool, which also compiles what the tools then need not wait for.
+    if not check("none", (), log):
+        return FOUND
+    wrap = (sanitizer, "--error-exitcode", str(_ERRORS_FOUND), *_OPTIONS)
+    clean = [check(tool, (*wrap, "--tool", tool, *TOOLS[tool]), log) for tool in options.tool or TOOLS]
+    return CLEAN if all(clean) else FOUND
+
+
+def check(name: str, wrap: Sequence[str], folder: Path) -> bool:
+    """Run the kernels under a tool, and report: whether all was well."""
+    log, start = folder / f"{name}.log", time.perf_counter()
+    with open(log, "w") as messages:
+        done = subprocess.run((*wrap, *WORKLOAD), stdout=messages, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
+    return report(name, done.returncode, time.perf_counter() - start, log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+/* Blocks of CUDA threads as fibers, with their barriers and their shared memory: see tests/cuda_emulation.h. */
+#pragma once
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+static uint3 threadIdx, blockIdx;
+static dim3 blockDim, gridDim;
+static const int warpSize = 32;
+
+namespace cuda_emulation {
+
+constexpr unsigned WARP = 32, MAX_THREADS = 1024;
+constexpr size_t STACK_BYTES = 1 << 20, STACK_GUARD = 1 << 20;
+/* What a block of the largest machines can have, and room around it where nothing may be written. */
+constexpr size_t SHARED_BYTES = 227 << 10, SHARED_GUARD = 4096;
+constexpr unsigned char POISON = 0xFF, GUARD = 0xA5;
+
+/* What the caller asks for; `tests/cuda_programs.py` has the same fields. */
+struct Geometry {
+    unsigned grid[3], block[3];
+    uint64_t first_block, last_block, shared_bytes;
+    int descending, flush_denormals;
+};
+
+enum class State { ready, at_block_barrier, at_warp_barrier, finished };
+
+struct Fiber {
+    ucontext_t context;
+    unsigned char *stack;            // mapped when the fiber is first used
+};
+
+struct Thread {
+    uint3 index;
+    State state;
+    Fiber *fiber;
+    int line;                        // of the barrier that it waits at
+    unsigned mask, participants;     // of the warp's exchange: wanted, and present
+    uint64_t offered, received[WARP];
+};
+
+struct Machine {
+    const Geometry *geometry;
+    void (*run)(const void *);       // calls the kernel with its arguments
+    const void *kernel;
+    ucontext_t scheduler;
+    unsigned threads;                // of a block
+    Thread *current;
+    char error[600];                 // empty while all is well
+};
+
+/* One launch at a time, by one thread of the process at a time. */
+static Machine machine;
+static Thread threads[MAX_THREADS];
+static Fiber fibers[MAX_THREADS], *idle[MAX_THREADS];
+static unsigned idle_fibers;
+alignas(1024) static unsigned char dynamic_shared[SHARED_GUARD + SHARED_BYTES + SHARED_GUARD];
+
+/* The first message counts: others may follow from it. */
+__attribute__((format(printf, 1, 2))) inline void fail(const char *format, ...)
+{
+    if (machine.error[0])
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(machine.error, sizeof machine.error, format, arguments);
+    va_end(arguments);
+}
+
+struct Text {
+    char characters[200];
+};
+
+inline Text place(const Thread &thread)
+{
+    Text text;
+    snprintf(text.characters, sizeof text.characters, "thread (%u, %u, %u) of block (%u, %u, %u)", thread.index.x,
+             thread.index.y, thread.index.z, blockIdx.x, blockIdx.y, blockIdx.z);
+    return text;
+}
+
+/* ---- Threads as fibers ---- */
+
+inline void flush_denormals(bool on)
+{
+#if defined(__SSE__)
+    _mm_setcsr(on ? _mm_getcsr() | 0x8040 : _mm_getcsr() & ~0x8040u);
+#elif defined(__aarch64__)
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    control = on ? control | 1u << 24 : control & ~(1ull << 24);
+    asm volatile("msr fpcr, %0" : : "r"(control));
+#endif
+}
+
+inline void fiber_main()
+{
+    Thread *const self = machine.current;
+    flush_denormals(machine.geometry->flush_denormals);
+    machine.run(machine.kernel);
+    self->state = State::finished;
+    setcontext(&machine.scheduler);
+}
+
+inline void start_fiber(Fiber &fiber)
+{
+    if (!fiber.stack) {
+        void *const memory = mmap(nullptr, STACK_GUARD + STACK_BYTES, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        fiber.stack = static_cast<unsigned char *>(memory);
+        mprotect(fiber.stack, STACK_GUARD, PROT_NONE);
+    }
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack + STACK_GUARD;
+    fiber.context.uc_stack.ss_size = STACK_BYTES;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+}
+
+inline void all_fibers_idle()
+{
+    for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers)
+        idle[idle_fibers] = &fibers[MAX_THREADS - 1 - idle_fibers];
+}
+
+inline void resume(Thread &thread)
+{
+    if (!thread.fiber) {
+        thread.fiber = idle[--idle_fibers];
+        start_fiber(*thread.fiber);
+    }
+    machine.current = &thread;
+    threadIdx = thread.index;
+    swapcontext(&machine.scheduler, &thread.fiber->context);
+    if (thread.state == State::finished) {
+        idle[idle_fibers++] = thread.fiber;
+        thread.fiber = nullptr;
+    }
+}
+
+/* ---- Barriers ---- */
+
+inline Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
+{
+    Thread &self = *machine.current;
+    self.state = state;
+    self.line = line;
+    self.offered = offered;
+    self.mask = mask;
+    swapcontext(&self.fiber->context, &machine.scheduler);
+    return self;
+}
+
+/* The number of threads of the block whose predicate holds. */
+inline int synchronize_block(bool predicate, int line)
+{
+    return (int)wait(State::at_block_barrier, line, predicate).received[0];
+}
+
+/* What every thread of the mask offered, by lane. */
+inline Thread &exchange(unsigned mask, uint64_t offered, int line)
+{
+    return wait(State::at_warp_barrier, line, offered, mask);
+}
+
+inline unsigned linear_index(const uint3 &index)
+{
+    return index.x + blockDim.x * (index.y + blockDim.y * index.z);
+}
+
+inline unsigned lane_index() { return linear_index(threadIdx) % WARP; }
+
+/* The threads of a warp's mask that still run, if all of them wait for each other; 0 if they do not. */
+inline unsigned gathered(const Thread *warp, unsigned lanes, unsigned mask)
+{
+    unsigned present = 0;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (!(mask >> lane & 1) || warp[lane].state == State::finished)
+            continue;
+        if (warp[lane].state != State::at_warp_barrier || warp[lane].mask != mask)
+            return 0;
+        present |= 1u << lane;
+    }
+    return present;
+}
+
+inline void hand_over(Thread *warp, unsigned present)
+{
+    uint64_t offered[WARP];
+    memset(offered, POISON, sizeof offered);
+    for (unsigned lane = 0; lane < WARP; ++lane)
+        if (present >> lane & 1)
+            offered[lane] = warp[lane].offered;
+    for (unsigned lane = 0; lane < WARP; ++lane)
+        if (present >> lane & 1) {
+            memcpy(warp[lane].received, offered, sizeof offered);
+            warp[lane].participants = present;
+            warp[lane].state = State::ready;
+        }
+}
+
+inline bool release_warps()
+{
+    bool released = false;
+    for (unsigned first = 0; first < machine.threads; first += WARP) {
+        Thread *const warp = threads + first;
+        const unsigned lanes = machine.threads - first < WARP ? machine.threads - first : WARP;
+        for (unsigned lane = 0; lane < lanes; ++lane) {
+            if (warp[lane].state != State::at_warp_barrier)
+                continue;
+            if (const unsigned present = gathered(warp, lanes, warp[lane].mask); present >> lane & 1) {
+                hand_over(warp, present);
+                released = true;
+            }
+        }
+    }
+    return released;
+}
+
+inline bool release_block()
+{
+    uint64_t count = 0;
+    for (unsigned t = 0; t < machine.threads; ++t) {
+        if (threads[t].state != State::at_block_barrier || threads[t].line != threads[0].line)
+            return false;
+        count += threads[t].offered;
+    }
+    for (unsigned t = 0; t < machine.threads; ++t) {
+        threads[t].received[0] = count;
+        threads[t].state = State::ready;
+    }
+    return true;
+}
+
+inline Text doing(const Thread *thread)
+{
+    Text text;
+    const char *const where = thread->state == State::finished           ? "has ended"
+                              : thread->state == State::at_block_barrier ? "waits at the block's barrier"
+                                                                         : "waits at the warp's exchange";
+    const int end = snprintf(text.characters, sizeof text.characters, "%.100s %s", place(*thread).characters, where);
+    if (thread->state != State::finished)
+        snprintf(text.characters + end, sizeof text.characters - end, " in line %d", thread->line);
+    return text;
+}
+
+/* Names one thread that waits and one that does something else. */
+inline void fail_divergent()
+{
+    const Thread *waiting = threads;
+    while (waiting->state == State::finished)
+        ++waiting;
+    for (const Thread *other = threads; other < threads + machine.threads; ++other)
+        if (other->state != waiting->state || other->line != waiting->line)
+            return fail("not all threads reach a barrier: %s, but %s", doing(waiting).characters, doing(other).characters);
+    fail("not all threads reach a barrier: %s, with another mask than others", doing(waiting).characters);
+}
+
+/* ---- Blocks and grids ---- */
+
+/* Static shared variables lie in a section of their own, whose ends the linker knows; null if there are none. */
+#define __shared__ static __attribute__((section("cuda_shared")))
+extern "C" unsigned char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
+extern "C" unsigned char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
+
+/* Outside the bytes that the launch asked for, a block writes nothing: near them that is checked after every block. */
+inline void poison_shared()
+{
+    if (__start_cuda_shared)
+        memset(__start_cuda_shared, POISON, __stop_cuda_shared - __start_cuda_shared);
+    memset(dynamic_shared + SHARED_GUARD, POISON, machine.geometry->shared_bytes);
+}
+
+inline void check_guard(const char *side, const unsigned char *guard, size_t bytes)
+{
+    if (guard[0] != GUARD || memcmp(guard, guard + 1, bytes - 1) != 0)
+        fail("block (%u, %u, %u) wrote %s its %llu bytes of dynamic shared memory", blockIdx.x, blockIdx.y, blockIdx.z,
+             side, (unsigned long long)machine.geometry->shared_bytes);
+}
+
+inline void check_shared(size_t after = SHARED_GUARD)
+{
+    check_guard("before", dynamic_shared, SHARED_GUARD);
+    check_guard("after", dynamic_shared + SHARED_GUARD + machine.geometry->shared_bytes, after);
+}
+
+inline void start_threads()
+{
+    machine.threads = 0;
+    for (unsigned z = 0; z < blockDim.z; ++z)
+        for (unsigned y = 0; y < blockDim.y; ++y)
+            for (unsigned x = 0; x < blockDim.x; ++x) {
+                Thread &thread = threads[machine.threads++];
+                thread.index = {x, y, z};
+                thread.state = State::ready;
+                thread.fiber = nullptr;
+            }
+}
+
+inline bool run_ready_threads()
+{
+    bool unfinished = false;
+    for (unsigned turn = 0; turn < machine.threads; ++turn) {
+        Thread &thread = threads[machine.geometry->descending ? machine.threads - 1 - turn : turn];
+        if (thread.state == State::ready)
+            resume(thread);
+        unfinished |= thread.state != State::finished;
+    }
+    return unfinished;
+}
+
+inline void run_block(uint64_t block)
+{
+    blockIdx = {unsigned(block % gridDim.x), unsigned(block / gridDim.x % gridDim.y),
+                unsigned(block / gridDim.x / gridDim.y)};
+    poison_shared();
+    start_threads();
+    while (run_ready_threads() && !machine.error[0])
+        if (!release_warps() && !release_block())
+            fail_divergent();
+    check_shared();
+}
+
+} // namespace cuda_emulation

@@ -1,0 +1,124 @@
+"""The script that runs the GPU's kernels under compute-sanitizer: what it runs, and what it says of the tools."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batchchol import get_backend
+from batchchol.errors import BackendUnavailable
+from kernelgen import KernelSpec, generate
+
+from . import cuda_sanitizers
+from .cuda_sanitizers import CLEAN, FOUND, MISSING, RECIPES, TOOLS, Case, cases, check_factor, check_fill, main
+
+# Runs the command that follows its options, and finds three hazards under racecheck if it is asked to.
+FAKE = """#!{python}
+import subprocess, sys
+tool = sys.argv[sys.argv.index("--tool") + 1]
+command = sys.argv[sys.argv.index({python!r}) :]
+status = subprocess.run(command).returncode
+found = tool == "racecheck" and {hazards}
+print("========= Error: Potential WAW hazard" if found else "========= nothing")
+print("========= RACECHECK SUMMARY: 3 hazards" if found else "========= ERROR SUMMARY: 0 errors")
+sys.exit(9 if found else status)
+"""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were one, and a workload that does nothing."""
+    monkeypatch.setattr(cuda_sanitizers, "get_backend", lambda name: None)
+    monkeypatch.setattr(cuda_sanitizers, "WORKLOAD", (sys.executable, "-c", "print('done')"))
+
+
+def fake_sanitizer(folder: Path, *, hazards: bool) -> str:
+    path = folder / "compute-sanitizer"
+    path.write_text(FAKE.format(python=sys.executable, hazards=hazards))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_clean_tools_each_have_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sanitizer = fake_sanitizer(tmp_path, hazards=False)
+    assert main(["--sanitizer", sanitizer, "--log", str(tmp_path / "log")]) == CLEAN
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"none +clean +[0-9.]+ s   done", first)
+    assert [line.split()[0] for line in lines] == list(TOOLS)
+    assert all(re.fullmatch(r"\w+ +clean +[0-9.]+ s   ERROR SUMMARY: 0 errors", line) for line in lines)
+    assert "done" in (tmp_path / "log" / "initcheck.log").read_text()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_a_tool_found_is_quoted_and_the_others_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sanitizer = fake_sanitizer(tmp_path, hazards=True)
+    assert main(["--sanitizer", sanitizer, "--log", str(tmp_path)]) == FOUND
+    said = capsys.readouterr().out
+    assert re.search(r"^racecheck +found errors +[0-9.]+ s   RACECHECK SUMMARY: 3 hazards$", said, re.MULTILINE)
+    assert "    ========= Error: Potential WAW hazard\n" in said
+    assert f"all of it: {tmp_path / 'racecheck.log'}" in said
+    assert re.search(r"^initcheck +clean", said, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_failing_workload_is_no_work_for_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_sanitizers, "WORKLOAD", (sys.executable, "-c", "raise SystemExit('wrong')"))
+    assert main(["--sanitizer", fake_sanitizer(tmp_path, hazards=False), "--log", str(tmp_path)]) == FOUND
+    said = capsys.readouterr().out
+    assert re.search(r"^none +failed with status 1 +[0-9.]+ s   wrong$", said, re.MULTILINE)
+    assert "memcheck" not in said
+
+
+def test_what_is_missing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise BackendUnavailable("there is no GPU")
+
+    monkeypatch.setattr(cuda_sanitizers, "get_backend", missing)
+    assert main(["--log", str(tmp_path)]) == MISSING
+    assert capsys.readouterr().out == "there is no GPU\n"
+    monkeypatch.setattr(cuda_sanitizers, "get_backend", lambda name: None)
+    assert main(["--sanitizer", str(tmp_path / "nowhere")]) == MISSING
+    assert "pip install nvidia-cuda-sanitizer-api" in capsys.readouterr().out
+
+
+def test_cases_cover_every_choice() -> None:
+    wanted = list(cases())
+    specs = [case.spec for case in wanted]
+    assert len({generate(spec).entry for spec in specs}) == len(wanted)
+    assert {spec.layout for spec in specs} == {"canonical", "interleaved", "chunked"}
+    assert {spec.order for spec in specs} == {"row", "col"}
+    assert {spec.in_place for spec in specs} == {False, True}
+    assert {spec.problem.dtype for spec in specs} == {"float32", "float64"}
+    assert {spec.problem.uplo for spec in specs} == {"lower", "upper"}
+    for field, values in {"looking": 3, "unroll": 2, "math": 2, "threads": 4, "cache": 2}.items():
+        assert len({getattr(spec.schedule, field) for spec in specs}) == values, field
+    ragged = [case for case in wanted if case.layout.chunk and case.batch % case.layout.chunk]
+    assert len(ragged) > len(wanted) // 3
+
+
+def on_the_cpu(case: Case) -> Case:
+    spec = case.spec
+    schedule = replace(spec.schedule, threads=None, cache=None)
+    same = KernelSpec(spec.problem, spec.layout, spec.order, schedule, "generic", spec.in_place)
+    chunk = case.layout.chunk and 4 * case.layout.chunk
+    return Case(same, replace(case.layout, chunk=min(chunk, 512) if chunk else None), case.batch)
+
+
+@pytest.mark.parametrize("case", list(cases())[3:8], ids=lambda case: case.spec.name)
+def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
+    check_factor(get_backend("cpu"), on_the_cpu(case))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_checks_of_data_sets_pass_what_the_cpu_makes(recipe: str) -> None:
+    check_fill(get_backend("cpu"), recipe, 13, get_backend("cpu").default_layout())
