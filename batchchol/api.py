@@ -2,55 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.base import check_runnable
-from batchchol.batch import Batch, check_dtype, info_array
+from batchchol.batch import Batch, check_dtype
 from batchchol.defaults import default_spec
 from batchchol.memory import aligned_empty
-from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
+from batchchol.prepared import prepare
+from kernelgen import MAX_N, KernelSpec, Layout
 
 
 class Cholesky(NamedTuple):
-    """Dense factors, (..., n, n), and the info of each matrix, (...), int32."""
+    """Dense factors, (..., n, n), and the info of each matrix, (...), int32: where the matrices were."""
 
-    L: NDArray[np.floating]
-    info: NDArray[np.int32]
+    L: Any
+    info: Any
 
 
 class Factor(NamedTuple):
-    """A factored batch and the info of each matrix, (batch,), int32."""
+    """A factored batch and the info of each matrix, (batch,), int32: where the batch lives."""
 
     L: Batch
-    info: NDArray[np.int32]
+    info: Any
 
 
-def cholesky(
-    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
-) -> NDArray[np.floating]:
+def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None) -> Any:
     """Cholesky factors of symmetric positive definite matrices.
 
     Parameters
     ----------
     a : array_like, shape (..., n, n), float32 or float64, n at most 128
         The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed.
+        An array on a GPU (torch's, CuPy's or PyCUDA's, C-contiguous) is factored there, on the default stream.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
     backend : str, optional
-        "cpu"; by default BATCHCHOL_BACKEND, else the first that works.
+        "cpu" or "cuda"; by default BATCHCHOL_BACKEND, else "cpu". An array of the host that "cuda" is to factor is
+        copied to the GPU and back, in slices if it does not fit there.
     spec : KernelSpec, optional
         The kernel to use; by default the one measured to be fastest.
 
     Returns
     -------
     ndarray, shape (..., n, n)
-        The factors, strictly triangular.
+        The factors, strictly triangular. Of an array on a GPU a pycuda.gpuarray.GPUArray, which torch.as_tensor and
+        cupy.asarray take without a copy.
 
     Raises
     ------
@@ -60,8 +61,9 @@ def cholesky(
         If the dtype or the shape is not as above, or the spec is of another problem.
     """
     factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec)
-    if info.any():
-        raise np.linalg.LinAlgError(describe_failures(info))
+    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if known.any():
+        raise np.linalg.LinAlgError(describe_failures(known))
     return factors
 
 
@@ -77,30 +79,25 @@ def cholesky_ex(
     Returns
     -------
     Cholesky
-        L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...).
+        L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of an array on a GPU.
     """
-    matrices = _checked(a)
-    n = matrices.shape[-1]
-    if matrices.size == 0:
-        return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
-    device = get_backend(backend)
-    if not isinstance(spec, KernelSpec | None):
-        raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
-    spec = spec or default_spec(
-        n,
-        target=device.target,
-        dtype=str(matrices.dtype),
-        layout="canonical",
-        order="row",
-        uplo="upper" if upper else "lower",
-    )
-    if upper != (spec.problem.uplo == "upper"):
-        raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the one that upper={upper} asks for")
-    if spec.in_place:
-        raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
-    factors, info = factor(_as_batch(matrices, spec), spec, backend=backend)
-    whole = factors.data if factors.layout == Layout.canonical() else factors.to_dense()
-    return Cholesky(whole.reshape(matrices.shape), info.reshape(matrices.shape[:-2]))
+    if hasattr(a, "__cuda_array_interface__"):
+        if backend not in (None, "cuda"):
+            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        from batchchol.cuda.dense import as_matrices
+
+        device = get_backend("cuda")
+        matrices = as_matrices(a)
+        _check_square(matrices.shape)
+    else:
+        matrices = _checked(a)
+        if matrices.size == 0:
+            return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
+        device = get_backend(backend)
+    *outer, n, _ = matrices.shape
+    chosen = _spec_of_arrays(device, n, matrices.dtype.name, upper, spec)
+    l, info = _factor_arrays(device, matrices.reshape(math.prod(outer), n, n), chosen)
+    return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
 
 
 def factor(
@@ -110,8 +107,9 @@ def factor(
     out: Batch | None = None,
     backend: str | None = None,
     threads: int | None = None,
+    stream: Any = None,
 ) -> Factor:
-    """Factor a batch in its own layout, without packing.
+    """Factor a batch in its own layout, without packing, where it lives.
 
     Parameters
     ----------
@@ -124,14 +122,18 @@ def factor(
         default a new one. In packed layouts the other triangle of `out` is left as it was; it reads as zero
         through the returned batch's `to_dense`.
     backend : str, optional
-        As for `cholesky`.
+        The batch's own.
     threads : int, optional
         How many cores to use at most; by default BATCHCHOL_THREADS, else all of them.
+    stream : optional
+        A stream of PyCUDA, torch or CuPy, or the address of one, for a batch on a GPU, where the call returns before
+        the work is done; by default the default stream. Work on another stream begins when what the default stream
+        has been given by then is done.
 
     Returns
     -------
     Factor
-        L : Batch, the factors; info : ndarray of int32, shape (batch,), as for `cholesky_ex`.
+        L : Batch, the factors; info : ndarray (on a GPU: GPUArray) of int32, shape (batch,), as for `cholesky_ex`.
 
     Raises
     ------
@@ -140,27 +142,18 @@ def factor(
     OutOfMemory
         If the factors would not fit.
     """
-    device = get_backend(backend)
     if not isinstance(batch, Batch) or not isinstance(out, Batch | None):
         raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
+    if backend not in (None, batch.backend):
+        raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     if threads is not None and (not isinstance(threads, Integral) or threads < 1):
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
-    in_place = out is not None and np.may_share_memory(out.data, batch.data)
-    if spec is None:
-        spec = default_spec(
-            batch.n,
-            target=_fitting_target(device, batch),
-            dtype=batch.dtype_name,
-            layout=batch.layout.kind,
-            order=batch.layout.order,
-            in_place=in_place,
-        )
-    check_runnable(device, spec, batch)
-    result = _result(batch, out, spec, in_place)
-    info = info_array(batch, spec.lanes)
-    if batch.batch:
-        device.kernel(spec)(batch, result, info, int(threads or device.threads))
-    return Factor(replace(result, triangle=spec.problem.uplo), info[: batch.batch])
+    prepared = prepare(batch, spec, out)
+    device, kernel, result = prepared.device, prepared.kernel, prepared.result
+    info = device.info(batch, prepared.spec, poisoned=False)
+    if kernel is not None:
+        kernel(batch, result, info, int(threads or device.threads), stream)
+    return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
 def describe_failures(info: NDArray[np.int32]) -> str:
@@ -178,13 +171,7 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
     """The array, C-contiguous and in native byte order, once its dtype and shape are known to be right."""
     given = np.asarray(a)
     dtype = check_dtype("a", given.dtype)
-    if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
-        raise ValueError(f"a: got shape {given.shape}, expected square matrices (..., n, n)")
-    if given.shape[-1] > MAX_N:
-        raise ValueError(
-            f"a: got matrices of order {given.shape[-1]}, expected at most {MAX_N}: larger ones are "
-            "numpy.linalg.cholesky's job"
-        )
+    _check_square(given.shape)
     if given.flags.c_contiguous and given.dtype == dtype:
         return given
     copy = aligned_empty(given.shape, dtype, "a contiguous copy of a")
@@ -192,44 +179,61 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
     return copy
 
 
-def _as_batch(matrices: NDArray[np.floating], spec: KernelSpec) -> Batch:
-    """The matrices in the layout that a spec works on; the smallest chunk, which is the fastest."""
-    n = matrices.shape[-1]
-    dense = matrices.reshape(-1, n, n)
-    if spec.problem.n != n or spec.problem.dtype != str(dense.dtype):
+def _check_square(shape: tuple[int, ...]) -> None:
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"a: got shape {shape}, expected square matrices (..., n, n)")
+    if shape[-1] > MAX_N:
         raise ValueError(
-            f"spec: got a kernel for {spec.problem.dtype} matrices of order {spec.problem.n}, expected "
-            f"{dense.dtype} and {n}"
+            f"a: got matrices of order {shape[-1]}, expected at most {MAX_N}: larger ones are "
+            "numpy.linalg.cholesky's job"
         )
+
+
+def _spec_of_arrays(device: Backend, n: int, dtype: str, upper: bool, given: KernelSpec | None) -> KernelSpec:
+    """The kernel for arrays (batch, n, n): the one that is given, if it fits, else the backend's best."""
+    if not isinstance(given, KernelSpec | None):
+        raise TypeError(f"spec: got {type(given).__name__}, expected a KernelSpec: start from default_spec")
+    if given is None:
+        layout, uplo = device.array_layout(dtype), "upper" if upper else "lower"
+        # What is packed is a copy: it may be overwritten.
+        in_place = layout.kind != "canonical"
+        return default_spec(
+            n,
+            target=device.target,
+            dtype=dtype,
+            layout=layout.kind,
+            chunk=layout.chunk,
+            order=layout.order,
+            uplo=uplo,
+            in_place=in_place,
+        )
+    if upper != (given.problem.uplo == "upper"):
+        raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")
+    if given.in_place:
+        raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
+    if (given.problem.n, given.problem.dtype) != (n, dtype):
+        raise ValueError(
+            f"spec: got a kernel for {given.problem.dtype} matrices of order {given.problem.n}, expected {dtype} "
+            f"and {n}"
+        )
+    if reason := device.unsupported(given):
+        raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
+    return given
+
+
+def _factor_arrays(device: Backend, dense: Any, spec: KernelSpec) -> tuple[Any, Any]:
+    """Factors (batch, n, n) and info of matrices (batch, n, n), each where the matrices are."""
+    if device.name == "cuda":
+        from batchchol.cuda.dense import factor_device, factor_host
+
+        return (factor_host if isinstance(dense, np.ndarray) else factor_device)(device, dense, spec)
+    factors, info = factor(_as_batch(dense, spec), spec)
+    return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
+
+
+def _as_batch(dense: NDArray[np.floating], spec: KernelSpec) -> Batch:
+    """The matrices in the layout that a spec works on; the smallest chunk, which is the fastest."""
     layout = Layout(spec.layout, spec.lanes if spec.layout == "chunked" else None, spec.order)
     if layout == Layout.canonical():
-        return Batch(dense, n, len(dense), layout)
+        return Batch(dense, dense.shape[-1], len(dense), layout)
     return Batch.from_dense(dense, layout)
-
-
-def _fitting_target(device: Backend, batch: Batch) -> str:
-    """The backend's widest SIMD whose groups fill the batch's chunks."""
-    chunk = batch.layout.chunk
-    for target in device.targets:
-        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
-            return target
-    lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
-    raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
-
-
-def _result(batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
-    if out is None:
-        out = batch if spec.in_place else Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-        in_place = spec.in_place
-    if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
-        raise ValueError(
-            f"out: got {out.batch} {out.dtype} matrices of order {out.n} in {out.layout}, expected those of the "
-            f"batch: {batch.batch}, {batch.dtype}, {batch.n}, {batch.layout}"
-        )
-    if not out.data.flags.writeable:
-        raise ValueError("out: its array is read-only: use one that can be written, such as Batch.empty's")
-    if in_place and out.data.ctypes.data != batch.data.ctypes.data:
-        raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
-    if spec.in_place != in_place:
-        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
-    return out

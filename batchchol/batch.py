@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -11,7 +12,7 @@ from batchchol.layouts import array_shape, dense_view, padded
 from batchchol.memory import aligned_empty
 from batchchol.native import supported_targets
 from batchchol.packing import Slots, pack, unpack
-from kernelgen import MAX_N, TARGETS, Layout
+from kernelgen import MAX_N, SIMD_TARGETS, Layout
 
 DTYPES = ("float32", "float64")
 # NumPy makes a dtype's name anew each time it is asked: a third of a small call's cost (measured).
@@ -34,7 +35,11 @@ class Batch:
         Where their elements lie.
     triangle : {None, "lower", "upper"}
         The triangle that has a meaning; None if both have. The other one reads as zeros in `to_dense` and `get`.
+    backend : str
+        The name of the backend whose memory holds it.
     """
+
+    backend: ClassVar[str] = "cpu"
 
     data: NDArray[np.floating]
     n: int
@@ -100,6 +105,35 @@ class Batch:
         """Bytes of the array, padding included."""
         return self.data.nbytes
 
+    @property
+    def address(self) -> int:
+        """Where the array begins in the backend's memory."""
+        return self.data.ctypes.data
+
+    @property
+    def writeable(self) -> bool:
+        """Whether factors may be written to it."""
+        return self.data.flags.writeable
+
+    def shares_memory(self, other: Batch) -> bool:
+        """Whether a write to one may change the other."""
+        return other.backend == self.backend and np.may_share_memory(self.data, other.data)
+
+    def marked(self, triangle: str | None) -> Self:
+        """The same batch, of which that triangle has a meaning."""
+        if triangle == self.triangle:
+            return self
+        # Not `replace`, which checks everything again: a tenth of a small call's cost.
+        marked = object.__new__(type(self))
+        marked.__dict__.update(self.__dict__, triangle=triangle)
+        return marked
+
+    def copy(self) -> Self:
+        """A batch of its own with the same matrices."""
+        data = aligned_empty(self.data.shape, self.dtype, "a copy of a batch")
+        data[...] = self.data
+        return replace(self, data=data)
+
     def put(self, start: int, dense: NDArray[np.floating]) -> None:
         """Write matrices start, start + 1, ... from an array of shape (count, n, n) and the batch's dtype."""
         slots = self._slots(start, start + len(dense))
@@ -151,7 +185,7 @@ def default_layout(dtype: DTypeLike = "float32") -> Layout:
     A group is then one contiguous block; larger chunks and the interleaved layout spread it (measured: 1.2 to 2.7
     times slower).
     """
-    return Layout.chunked(TARGETS[supported_targets()[0]].lanes(np.dtype(dtype).name))
+    return Layout.chunked(SIMD_TARGETS[supported_targets()[0]].lanes(np.dtype(dtype).name))
 
 
 def info_array(batch: Batch, lanes: int) -> NDArray[np.int32]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -17,14 +15,15 @@ import numpy as np
 
 from batchchol import contenders, datasets, tuning
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.cpu import last_level_cache_bytes
 from batchchol.comparison_rows import Row, read_csv, write_csv
 from batchchol.contenders import MATH, Contender, Outcome, Workload, verify
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError, CompileError
 from batchchol.machine import stable_name
+from batchchol.memory import last_level_cache_bytes
 from batchchol.parallel import over_ranges
 from batchchol.peers import Peer, find
+from batchchol.provenance import commit
 from batchchol.roofline import measured_ceilings, roofline_seconds
 from batchchol.timing import Sample
 from kernelgen import MAX_N, KernelSpec
@@ -113,6 +112,8 @@ def compare(
         If a peer is unknown, the backend cannot be used, memory does not suffice, or `out` cannot be read or written.
     """
     device = get_backend(backend)
+    if device.name != "cpu":
+        raise BatchcholError(f"backend {device.name!r} has no peers yet: the library is compared on the CPU")
     orders, counts = tuple(ns), tuple(sorted({1, device.threads}) if threads is None else threads)
     _require("n", orders, MAX_N)
     _require("threads", counts, device.threads)
@@ -161,7 +162,7 @@ def best_spec(run: Run, workload: Workload, threads: int, label: str) -> KernelS
     shortlist = [spec for spec in family if spec.schedule.unroll == "tiles" and spec.schedule.prefetch]
     specs = list(dict.fromkeys([default_spec(n, target=target, dtype=dtype), *shortlist]))
     run.report(f"{label}: compiling and timing {len(specs)} specs")
-    tuning.compile_all(run.backend, specs, run.backend.threads)
+    run.backend.build(specs)
     specs = [spec for spec in specs if _builds(run.backend, spec)]
     enough = -(-2 * last_level_cache_bytes() // workload.dense[0].nbytes)
     part = Workload(workload.dense[:enough], workload.cold)
@@ -272,18 +273,6 @@ def floor_seconds(threads: int) -> float:
         return time.perf_counter() - start
 
     return float(np.median([seconds() for _ in range(_FLOOR_CALLS)]))
-
-
-@cache
-def commit() -> str:
-    """The commit that this package was imported from, "-dirty" if it was changed since; "" outside a checkout."""
-    folder = Path(__file__).resolve().parents[1]
-    if not (folder / ".git").exists():
-        return ""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    return ""
 
 
 def _require(what: str, values: Iterable[int], most: float) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,10 @@ import batchchol
 from batchchol import residual
 from batchchol.api import cholesky
 from batchchol.backends import Backend
-from batchchol.backends.cpu import last_level_cache_bytes
-from batchchol.batch import Batch, info_array
+from batchchol.batch import Batch
 from batchchol.defaults import default_spec
 from batchchol.errors import ResidualError
-from batchchol.memory import aligned_empty
+from batchchol.memory import aligned_empty, last_level_cache_bytes
 from kernelgen import KernelSpec, Layout
 
 THREADS_VARIABLE = "BATCHCHOL_THREADS"
@@ -145,10 +145,11 @@ def _kernel(
     backend: Backend, spec: KernelSpec, inputs: Sequence[Batch], outputs: Sequence[Batch], threads: int
 ) -> Contender:
     kernel = backend.kernel(spec)
-    info = info_array(inputs[0], spec.lanes)
+    info = backend.info(inputs[0], spec)
 
     def run(index: int) -> Outcome:
-        seconds = backend.sample(kernel, inputs[index], outputs[index], info, threads)
+        call = partial(kernel, inputs[index], outputs[index], info, threads)
+        (seconds,) = backend.seconds([call], samples=1, protocol="single", warm_up=0)
         return Outcome(seconds, outputs[index], info)
 
     return Contender("batchchol factor", _version(backend), spec.name, inputs[0].layout, len(inputs), run)

@@ -53,6 +53,37 @@ class OutOfMemory(BatchcholError, MemoryError):
         self.free = free
 
 
+class DeviceError(BatchcholError):
+    """A GPU, or its driver, refused a call; `status` is the driver's number for why, 0 if it gave none."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class DeviceLost(DeviceError):
+    """Something failed on the GPU such that nothing works there until the process ends."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(
+            status,
+            f"{message}. The GPU's context, and all data in it, is lost to this process: start a new one "
+            "(compute-sanitizer finds the kernel and the line of a bad address)",
+        )
+
+
+class WrongArchitecture(DeviceError):
+    """Compiled code is not for this GPU, or newer than its driver."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(
+            status,
+            f"{message}. It was compiled for another architecture, or by a newer toolkit than the driver supports: "
+            "compile it here (nvcc on the PATH, or BATCHCHOL_NVCC), or with --arch of this GPU on another machine; "
+            "`python -m batchchol info` names both",
+        )
+
+
 class DataFileError(BatchcholError):
     """A data file is unreadable, truncated or malformed; names the file and the place in it."""
 

@@ -15,12 +15,11 @@ from batchchol import datasets, residual
 from batchchol.api import factor
 from batchchol.asv_results import ResultRow, load_results
 from batchchol.backends import Backend
-from batchchol.batch import Batch, default_layout
 from batchchol.cache import replace_file
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.plots import Point, draw
-from batchchol.roofline import Ceilings, flops, measured_ceilings, roofline_fraction, roofline_seconds
+from batchchol.roofline import Ceilings, flops, roofline_fraction, roofline_seconds
 
 SHOWN_N, SHOWN_BATCH = 32, 16384
 CHECKED_RECIPES = ("diagonally_dominant", "wishart")
@@ -57,24 +56,28 @@ def demonstrate(backend: Backend, say: Say) -> None:
     ResidualError
         If a factor is wrong.
     """
-    spec = default_spec(SHOWN_N, target=backend.target)
-    batch = Batch.empty(SHOWN_N, SHOWN_BATCH)
+    batch = backend.empty(SHOWN_N, SHOWN_BATCH)
+    spec = default_spec(SHOWN_N, target=backend.target, chunk=batch.layout.chunk)
     for recipe in CHECKED_RECIPES:
-        datasets.fill(batch, recipe)
+        backend.fill(batch, recipe)
         say(f"data      {SHOWN_BATCH:,} {recipe} matrices of order {SHOWN_N}, {batch.layout}, float32")
         stats = backend.kernel(spec).stats
-        say(f"kernel    {spec.name}: compiled in {stats.compile_seconds:.2f} s, {stats.code_bytes:,} bytes of code")
-        factors, info = factor(batch, spec, backend=backend.name)
-        ratio = residual.check(batch, factors, info, spec.schedule.math)
+        registers = "" if stats.registers is None else f", {stats.registers} registers, {stats.spill_bytes} spilled"
+        say(
+            f"kernel    {spec.name}: compiled in {stats.compile_seconds:.2f} s, {stats.code_bytes:,} bytes of "
+            f"code{registers}"
+        )
+        factors, info = factor(batch, spec)
+        ratio = backend.check(batch, factors, info, spec.schedule.math)
         say(f"check     residual ratio {ratio:.3f}, at most {residual.RATIO_BOUND[spec.schedule.math]} is right")
     _demonstrate_failures(backend, say)
 
 
 def _demonstrate_failures(backend: Backend, say: Say) -> None:
-    failing = Batch.empty(SHOWN_N, 1000)
-    datasets.fill(failing, "failing")
+    failing = backend.empty(SHOWN_N, 1000)
+    backend.fill(failing, "failing")
     expected = datasets.expected_info("failing", n=SHOWN_N, stop=1000)
-    info = factor(failing, backend=backend.name).info
+    info = backend.host(factor(failing).info)
     if (info != expected).any():
         raise ResidualError("the info of failing matrices is not what it should be")
     say(f"check     info is right for all 1,000 members of a batch of which {int((info > 0).sum())} are not SPD")
@@ -111,42 +114,59 @@ def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: P
 
 def summary(results: Path, machine: str, commit: str, backend: Backend, out: Path) -> str:
     """The table of a commit's results; the table and the plot are saved to the folder `out` as well."""
-    ceilings = measured_ceilings(threads=1)
+    ceilings = backend.ceilings(threads=1)
     rows = [row for row in load_results(results, machine) if row.commit == commit]
-    best = best_rows(rows, backend.target, ceilings)
+    best = best_rows(rows, backend, ceilings)
     if not best:
         raise BatchcholError(f"no kernel of commit {commit[:8]} was measured: see the log beside {out}")
-    device = backend.device()
     subtitle = (
-        f"{device['cpu']}, {backend.target}, float32, one thread, batch {TABLE_BATCH:,}, cold data, medians; "
-        f"copy {ceilings.copy_bytes_per_second / 1e9:.1f} GB/s, "
-        f"peak {ceilings.peak_flops_per_second / 1e9:.0f} GFLOP/s"
+        f"{_place(backend)}, float32, batch {TABLE_BATCH:,}, cold data, medians; "
+        f"copy {ceilings.copy_bytes_per_second / 1e9:,.1f} GB/s, "
+        f"peak {ceilings.peak_flops_per_second / 1e9:,.0f} GFLOP/s"
     )
     text = f"{table(best)}\n\n{subtitle}, commit {commit[:8]}, {date.today().isoformat()}\n"
     replace_file(out / "table.md", text.encode())
     pictures = draw(
-        _points(best, ceilings), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle
+        _points(best, backend, ceilings), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle
     )
     return "\n".join(["", text, *(f"saved     {path}" for path in (out / "table.md", *pictures))])
 
 
-def _points(rows: Sequence[BestRow], ceilings: Ceilings) -> list[Point]:
+def _place(backend: Backend) -> str:
+    """Where and how the kernels ran."""
+    device = backend.device()
+    if backend.name == "cuda":
+        return f"{device['gpu']}, {device['toolkit']}, {backend.protocols[0]} launches"
+    return f"{device['cpu']}, {backend.target}, one thread"
+
+
+def _points(rows: Sequence[BestRow], backend: Backend, ceilings: Ceilings) -> list[Point]:
     points = []
     for row in rows:
-        ceiling = flops(row.n) / roofline_seconds(row.n, 1, default_layout(), ceilings) / 1e9
+        ceiling = flops(row.n) / roofline_seconds(row.n, 1, backend.default_layout(), ceilings) / 1e9
         points.append(Point("batchchol factor", row.n, row.gflops, ceiling))
         points.append(Point("numpy.linalg.cholesky", row.n, row.gflops / row.times_numpy, ceiling))
     return points
 
 
-def best_rows(rows: Iterable[ResultRow], target: str, ceilings: Ceilings) -> list[BestRow]:
-    """The fastest schedule of every order among one commit's results, and how it compares."""
-    measured = [row for row in rows if row.status == "measured" and row.params.get("batch") == TABLE_BATCH]
+def best_rows(rows: Iterable[ResultRow], backend: Backend, ceilings: Ceilings) -> list[BestRow]:
+    """The fastest schedule of every order among one commit's results on a backend, and how it compares.
+
+    NumPy's are measured on the host, whatever the backend.
+    """
+    measured = [
+        row
+        for row in rows
+        if row.status == "measured"
+        and row.params.get("batch") == TABLE_BATCH
+        and row.params.get("backend", backend.name) == backend.name
+        and row.params.get("protocol") in (None, backend.protocols[0])
+    ]
     numpy = _seconds_per_matrix(measured, "Numpy")
     whole = _seconds_per_matrix(measured, "WholeCall")
     kernels = [row for row in measured if _question(row) in KERNEL_QUESTIONS and row.params.get("threads") == 1]
     orders = sorted({row.params["n"] for row in kernels} & numpy.keys())
-    return [_best_row(n, kernels, target, ceilings, numpy[n], whole.get(n)) for n in orders]
+    return [_best_row(n, kernels, backend, ceilings, numpy[n], whole.get(n)) for n in orders]
 
 
 def table(rows: Sequence[BestRow]) -> str:
@@ -165,10 +185,10 @@ def table(rows: Sequence[BestRow]) -> str:
 
 
 def _best_row(
-    n: int, kernels: Sequence[ResultRow], target: str, ceilings: Ceilings, numpy: float, whole: float | None
+    n: int, kernels: Sequence[ResultRow], backend: Backend, ceilings: Ceilings, numpy: float, whole: float | None
 ) -> BestRow:
     best = min((row for row in kernels if row.params["n"] == n), key=lambda row: row.median)
-    schedule = _schedule(best, target)
+    schedule = _schedule(best, backend)
     seconds = best.median
     return BestRow(
         n=n,
@@ -177,16 +197,18 @@ def _best_row(
         unroll=schedule["unroll"],
         seconds_per_matrix=seconds,
         gflops=flops(n) / seconds / 1e9,
-        roofline_fraction=roofline_fraction(seconds, n, 1, default_layout(), ceilings),
+        roofline_fraction=roofline_fraction(seconds, n, 1, backend.default_layout(), ceilings),
         times_numpy=numpy / seconds,
         call_times_numpy=numpy / whole if whole else None,
     )
 
 
-def _schedule(row: ResultRow, target: str) -> Mapping[str, Any]:
+def _schedule(row: ResultRow, backend: Backend) -> Mapping[str, Any]:
     if _question(row) == "Tiles":
         return row.params
-    schedule = default_spec(row.params["n"], target=target, dtype=row.params["dtype"]).schedule
+    n, dtype = row.params["n"], row.params["dtype"]
+    chunk = backend.default_layout(dtype).chunk
+    schedule = default_spec(n, target=backend.target, dtype=dtype, chunk=chunk).schedule
     return {"nb": schedule.nb, "looking": schedule.looking, "unroll": schedule.unroll}
 
 

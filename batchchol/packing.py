@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from batchchol.layouts import dense_view, padded, stride
 from batchchol.native import Library, load, supported_targets
 from batchchol.parallel import available_threads, over_ranges
-from kernelgen import TARGETS, Layout
-from kernelgen.source import generate_layout_kernels
+from kernelgen import SIMD_TARGETS, Layout
+from kernelgen.simd import generate_layout_kernels
 
 _PACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
 _UNPACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 7)
@@ -41,7 +41,7 @@ class Slots:
         """The widest SIMD that moves these matrices in whole groups, or None."""
         apart = stride(self.batch, self.layout)
         for target in supported_targets():
-            lanes = TARGETS[target].lanes(self.packed.dtype.name)
+            lanes = SIMD_TARGETS[target].lanes(self.packed.dtype.name)
             whole = self.last % lanes == 0 or self.last == self.batch
             if apart % lanes == 0 and self.first % lanes == 0 and whole:
                 return target
@@ -59,7 +59,7 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
     if target is None:
         dense_view(slots.packed, slots.layout)[slots.places()] = dense
         return
-    lanes = TARGETS[target].lanes(dense.dtype.name)
+    lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
     function = _library(dense.dtype.name, target).function("pack", *_PACK, result=None)
     end = padded(slots.batch, slots.layout) if slots.last == slots.batch else slots.last
     # The kernel counts matrices from the beginning of the batch: so must its pointer to the canonical ones.
@@ -85,7 +85,7 @@ def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) 
         if clear is not None:
             np.copyto(dense, np.tril(dense) if clear == "upper" else np.triu(dense))
         return
-    lanes = TARGETS[target].lanes(dense.dtype.name)
+    lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
     function = _library(dense.dtype.name, target).function("unpack", *_UNPACK, result=None)
     origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
     apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")

@@ -71,13 +71,24 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
     ResidualError
         If the check fails: the numbers measured with this result must not be stored.
     """
-    if info[: a.batch].any():
-        first = int(np.flatnonzero(info[: a.batch])[0])
-        raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
     members = np.unique(np.linspace(0, a.batch - 1, min(samples, a.batch)).astype(int))
     seen = np.array([_member_ratio(a, l, int(m)) for m in members])
+    return judge(info[: a.batch], seen, members, math)
+
+
+def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[np.integer], math: str) -> float:
+    """The largest of the ratios `seen` of the matrices `members`, if it is within the bound and every info is 0.
+
+    Raises
+    ------
+    ResidualError
+        If not; names the matrix.
+    """
+    if info.any():
+        first = int(np.flatnonzero(info)[0])
+        raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
     worst = int(np.argmax(seen))
-    if seen[worst] > RATIO_BOUND[math]:
+    if not seen[worst] <= RATIO_BOUND[math]:
         raise ResidualError(
             f"matrix {members[worst]} has the residual ratio {seen[worst]:.3g}, over the bound of "
             f"{RATIO_BOUND[math]} for math={math!r}: the factor is wrong"
@@ -86,4 +97,8 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
 
 
 def _member_ratio(a: Batch, l: Batch, m: int) -> float:
-    return float(ratios(a.get(m, m + 1), l.get(m, m + 1))[0])
+    matrix, factor = a.get(m, m + 1), l.get(m, m + 1)
+    if l.triangle == "upper":
+        # A = U^T U: the lower factor of the same matrix is U^T.
+        matrix, factor = matrix.swapaxes(-1, -2), factor.swapaxes(-1, -2)
+    return float(ratios(matrix, factor)[0])

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol import memory
-from batchchol.backends.cpu import last_level_cache_bytes
-from batchchol.memory import ALIGNMENT, aligned_empty
+from batchchol.memory import ALIGNMENT, aligned_empty, last_level_cache_bytes
 from batchchol.native import Library, load, supported_targets
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import KernelSource, Layout
-from kernelgen.source import generate_peak_kernel
+from kernelgen.simd import generate_peak_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 INFO_BYTES = 4

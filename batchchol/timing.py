@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from batchchol import residual
 from batchchol.backends import Backend
-from batchchol.backends.base import check_runnable
-from batchchol.backends.cpu import last_level_cache_bytes
-from batchchol.batch import Batch, info_array
+from batchchol.backends.base import check_protocol, check_runnable
+from batchchol.batch import Batch
 from kernelgen import KernelSpec
 
-WARM_UP_SAMPLES = 3
+WARM_UP_CALLS = 3
+# How often over the last-level cache is exceeded by the buffers of cold calls.
+CACHES = 4
+
+Buffers = Sequence[tuple[Batch, Batch]]
+Conditions = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of each call and the largest residual ratio seen in the result that was timed."""
+    """Seconds of each call, and how they came about.
+
+    Attributes
+    ----------
+    seconds : tuple of float
+        Of each call, by the device's clock.
+    ratio : float
+        The largest residual ratio seen in the result that was timed.
+    protocol : str
+        How calls were timed: see `Backend.protocols`.
+    floor : float
+        Seconds that a call takes, by this protocol, which does nothing.
+    conditions : mapping, of mappings
+        The device's state (clocks, temperature, throttling) "before" and "after".
+    """
 
     seconds: tuple[float, ...]
     ratio: float
+    protocol: str = "single"
+    floor: float = 0.0
+    conditions: Mapping[str, Conditions] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -43,20 +64,26 @@ def sample_factor(
     samples: int = 20,
     threads: int | None = None,
     cold: bool = True,
+    protocol: str | None = None,
+    buffers: Buffers | None = None,
 ) -> Sample:
     """Time `samples` factorizations of an SPD batch, out of place, and check the result.
 
     Cold (the default) rotates over copies that together exceed four times the last-level cache, so that no call
-    finds its data there; hot repeats one call.
+    finds its data there; hot repeats one call. `protocol` is one of the backend's, by default its first. Whoever
+    times several kernels on one batch makes the `rotating_buffers` once.
 
     Raises
     ------
     ValueError
         If the spec is not of this batch's problem and layout, or works in place.
+    OutOfMemory
+        If the buffers would not fit.
     ResidualError
         If a result is wrong; no number is returned then.
     """
     check_runnable(backend, spec, batch)
+    chosen = check_protocol(backend, protocol)
     if samples < 1:
         raise ValueError(f"samples: got {samples}, expected at least 1")
     if spec.in_place or not batch.batch:
@@ -64,32 +91,25 @@ def sample_factor(
             f"spec, batch: got in_place={spec.in_place} and {batch.batch} matrices, expected an out-of-place kernel "
             "(a factored matrix is not an input) and at least one matrix"
         )
-    kernel = backend.kernel(spec)
+    kernel, info = backend.kernel(spec), backend.info(batch, spec)
     count = threads or backend.threads
-    pairs = _buffers(batch, cold)
-    info = info_array(batch, spec.lanes)
-    seconds = []
-    for index in range(-WARM_UP_SAMPLES, samples):
-        a, out = pairs[index % len(pairs)]
-        elapsed = backend.sample(kernel, a, out, info, count)
-        if index >= 0:
-            seconds.append(elapsed)
-    ratio = residual.check(batch, pairs[(samples - 1) % len(pairs)][1], info, spec.schedule.math)
-    return Sample(tuple(seconds), ratio)
+    pairs = buffers or (rotating_buffers(backend, batch) if cold else [(batch, batch.copy())])
+    calls = [partial(kernel, a, out, info, count) for a, out in pairs]
+    before = backend.conditions()
+    seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
+    conditions = {"before": before, "after": backend.conditions()} if before else {}
+    result = pairs[(samples - 1) % len(pairs)][1].marked(spec.problem.uplo)
+    ratio = backend.check(batch, result, info, spec.schedule.math)
+    return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
 
 
-def _buffers(batch: Batch, cold: bool) -> Sequence[tuple[Batch, Batch]]:
-    copies = -(-4 * last_level_cache_bytes() // (2 * batch.nbytes)) if cold else 1
-    pairs = [(batch, _like(batch))]
-    for _ in range(copies - 1):
-        copy = _like(batch)
-        copy.data[...] = batch.data
-        pairs.append((copy, _like(batch)))
-    return pairs
+def rotating_buffers(backend: Backend, batch: Batch) -> Buffers:
+    """Inputs and outputs for cold calls, all of whose pages have been touched: a first touch is no factorization.
 
-
-def _like(batch: Batch) -> Batch:
-    """A batch of the same shape whose pages have been touched: a first touch is not part of a factorization."""
-    like = Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-    like.data[...] = 0
-    return like
+    Raises
+    ------
+    OutOfMemory
+        If they would not fit.
+    """
+    pairs = -(-CACHES * backend.last_level_cache_bytes() // (2 * batch.nbytes))
+    return [(batch if pair == 0 else batch.copy(), batch.copy()) for pair in range(pairs)]

@@ -7,40 +7,80 @@ from collections.abc import Callable
 from functools import cache
 
 from batchchol.backends import cpu
-from batchchol.backends.base import Availability, Backend, Kernel
+from batchchol.backends.base import Availability, Backend, BuildOutcome, Kernel
 from batchchol.errors import BackendUnavailable
 
-__all__ = ["Availability", "Backend", "Kernel", "get_backend", "survey"]
+__all__ = [
+    "DEFAULT_BACKEND",
+    "Availability",
+    "Backend",
+    "BuildOutcome",
+    "Kernel",
+    "chosen_backend",
+    "fastest_backend",
+    "get_backend",
+    "survey",
+]
 
-# In the order of preference.
-_BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": cpu.CpuBackend}
+# Arrays of the host stay there unless somebody says otherwise: a GPU is worth the way there and back to few of them.
+DEFAULT_BACKEND = "cpu"
+
+
+def _cuda() -> Backend:
+    from batchchol.backends.cuda import CudaBackend
+
+    return CudaBackend()
+
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": cpu.CpuBackend, "cuda": _cuda}
+
+
+def chosen_backend(name: str | None = None) -> str | None:
+    """The name of the backend that was asked for, by argument or by BATCHCHOL_BACKEND; None if nobody did.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no backend of that name.
+    """
+    origin, chosen = ("backend", name) if name else ("BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND"))
+    if chosen and chosen not in _BACKENDS:
+        raise BackendUnavailable(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
+    return chosen or None
 
 
 def get_backend(name: str | None = None) -> Backend:
-    """The backend of that name, else the one that BATCHCHOL_BACKEND names, else the first that works.
+    """The backend of that name, else the one that BATCHCHOL_BACKEND names, else the CPU's.
 
     Raises
     ------
     BackendUnavailable
         If the name is unknown or the backend cannot be used here; says what is missing and how to get it.
     """
-    for origin, chosen in (("backend", name), ("BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND"))):
-        if chosen and chosen not in _BACKENDS:
-            raise BackendUnavailable(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
-        if chosen:
-            return _make(chosen)
-    for candidate in _BACKENDS:
-        try:
-            return _make(candidate)
-        except BackendUnavailable:
-            continue
-    hints = "; ".join(found.hint for found in survey())
-    raise BackendUnavailable(f"no backend can be used here: {hints}")
+    return _make(chosen_backend(name) or DEFAULT_BACKEND)
+
+
+def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
+    """The backend that was asked for, else the GPU's, else the CPU's; and in a line why it is not the GPU's, or "".
+
+    Raises
+    ------
+    BackendUnavailable
+        If the one that was asked for, or none at all, can be used here.
+    """
+    if chosen := chosen_backend(name):
+        return _make(chosen), ""
+    try:
+        return _make("cuda"), ""
+    except BackendUnavailable as error:
+        return _make("cpu"), " ".join(str(error).split())
 
 
 def survey() -> list[Availability]:
-    """What was found of every backend."""
-    return [cpu.survey()]
+    """What was found of every backend; looking for a GPU initialises CUDA in this process."""
+    from batchchol.backends import cuda
+
+    return [cpu.survey(), cuda.survey()]
 
 
 @cache

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from batchchol.batch import Batch
-from batchchol.native import CompileStats
+from batchchol.roofline import Ceilings
+from batchchol.stats import CompileStats
 from kernelgen import KernelSpec, Layout
 
 
@@ -21,6 +22,46 @@ class Availability:
     found: bool
     detail: str
     hint: str = ""
+
+
+class BuildOutcome(NamedTuple):
+    """What became of building a kernel: "built", or the status that a sweep records, and the reason for it."""
+
+    spec: KernelSpec
+    status: str
+    message: str = ""
+
+
+Progress = Callable[[int, int], None]
+
+
+def check_protocol(backend: Backend, protocol: str | None) -> str:
+    """The protocol, or the backend's default if nobody says.
+
+    Raises
+    ------
+    ValueError
+        If the backend has no such protocol.
+    """
+    if protocol is not None and protocol not in backend.protocols:
+        raise ValueError(
+            f"protocol: got {protocol!r}, expected one of {', '.join(map(repr, backend.protocols))} "
+            f"for backend {backend.name!r}"
+        )
+    return protocol or backend.protocols[0]
+
+
+def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) -> Iterator[Callable[[], None]]:
+    """The calls of `warm_up` turns and of `samples` more, such that sample i is of calls[i % len(calls)].
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to time.
+    """
+    if not calls or samples < 1:
+        raise ValueError(f"calls, samples: got {len(calls)} calls and {samples} samples, expected at least 1 of each")
+    return (calls[turn % len(calls)] for turn in range(-warm_up, samples))
 
 
 def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
@@ -41,6 +82,8 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
     given = (batch.n, batch.dtype_name, batch.layout.kind, batch.layout.order)
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if batch.backend != backend.name:
+        raise ValueError(f"batch: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
     if reason := backend.unsupported(spec, batch.layout):
         raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
 
@@ -54,12 +97,18 @@ class Kernel(Protocol):
     @property
     def stats(self) -> CompileStats: ...
 
-    def __call__(self, a: Batch, out: Batch, info: NDArray[np.int32], threads: int) -> None:
-        """Factor `a` into `out`; `info` has room for whole groups of `spec.lanes` matrices."""
+    def __call__(self, a: Batch, out: Batch, info: Any, threads: int, stream: Any = None) -> None:
+        """Factor `a` into `out`; `info` is what the backend's `info` made for `a`.
+
+        `threads` are a CPU's, `stream` a GPU's: there the call only enqueues the work, and returns.
+        """
 
 
 class Backend(Protocol):
-    """A place where kernels run."""
+    """A place where kernels run, and where the batches live that they run on.
+
+    Only batches that the backend made itself (`empty`, `from_dense`) are arguments of the others.
+    """
 
     @property
     def name(self) -> str: ...
@@ -73,10 +122,24 @@ class Backend(Protocol):
         """The first of them."""
 
     @property
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """Threads of the host that a kernel may use."""
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """How calls can be timed, the default first: "queued", launched back to back, and "single", one at a time."""
 
     def lanes(self, dtype: str) -> int:
-        """Matrices factored side by side by one group."""
+        """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
+
+    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        """The layout in which it factors fastest."""
+
+    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        """The layout in which arrays of shape (batch, n, n) are factored fastest, copies between layouts included."""
+
+    def last_level_cache_bytes(self) -> int:
+        """Bytes of the cache nearest to memory: cold data are buffers that together exceed four times as much."""
 
     def free_bytes(self) -> int:
         """Bytes that new batches may take."""
@@ -84,11 +147,83 @@ class Backend(Protocol):
     def device(self) -> dict[str, str | int]:
         """What an experiment's record should say about the machine."""
 
+    def conditions(self) -> dict[str, str | int | float]:
+        """What varies from one measurement to the next (clocks, temperature, throttling); {} if nothing is known."""
+
+    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
+        """A batch on this device whose matrices are yet to be written; its padding is there already.
+
+        Raises
+        ------
+        OutOfMemory
+            If it would not fit.
+        """
+
+    def from_dense(self, a: Any, layout: Layout | None = None) -> Batch:
+        """Copy an array of shape (batch, n, n), from the host or the device, into a layout."""
+
+    def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
+        """Overwrite a batch with matrices start, start + 1, ... of a data set; see `datasets.fill`."""
+
+    def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> Any:
+        """Room for the info of a batch, int32, on this device: -1 until a kernel has written it.
+
+        The first `batch.batch` entries are those of the matrices; there may be more, for whole groups. Unless
+        `poisoned` they may hold anything.
+        """
+
+    def host(self, array: Any) -> NDArray[Any]:
+        """An array of this device as a NumPy array, once the work on it is done."""
+
+    def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
+        """The largest residual ratio of a factored batch of SPD matrices; see `residual.check`.
+
+        Raises
+        ------
+        ResidualError
+            If an info is not 0 or a ratio over the bound: no number measured with this result may be stored.
+        """
+
     def unsupported(self, spec: KernelSpec, layout: Layout | None = None) -> str | None:
         """Why this backend cannot run a spec, on a batch of that layout, or None if it can."""
 
     def kernel(self, spec: KernelSpec) -> Kernel:
         """The kernel of a spec, compiled at most once."""
 
-    def sample(self, kernel: Kernel, a: Batch, out: Batch, info: NDArray[np.int32], threads: int) -> float:
-        """Run a kernel once; seconds by the device's clock."""
+    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
+        """Compile kernels ahead of their use, in parallel: an outcome each, in their order; never raises for one.
+
+        `progress(done, all)` is called as they get done.
+        """
+
+    def seconds(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
+    ) -> list[float]:
+        """Time calls that use this device, in turns, by its own clock; `warm_up` calls go before, untimed.
+
+        Parameters
+        ----------
+        calls : sequence of callables
+            Equivalent calls on different buffers. The last call of sample i is calls[i % len(calls)].
+        samples : int
+            How many samples to take.
+        protocol : str, optional
+            One of `protocols`, by default the first. "single": a sample is one call, from its start to its end.
+            "queued": a burst of calls that is launched back to back, over their number.
+
+        Returns
+        -------
+        list of float
+            Seconds per call of each sample.
+
+        Raises
+        ------
+        ValueError
+            If the backend has no such protocol, or there is nothing to time.
+        """
+
+    def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
+        """What the device reaches at most, measured once a process: the copy rate and the arithmetic peak."""
+
+    def floor(self, protocol: str | None = None, samples: int = 20) -> float:
+        """Seconds of a call that does nothing, timed like any other: their median; 0 where a call costs nothing."""

@@ -5,23 +5,28 @@ from __future__ import annotations
 import ctypes
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from batchchol import memory
-from batchchol.backends.base import Availability, Kernel
-from batchchol.batch import Batch
+from batchchol import datasets, memory, residual
+from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol, rotation
+from batchchol.batch import Batch, default_layout, info_array
 from batchchol.compiler import find_compiler
-from batchchol.errors import BackendUnavailable, BatchcholError, OutOfMemory
+from batchchol.errors import BackendUnavailable, BatchcholError, CompileError, OutOfMemory
 from batchchol.layouts import padded, stride
-from batchchol.native import CompileStats, load, supported_targets
+from batchchol.native import load, supported_targets
 from batchchol.parallel import available_threads, over_ranges
-from kernelgen import TARGETS, KernelSpec, Layout, generate
+from batchchol.roofline import Ceilings, measured_ceilings
+from batchchol.stats import CompileStats
+from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
 
 _ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
 
@@ -34,7 +39,11 @@ class CpuKernel:
     stats: CompileStats
     function: Callable[..., int]
 
-    def __call__(self, a: Batch, out: Batch, info: NDArray[np.int32], threads: int) -> None:
+    def __call__(
+        self, a: Batch, out: Batch, info: NDArray[np.int32], threads: int, stream: object | None = None
+    ) -> None:
+        if stream is not None:
+            raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
         lanes = self.spec.lanes
         if self.spec.layout == "canonical":
             extent, groups = a.batch, -(-a.batch // lanes)
@@ -60,6 +69,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    protocols = ("single",)
 
     def __init__(self) -> None:
         try:
@@ -75,20 +85,50 @@ class CpuBackend:
         return available_threads()
 
     def lanes(self, dtype: str) -> int:
-        return TARGETS[self.target].lanes(dtype)
+        return SIMD_TARGETS[self.target].lanes(dtype)
+
+    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        return default_layout(dtype)
+
+    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        return Layout.canonical()
+
+    def last_level_cache_bytes(self) -> int:
+        return memory.last_level_cache_bytes()
 
     def free_bytes(self) -> int:
         return memory.free_bytes()
+
+    def conditions(self) -> dict[str, str | int | float]:
+        return {}
+
+    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
+        return Batch.empty(n, batch, layout, dtype)
+
+    def from_dense(self, a: NDArray[np.floating], layout: Layout | None = None) -> Batch:
+        return Batch.from_dense(a, layout)
+
+    def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
+        datasets.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)
+
+    def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> NDArray[np.int32]:
+        return info_array(batch, spec.lanes)
+
+    def host(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array
+
+    def check(self, a: Batch, l: Batch, info: NDArray[np.int32], math: str) -> float:
+        return residual.check(a, l, info, math)
 
     def device(self) -> dict[str, str | int]:
         return {
             "backend": self.name,
             "cpu": cpu_model(),
             "simd": self.target,
-            "simd_bits": 8 * TARGETS[self.target].vector_bytes,
+            "simd_bits": 8 * SIMD_TARGETS[self.target].vector_bytes,
             "cores": available_threads(),
             "memory_bytes": memory.total_bytes(),
-            "last_level_cache_bytes": last_level_cache_bytes(),
+            "last_level_cache_bytes": memory.last_level_cache_bytes(),
             "compiler": self._compiler.identity,
         }
 
@@ -104,10 +144,42 @@ class CpuBackend:
         library = load(source, spec.target)
         return CpuKernel(spec, library.stats, library.function(source.entry, *_ARGUMENTS))
 
-    def sample(self, kernel: Kernel, a: Batch, out: Batch, info: NDArray[np.int32], threads: int) -> float:
-        start = time.perf_counter()
-        kernel(a, out, info, threads)
-        return time.perf_counter() - start
+    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
+        with ThreadPoolExecutor(available_threads()) as pool:
+            futures = [pool.submit(self._attempt, spec) for spec in specs]
+            if progress is not None:
+                for done, _ in enumerate(as_completed(futures), start=1):
+                    progress(done, len(futures))
+        return [future.result() for future in futures]
+
+    def _attempt(self, spec: KernelSpec) -> BuildOutcome:
+        try:
+            self.kernel(spec)
+        except CompileError as error:
+            return BuildOutcome(spec, error.status, str(error))
+        return BuildOutcome(spec, "built")
+
+    def seconds(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
+    ) -> list[float]:
+        check_protocol(self, protocol)
+        turns = rotation(calls, samples, warm_up)
+        for call in islice(turns, warm_up):
+            call()
+        return [_timed(call) for call in turns]
+
+    def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
+        return measured_ceilings(threads, dtype)
+
+    def floor(self, protocol: str | None = None, samples: int = 20) -> float:
+        check_protocol(self, protocol)
+        return 0.0
+
+
+def _timed(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def survey() -> Availability:
@@ -129,13 +201,3 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-@lru_cache(maxsize=1)
-def last_level_cache_bytes() -> int:
-    """Bytes of the largest cache of the first core; 32 MiB where the system does not say."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        sizes.append(int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1))
-    return max(sizes, default=32 << 20)

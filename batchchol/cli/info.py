@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import batchchol
-from batchchol.backends import get_backend, survey
+from batchchol.backends import fastest_backend, survey
 from batchchol.cache import default_folder
 from batchchol.errors import BackendUnavailable
 
@@ -15,6 +15,7 @@ HELP = "say what was found on this machine, what is missing and how to get it"
 
 # Distribution, what it is for here, and how to install it.
 OPTIONAL_PACKAGES = (
+    ("pycuda", "NVIDIA GPUs", "pip install 'batchchol[gpu]' (needs the CUDA toolkit and a C++ compiler)"),
     ("asv", "benchmarks across commits", "pip install 'batchchol[suite]'"),
     ("matplotlib", "plots", "pip install 'batchchol[plots]'"),
     ("scikit-learn", "the digits data set", "pip install 'batchchol[data]'"),
@@ -43,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_device() -> bool:
     try:
-        backend = get_backend()
+        backend, _ = fastest_backend()
     except BackendUnavailable as error:
-        print(f"default     none: {error}")
+        print(f"fastest     none: {error}")
         return False
-    print(f"default     {backend.name}, {backend.free_bytes() / 2**30:.1f} GiB free")
+    print(f"fastest     {backend.name}, {backend.free_bytes() / 2**30:.1f} GiB free")
     for key, value in backend.device().items():
         print(f"            {key}: {value}")
     return True

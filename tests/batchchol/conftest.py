@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 import batchchol
+from batchchol import get_backend
+from batchchol.backends import Backend
+
+from ..fake_pycuda import FakeGpu, forget, install
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +57,19 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
+    """A GPU that is none, with kernels that are emulated; it says what happened, and fails if it is told to."""
+    yield install(monkeypatch, tmp_path)
+    gc.collect()
+    forget()
+
+
+@pytest.fixture(params=["emulated", pytest.param("real", marks=pytest.mark.gpu)])
+def cuda(request: pytest.FixtureRequest) -> Backend:
+    """The backend "cuda": over the fake GPU, and over a real one where there is one."""
+    if request.param == "emulated":
+        request.getfixturevalue("fake_gpu")
+    return get_backend("cuda")

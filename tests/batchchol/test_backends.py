@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, KernelSpec, Layout, cholesky, default_spec, get_backend, native, packing
+from batchchol import Batch, KernelSpec, Layout, cholesky, default_spec, get_backend, memory, native, packing
 from batchchol.backends import cpu, survey
 from batchchol.backends.base import check_runnable
 from batchchol.backends.cpu import CpuBackend
 from batchchol.batch import info_array
 from batchchol.errors import BackendUnavailable, CompileError
 from batchchol.native import supported_targets
-from kernelgen import TARGETS
+from kernelgen import SIMD_TARGETS
 
 Spd = Callable[..., NDArray[np.floating]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,7 +67,7 @@ def test_choice_by_environment_is_the_same_backend(monkeypatch: pytest.MonkeyPat
 
 
 def test_unknown_backend_names_where_it_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendUnavailable, match=r"^backend='abacus' is unknown: use one of 'cpu'"):
+    with pytest.raises(BackendUnavailable, match=r"^backend='abacus' is unknown: use one of 'cpu', 'cuda'"):
         get_backend("abacus")
     monkeypatch.setenv("BATCHCHOL_BACKEND", "slide rule")
     with pytest.raises(BackendUnavailable, match=r"^BATCHCHOL_BACKEND='slide rule' is unknown"):
@@ -78,7 +78,7 @@ def test_what_a_backend_says_of_itself() -> None:
     backend = get_backend()
     assert backend.targets == supported_targets()
     assert backend.target == backend.targets[0]
-    assert backend.lanes("float32") == 2 * backend.lanes("float64") == TARGETS[backend.target].lanes("float32")
+    assert backend.lanes("float32") == 2 * backend.lanes("float64") == SIMD_TARGETS[backend.target].lanes("float32")
     assert backend.free_bytes() > 0
     assert backend.threads >= 1
     device = backend.device()
@@ -89,14 +89,14 @@ def test_what_a_backend_says_of_itself() -> None:
 
 
 def test_survey_of_what_was_found() -> None:
-    (found,) = survey()
+    found, _ = survey()
     assert (found.name, found.found, found.hint) == ("cpu", True, "")
     assert supported_targets()[0] in found.detail
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_everything_says_how_to_get_one() -> None:
-    (found,) = survey()
+    found, _ = survey()
     assert (found.name, found.found) == ("cpu", False)
     assert "apt install gcc" in found.hint
     with pytest.raises(BackendUnavailable, match=r"backend 'cpu' cannot be used: no usable C compiler.*BATCHCHOL_CC"):
@@ -114,7 +114,7 @@ print(batchchol.cholesky(numpy.empty((0, 3, 3))).shape)
 """
     done = run_python("-c", script, PATH="", BATCHCHOL_CC=None, CC=None)
     first, last = done.stdout.splitlines()
-    assert first.startswith("BackendUnavailable no backend can be used here: no usable C compiler")
+    assert first.startswith("BackendUnavailable backend 'cpu' cannot be used: no usable C compiler")
     assert "apt install gcc" in first
     assert last == "(0, 3, 3)"
 
@@ -209,8 +209,9 @@ def test_spec_and_batch_must_belong_together(spd: Spd) -> None:
 
 
 def test_cache_size_and_name_of_the_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cpu, "Path", lambda path: tmp_path / path.lstrip("/"))
-    size, model = cpu.last_level_cache_bytes.__wrapped__, cpu.cpu_model.__wrapped__
+    for module in (cpu, memory):
+        monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
+    size, model = memory.last_level_cache_bytes.__wrapped__, cpu.cpu_model.__wrapped__
     assert size() == 32 << 20
     assert model() != ""
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cache"

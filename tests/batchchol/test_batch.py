@@ -15,7 +15,7 @@ from batchchol.batch import default_layout, info_array
 from batchchol.errors import OutOfMemory
 from batchchol.layouts import array_shape, dense_view, element_offset
 from batchchol.native import supported_targets
-from kernelgen import TARGETS
+from kernelgen import SIMD_TARGETS
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]
@@ -117,7 +117,7 @@ def test_from_dense_takes_any_memory_order(layout: Layout, view: Callable[[Array
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_default_layout_is_what_the_widest_simd_factors_at_once(dtype: str) -> None:
     layout = default_layout(dtype)
-    assert layout == Layout.chunked(TARGETS[supported_targets()[0]].lanes(dtype))
+    assert layout == Layout.chunked(SIMD_TARGETS[supported_targets()[0]].lanes(dtype))
     assert Batch.from_dense(numbers(19, 5, dtype)).layout == Batch.empty(5, 19, dtype=dtype).layout == layout
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,7 +183,7 @@ def test_arrays_at_any_address(spd: Spd, layout: Layout) -> None:
         assert_lower_factors(factor(batch, out=batch).L, dense)
 
 
-@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.chunked(8)], ids=str)
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.chunked(16)], ids=str)
 def test_upper_spec(spd: Spd, layout: Layout) -> None:
     dense = spd(37, N)
     batch = Batch.from_dense(dense, layout)
@@ -307,3 +309,26 @@ def test_arrays_beyond_32_bit_offsets(spd: Spd, tmp_path: Path, layout: Layout) 
     np.testing.assert_allclose(np.tril(batch.get(first, count)), cholesky(dense), rtol=1e-5)
     assert not info[: len(dense)].any()
     assert (tmp_path / "data").stat().st_blocks * 512 < 2**24, "the file stays sparse"
+
+
+def test_what_is_remembered_is_of_this_batch_and_spec(spd: Spd) -> None:
+    first, second = (Batch.from_dense(spd(37, N, seed=seed)) for seed in (1, 2))
+    out = Batch.empty(N, 37)
+    spec = spec_of(first)
+    for batch, given in ((first, spec), (first, spec), (second, spec), (second, None), (first, None)):
+        l, _ = factor(batch, given, out=out)
+        assert_lower_factors(l, batch.to_dense())
+    with pytest.raises(ValueError, match="spec: got a kernel for"):
+        factor(first, spec_of(first, dtype="float64"), out=out)
+    out.data.flags.writeable = False
+    with pytest.raises(ValueError, match="out: its array is read-only"):
+        factor(first, out=out)
+
+
+def test_remembering_keeps_no_batch_alive(spd: Spd) -> None:
+    batch, out = Batch.from_dense(spd(37, N)), Batch.empty(N, 37)
+    factor(batch, out=out)
+    seen = weakref.ref(batch)
+    del batch
+    gc.collect()
+    assert seen() is None

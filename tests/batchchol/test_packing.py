@@ -11,7 +11,7 @@ from batchchol import Layout, packing
 from batchchol.layouts import array_shape, dense_view, padded
 from batchchol.native import supported_targets
 from batchchol.packing import Slots, pack, unpack
-from kernelgen import TARGETS
+from kernelgen import SIMD_TARGETS
 
 SENTINEL = 2.0**100
 BATCH = 100
@@ -90,7 +90,7 @@ def test_every_simd_moves_the_same(monkeypatch: pytest.MonkeyPatch, target: str,
 
 def test_simd_is_the_widest_that_moves_whole_groups() -> None:
     widest = supported_targets()[0]
-    lanes = TARGETS[widest].lanes("float32")
+    lanes = SIMD_TARGETS[widest].lanes("float32")
     assert slots_of(Layout.chunked(lanes), 3, "float32", 0, BATCH).target() == widest
     assert slots_of(Layout.chunked(lanes), 3, "float32", lanes, 3 * lanes).target() == widest
     assert slots_of(Layout.chunked(12), 3, "float32", 0, BATCH).target() == "generic"

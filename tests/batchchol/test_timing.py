@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, KernelSpec, Layout, default_spec, timing
+from batchchol import Batch, KernelSpec, Layout, default_spec
+from batchchol.backends.base import rotation
 from batchchol.backends.cpu import CpuBackend
 from batchchol.errors import ResidualError
 from batchchol.native import supported_targets
-from batchchol.timing import WARM_UP_SAMPLES, Sample, sample_factor
+from batchchol.timing import WARM_UP_CALLS, Sample, sample_factor
 
 Spd = Callable[..., NDArray[np.floating]]
+
+SMALL_CACHE = 1 << 16
 
 Spoil = Callable[[Batch, NDArray[np.int32]], None]
 
 
 class ScriptedBackend(CpuBackend):
-    """Factors as the real one does, tells made-up seconds, 0, 1, 2, ..., and can spoil what it made."""
+    """Factors as the real one does, tells made-up seconds, 0, 1, 2, ..., and can spoil what it made.
+
+    Its last-level cache is small, so that the buffers of cold calls are.
+    """
 
     def __init__(self, spoil: Spoil | None = None) -> None:
         super().__init__()
         self.calls: list[tuple[Batch, Batch, int]] = []
         self.spoil = spoil
 
-    def sample(self, kernel: Any, a: Batch, out: Batch, info: NDArray[np.int32], threads: int) -> float:
-        kernel(a, out, info, threads)
-        if self.spoil:
-            self.spoil(out, info)
-        self.calls.append((a, out, threads))
-        return float(len(self.calls) - 1)
+    def last_level_cache_bytes(self) -> int:
+        return SMALL_CACHE
+
+    def seconds(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
+    ) -> list[float]:
+        taken = []
+        for call in rotation(calls, samples, warm_up):
+            call()
+            kernel, (a, out, info, threads) = call.func, call.args  # type: ignore[attr-defined]
+            assert kernel.spec.problem.n == a.n
+            if self.spoil:
+                self.spoil(out, info)
+            self.calls.append((a, out, threads))
+            taken.append(float(len(self.calls) - 1))
+        return taken[warm_up:]
 
 
 @pytest.fixture
@@ -46,16 +61,10 @@ def spec() -> KernelSpec:
     return default_spec(4, target=supported_targets()[0])
 
 
-@pytest.fixture(autouse=True)
-def small_cache(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(timing, "last_level_cache_bytes", lambda: 1 << 16)
-    return 1 << 16
-
-
 def test_as_many_samples_as_asked_for_and_no_warm_up_among_them(batch: Batch, spec: KernelSpec) -> None:
     backend = ScriptedBackend()
     sample = sample_factor(backend, spec, batch, samples=7)
-    assert sample.seconds == tuple(float(WARM_UP_SAMPLES + index) for index in range(7))
+    assert sample.seconds == tuple(float(WARM_UP_CALLS + index) for index in range(7))
     assert 0 < sample.ratio < 1.5
     assert len(sample_factor(backend, spec, batch).seconds) == 20
 
@@ -66,12 +75,12 @@ def test_real_seconds(batch: Batch, spec: KernelSpec) -> None:
     assert all(0 < seconds < 60 for seconds in sample.seconds)
 
 
-def test_cold_samples_rotate_past_the_cache(batch: Batch, spec: KernelSpec, small_cache: int) -> None:
+def test_cold_samples_rotate_past_the_cache(batch: Batch, spec: KernelSpec) -> None:
     backend = ScriptedBackend()
     dense = batch.to_dense()
     sample_factor(backend, spec, batch, samples=40)
     arrays = {array.data.ctypes.data: array for a, out, _ in backend.calls for array in (a, out)}
-    assert sum(array.nbytes for array in arrays.values()) >= 4 * small_cache
+    assert sum(array.nbytes for array in arrays.values()) >= 4 * SMALL_CACHE
     inputs = [a.data.ctypes.data for a, _, _ in backend.calls]
     outputs = [out.data.ctypes.data for _, out, _ in backend.calls]
     assert not set(inputs) & set(outputs), "out of place"
@@ -161,6 +170,29 @@ def test_specs_that_do_not_fit_the_batch_are_refused(spd: Spd, batch: Batch) -> 
         with pytest.raises(ValueError, match=words):
             sample_factor(backend, spec, given, samples=2)
     assert backend.calls == [], "nothing was run"
+
+
+def test_calls_take_turns_and_the_last_is_the_one_that_is_checked() -> None:
+    made: list[int] = []
+    calls = [lambda place=place: made.append(place) for place in range(3)]
+    seconds = CpuBackend().seconds(calls, samples=4, warm_up=2)
+    assert len(seconds) == 4
+    assert made == [1, 2, 0, 1, 2, 0]
+
+
+def test_what_cannot_be_timed(batch: Batch, spec: KernelSpec) -> None:
+    backend = CpuBackend()
+    with pytest.raises(ValueError, match=r"protocol: got 'queued', expected one of 'single' for backend 'cpu'"):
+        sample_factor(backend, spec, batch, protocol="queued")
+    with pytest.raises(ValueError, match=r"calls, samples: got 0 calls and 3 samples, expected at least 1 of each"):
+        backend.seconds([], samples=3)
+    with pytest.raises(ValueError, match=r"stream: got 7, expected None: backend 'cpu' has none"):
+        backend.kernel(spec)(batch, batch.copy(), backend.info(batch, spec), 1, stream=7)
+
+
+def test_a_sample_says_how_it_was_taken(batch: Batch, spec: KernelSpec) -> None:
+    sample = sample_factor(CpuBackend(), spec, batch, samples=2)
+    assert (sample.protocol, sample.floor, sample.conditions) == ("single", 0.0, {})
 
 
 def test_median_and_spread() -> None:

@@ -1,0 +1,261 @@
+"""An NVIDIA GPU, through PyCUDA. Importing this imports no PyCUDA, and making the backend initialises CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from batchchol import datafiles, datasets, residual
+from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol
+from batchchol.backends.cpu import cpu_model
+from batchchol.batch import Batch
+from batchchol.cuda import ceilings, conditions, memory, modules, support
+from batchchol.cuda.arrays import WARP, DeviceBatch, default_layout
+from batchchol.cuda.clock import Clock
+from batchchol.cuda.device import Device, Function, device
+from batchchol.cuda.toolkit import find_nvcc
+from batchchol.errors import BackendUnavailable, BatchcholError
+from batchchol.layouts import stride
+from batchchol.memory import total_bytes
+from batchchol.native import supported_targets
+from batchchol.parallel import available_threads
+from batchchol.roofline import Ceilings
+from batchchol.stats import CompileStats
+from kernelgen import CUDA, KernelSpec, Layout, generate
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A loaded kernel; see `batchchol.backends.base.Kernel`."""
+
+    spec: KernelSpec
+    gpu: Device
+    function: Function
+
+    @property
+    def stats(self) -> CompileStats:
+        return self.function.stats
+
+    def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
+        apart, fixed = stride(a.batch, a.layout), self.spec.schedule.stride
+        if fixed is not None and fixed != apart and self.spec.layout != "canonical":
+            raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
+        if stream is not None:
+            memory.share(stream, a.data, out.data, info)
+        words = (a.address, out.address, int(info.gpudata or 0), apart, a.batch)
+        self.gpu.run(self.function, a.batch, words, stream)
+
+
+class CudaBackend:
+    """A GPU; see `batchchol.backends.base.Backend`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no PyCUDA, no driver or no GPU.
+    """
+
+    name = "cuda"
+    protocols = ("queued", "single")
+    targets = (CUDA.name,)
+    target = CUDA.name
+    # The host's: one launches.
+    threads = 1
+
+    def __init__(self) -> None:
+        try:
+            self._gpu = device()
+        except BackendUnavailable as error:
+            raise BackendUnavailable(f"backend 'cuda' cannot be used: {error}") from error
+        self._clock = Clock(self._gpu)
+        self.kernel = lru_cache(maxsize=None)(self._load)
+        self._floors: dict[str, float] = {}
+        self._ceilings: dict[str, Ceilings] = {}
+
+    def lanes(self, dtype: str) -> int:
+        return WARP
+
+    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        return default_layout()
+
+    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
+        return default_layout()
+
+    def last_level_cache_bytes(self) -> int:
+        return self._attribute("L2_CACHE_SIZE")
+
+    def free_bytes(self) -> int:
+        return memory.free_bytes()
+
+    def device(self) -> dict[str, str | int]:
+        gpu = self._gpu.handle
+        major, minor = gpu.compute_capability()
+        return {
+            "backend": self.name,
+            "cpu": cpu_model(),
+            "simd": supported_targets()[0],
+            "cores": available_threads(),
+            "memory_bytes": total_bytes(),
+            "gpu": gpu.name(),
+            "compute_capability": f"{major}.{minor}",
+            "architecture": self._gpu.architecture,
+            "multiprocessors": self._attribute("MULTIPROCESSOR_COUNT"),
+            "gpu_memory_bytes": int(gpu.total_memory()),
+            "l2_bytes": self._attribute("L2_CACHE_SIZE"),
+            "last_level_cache_bytes": self._attribute("L2_CACHE_SIZE"),
+            "gpu_clock_mhz": self._attribute("CLOCK_RATE") // 1000,
+            "memory_clock_mhz": self._attribute("MEMORY_CLOCK_RATE") // 1000,
+            "driver": driver_version(self._gpu.pycuda.get_driver_version()),
+            "toolkit": _toolkit(),
+            "compiler": _toolkit(),
+        }
+
+    def conditions(self) -> dict[str, str | int | float]:
+        return conditions.read(self._gpu.handle.pci_bus_id())
+
+    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> DeviceBatch:
+        return DeviceBatch.empty(n, batch, layout, dtype)
+
+    def from_dense(self, a: Any, layout: Layout | None = None) -> DeviceBatch:
+        return DeviceBatch.from_dense(a, layout)
+
+    def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
+        assert isinstance(batch, DeviceBatch)
+        n, dtype = batch.n, batch.dtype_name
+        if support.can_fill(recipe, n, dtype, parameters):
+            support.fill(
+                self._gpu,
+                batch.address,
+                n,
+                batch.batch,
+                batch.layout,
+                dtype,
+                recipe,
+                start=start,
+                seed=seed,
+                stream=None,
+                **parameters,
+            )
+            return
+        slices = datasets.stream(
+            recipe,
+            n=n,
+            start=start,
+            stop=start + batch.batch,
+            seed=seed,
+            dtype=dtype,
+            threads=None,
+            slice_bytes=datafiles.SLICE_BYTES,
+            **parameters,
+        )
+        for first, dense in slices:
+            batch.put(first - start, dense)
+
+    def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> Any:
+        return memory.info_array(batch.batch, poisoned=poisoned)
+
+    def host(self, array: Any) -> NDArray[Any]:
+        return memory.to_host(array)
+
+    def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
+        assert isinstance(a, DeviceBatch)
+        assert isinstance(l, DeviceBatch)
+        ratios = memory.empty((a.batch,), np.float64, f"the residual ratios of {a.batch:,} matrices")
+        support.residual_ratios(
+            self._gpu,
+            a.address,
+            l.address,
+            int(ratios.gpudata or 0),
+            a.n,
+            a.batch,
+            a.layout,
+            a.dtype_name,
+            uplo=l.triangle or "lower",
+        )
+        return residual.judge(memory.to_host(info)[: a.batch], memory.to_host(ratios), np.arange(a.batch), math)
+
+    def unsupported(self, spec: KernelSpec, layout: Layout | None = None) -> str | None:
+        if spec.target != self.target:
+            return f"target={spec.target!r} is not a GPU's: use {self.target!r}"
+        fixed = spec.schedule.stride
+        if fixed is not None and layout is not None and layout.chunk not in (None, fixed):
+            return f"chunk={layout.chunk} is not the stride of {fixed} that its code has"
+        return None
+
+    def _load(self, spec: KernelSpec) -> Kernel:
+        return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
+
+    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
+        tell = None if progress is None else lambda state: progress(state.done, state.total)
+        outcomes = modules.build_all([generate(spec) for spec in specs], self._gpu.architecture, progress=tell)
+        return [
+            BuildOutcome(spec, outcome.status, outcome.message) for spec, outcome in zip(specs, outcomes, strict=True)
+        ]
+
+    def seconds(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
+    ) -> list[float]:
+        chosen = check_protocol(self, protocol)
+        if not calls or samples < 1:
+            raise ValueError(
+                f"calls, samples: got {len(calls)} calls and {samples} samples, expected at least 1 of each"
+            )
+        return self._clock.seconds(calls, samples, chosen, warm_up)
+
+    def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
+        if dtype not in self._ceilings:
+            multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+            self._ceilings[dtype] = Ceilings(
+                ceilings.copy_bytes_per_second(self._gpu, self._clock),
+                ceilings.peak_flops_per_second(self._gpu, self._clock, dtype, multiprocessors),
+                threads or self.threads,
+                dtype,
+                self.target,
+            )
+        return self._ceilings[dtype]
+
+    def floor(self, protocol: str | None = None, samples: int = 20) -> float:
+        chosen = check_protocol(self, protocol)
+        if chosen not in self._floors:
+            nothing = [lambda: support.empty(self._gpu)]
+            taken = self.seconds(nothing, samples=samples, protocol=chosen)
+            self._floors[chosen] = float(np.median(taken))
+        return self._floors[chosen]
+
+    def _attribute(self, name: str) -> int:
+        return int(self._gpu.handle.get_attribute(getattr(self._gpu.pycuda.device_attribute, name)))
+
+
+def survey() -> Availability:
+    """Whether the cuda backend can be used, and what it found; initialises CUDA."""
+    try:
+        gpu = device()
+    except BackendUnavailable as error:
+        return Availability("cuda", False, "no GPU that can be used", str(error))
+    detail = f"{gpu.handle.name()}, {gpu.architecture}"
+    try:
+        return Availability("cuda", True, f"{detail}, {find_nvcc().identity}")
+    except BatchcholError as error:
+        return Availability("cuda", True, f"{detail}, kernels from the cache alone", str(error))
+
+
+def driver_version(cuda_version: int) -> str:
+    """The version of the driver, such as "580.159.04"; where the system does not say, the CUDA version it is for."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split("\n", 1)[0].split()
+        return next(word for word in words if word[0].isdigit() and "." in word)
+    except (OSError, StopIteration):
+        return f"CUDA {cuda_version // 1000}.{cuda_version % 1000 // 10}"
+
+
+def _toolkit() -> str:
+    try:
+        return f"CUDA {find_nvcc().version}"
+    except BatchcholError:
+        return "none: kernels from the cache alone"

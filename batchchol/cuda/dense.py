@@ -1,0 +1,92 @@
+"""Factors of whole arrays (batch, n, n), of the host or the GPU: packed there, factored, and unpacked, in slices.
+
+A slice is as many matrices as the free memory takes: all of them, if it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.backends.base import Backend
+from batchchol.batch import check_dtype
+from batchchol.cuda import memory
+from batchchol.cuda.arrays import WARP, DeviceBatch
+from batchchol.memory import aligned_empty
+from kernelgen import KernelSpec, Layout
+from kernelgen.spec import MAX_CHUNK
+from kernelgen.targets import ELEMENT_BYTES
+
+# What is free is not free in one piece, and others use the GPU too.
+_USABLE = 0.9
+# Less is not worth asking how much is free: that takes longer than the work (measured).
+_SMALL_BYTES = 64 << 20
+# Whole chunks, whatever their size.
+_STEP = MAX_CHUNK
+
+
+def as_matrices(a: Any) -> Any:
+    """A device array of matrices as a GPUArray of the same memory, once its dtype is known to be right."""
+    matrices = memory.as_gpuarray(a, "a")
+    if check_dtype("a", matrices.dtype) != matrices.dtype:
+        raise TypeError(f"a: got dtype {matrices.dtype}, expected native byte order")
+    return matrices
+
+
+def factor_host(
+    backend: Backend, a: NDArray[np.floating], spec: KernelSpec
+) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Factors and info of an array of the host, as arrays of the host."""
+    l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
+    info = np.empty(len(a), np.int32)
+    for first, last in _slices(len(a), _matrix_bytes(spec, dense=1)):
+        dense = memory.to_device(a[first:last], f"{last - first:,} matrices")
+        status = memory.info_array(last - first)
+        _factor_slice(backend, int(dense.gpudata), int(dense.gpudata), last - first, spec, status)
+        memory.to_host(dense, out=l[first:last])
+        memory.to_host(status, out=info[first:last])
+    return l, info
+
+
+def factor_device(backend: Backend, a: Any, spec: KernelSpec) -> tuple[Any, Any]:
+    """Factors and info of a GPUArray, as GPUArrays; all is queued on the default stream."""
+    l = memory.empty(a.shape, a.dtype, f"an array of shape {a.shape}")
+    info = memory.info_array(a.shape[0])
+    for first, last in _slices(a.shape[0], _matrix_bytes(spec, dense=0)):
+        offset = first * spec.problem.n**2 * a.dtype.itemsize
+        _factor_slice(backend, int(a.gpudata) + offset, int(l.gpudata) + offset, last - first, spec, info[first:last])
+    return l, info
+
+
+def _factor_slice(backend: Backend, source: int, target: int, batch: int, spec: KernelSpec, info: Any) -> None:
+    """From dense matrices at one address to dense factors at another, which may be the same."""
+    n, dtype, layout = spec.problem.n, spec.problem.dtype, _layout_of(spec)
+    packed = DeviceBatch.empty(n, batch, layout, dtype)
+    packed.pack_from(source, 0, batch)
+    result = packed if spec.in_place else DeviceBatch.empty(n, batch, layout, dtype)
+    backend.kernel(spec)(packed, result, info, backend.threads)
+    result.marked(spec.problem.uplo).unpack_to(target, 0, batch)
+
+
+def _layout_of(spec: KernelSpec) -> Layout:
+    chunk = (spec.schedule.stride or WARP) if spec.layout == "chunked" else None
+    return Layout(spec.layout, chunk, spec.order)
+
+
+def _matrix_bytes(spec: KernelSpec, dense: int) -> int:
+    """Bytes that each matrix of a slice takes on the GPU: so many dense copies, packed ones, and its info."""
+    copies = dense + (1 if spec.in_place else 2)
+    return copies * spec.problem.n**2 * ELEMENT_BYTES[spec.problem.dtype] + np.dtype(np.int32).itemsize
+
+
+def _slices(batch: int, matrix_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last of each slice; as equal in size as whole steps allow."""
+    if batch * matrix_bytes <= _SMALL_BYTES:
+        return iter([(0, batch)] * bool(batch))
+    most = max(int(memory.free_bytes() * _USABLE) // matrix_bytes // _STEP, 1) * _STEP
+    count = max(1, -(-batch // most))
+    length = max(-(-batch // (count * _STEP)), 1) * _STEP
+    return ((first, min(first + length, batch)) for first in range(0, batch, length))

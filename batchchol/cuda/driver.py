@@ -1,0 +1,142 @@
+"""The few calls of the CUDA driver that PyCUDA lacks, or has for streams of its own alone.
+
+PyCUDA launches on streams that it made itself; torch and CuPy hand over theirs as plain addresses. Modules are
+loaded and kernels launched here for that reason, by the same library and in the context that PyCUDA made current.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
+
+LIBRARY = "libcuda.so.1"
+OUT_OF_MEMORY = 2
+
+# An invalid or foreign image, PTX that this driver does not know or cannot compile.
+_NOT_FOR_THIS_GPU = {200, 209, 218, 221, 222, 223}
+# Uncorrectable memory, an address, instruction or assertion that failed, a time limit: until the process ends every
+# call answers the same.
+_LOST = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721}
+_PREFER_SHARED, _PREFER_L1 = 1, 2
+_MAX_DYNAMIC_SHARED_SIZE = 8
+# What a kernel may use of dynamic shared memory without being allowed more.
+_SHARED_BYTES = 48 << 10
+_DISABLE_TIMING = 2
+
+_Address = ctypes.c_void_p
+# What every call of the library makes. These keep the interpreter's lock, which to give up and take again costs more
+# than they do; the others may wait for the GPU.
+_QUICK: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (_Address,),
+    "cuMemsetD32Async": (_Address, ctypes.c_uint, ctypes.c_size_t, _Address),
+    "cuLaunchKernel": (_Address, *(ctypes.c_uint,) * 7, *(_Address,) * 3),
+}
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuCtxSetCurrent": (_Address,),
+    "cuCtxSynchronize": (),
+    "cuEventCreate": (_Address, ctypes.c_uint),
+    "cuEventDestroy_v2": (_Address,),
+    "cuEventRecord": (_Address, _Address),
+    "cuFuncSetAttribute": (_Address, ctypes.c_int, ctypes.c_int),
+    "cuFuncSetCacheConfig": (_Address, ctypes.c_int),
+    "cuGetErrorString": (ctypes.c_int, _Address),
+    "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
+    "cuModuleLoadData": (_Address, ctypes.c_char_p),
+    "cuStreamWaitEvent": (_Address, _Address, ctypes.c_uint),
+}
+
+
+class Driver:
+    """libcuda, which PyCUDA has loaded and initialised before.
+
+    Every method raises DeviceLost, DeviceError or WrongArchitecture for what the driver refuses.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(LIBRARY)
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        self._cuda = library
+        quick = ctypes.PyDLL(LIBRARY)
+        # Prototypes: a call of one takes half as long as of a library's attribute (measured).
+        self._get_current, self._set_words, self._launch = (
+            ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)((name, quick)) for name, arguments in _QUICK.items()
+        )
+
+    def current_context(self) -> int:
+        """The address of the context that is current in this thread, 0 if there is none."""
+        context = ctypes.c_void_p()
+        if status := self._get_current(ctypes.addressof(context)):
+            self.check(status, "asking for the current context")
+        return context.value or 0
+
+    def make_current(self, context: int) -> None:
+        """Make a context current in this thread."""
+        self.check(self._cuda.cuCtxSetCurrent(context), "making the context current")
+
+    def synchronize(self) -> None:
+        """Wait for all work of the context; what went wrong in it is raised here."""
+        self.check(self._cuda.cuCtxSynchronize(), "waiting for the GPU")
+
+    def load(self, image: bytes, name: str) -> int:
+        """Load a cubin or PTX into the current context; the module's handle."""
+        return self._out(self._cuda.cuModuleLoadData, f"loading {name}", image)
+
+    def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
+        """The handle of a module's kernel, allowed as much dynamic shared memory, the split of on-chip memory set."""
+        handle = self._out(self._cuda.cuModuleGetFunction, f"looking for {entry}", module, entry.encode())
+        prefer = _PREFER_SHARED if cache == "shared" else _PREFER_L1
+        self.check(self._cuda.cuFuncSetCacheConfig(handle, prefer), f"configuring {entry}")
+        if shared_bytes > _SHARED_BYTES:
+            status = self._cuda.cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED_SIZE, shared_bytes)
+            self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
+        return handle
+
+    def launch(
+        self, function: int, blocks: int, threads: int, shared_bytes: int, stream: int, parameters: int, entry: str
+    ) -> None:
+        """Queue a kernel; `parameters` is the address of an array of the addresses of its arguments."""
+        status = self._launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, None)
+        if status:
+            self.check(status, f"launching {entry} on {blocks:,} blocks of {threads} threads")
+
+    def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
+        """Queue the writing of `count` 32-bit words."""
+        if status := self._set_words(address, word & 0xFFFFFFFF, count, stream):
+            self.check(status, "setting memory")
+
+    def wait_for(self, other: int, stream: int) -> None:
+        """Have later work of `stream` wait for what is queued on the stream `other` now."""
+        doing = "waiting for another library's stream"
+        event = self._out(self._cuda.cuEventCreate, doing, _DISABLE_TIMING)
+        try:
+            self.check(self._cuda.cuEventRecord(event, other), doing)
+            self.check(self._cuda.cuStreamWaitEvent(stream, event, 0), doing)
+        finally:
+            # The driver keeps it until nobody waits for it.
+            self._cuda.cuEventDestroy_v2(event)
+
+    def check(self, status: int, doing: str) -> None:
+        """Raise what a status means; `doing` begins the sentence."""
+        if not status:
+            return
+        reason = f"{doing}: {self._describe(status)} (CUDA error {status})"
+        if status in _LOST:
+            raise DeviceLost(status, reason)
+        if status in _NOT_FOR_THIS_GPU:
+            raise WrongArchitecture(status, reason)
+        raise DeviceError(status, reason)
+
+    def _out(self, call: Any, doing: str, *arguments: Any) -> int:
+        result = ctypes.c_void_p()
+        self.check(call(ctypes.byref(result), *arguments), doing)
+        return result.value or 0
+
+    def _describe(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        if self._cuda.cuGetErrorString(status, ctypes.byref(text)) or text.value is None:
+            return "unknown error"
+        return text.value.decode(errors="replace")

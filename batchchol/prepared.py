@@ -1,0 +1,100 @@
+"""A factorization that is ready to run: backend, spec, kernel and result, checked, and remembered for the next."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from batchchol.backends import Backend, get_backend
+from batchchol.backends.base import Kernel, check_runnable
+from batchchol.batch import Batch
+from batchchol.defaults import default_spec
+from kernelgen import TARGETS, KernelSpec
+
+_REMEMBERED = "_prepared"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` found: `kernel` factors the batch into `result`, whose triangle is marked; None for no matrices.
+
+    `batch` and `given` are what it was asked for.
+    """
+
+    batch: weakref.ref[Batch]
+    given: KernelSpec | None
+    device: Backend
+    spec: KernelSpec
+    kernel: Kernel | None
+    result: Batch
+
+
+def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepared:
+    """Check what is to be factored, by which spec and into what.
+
+    The result remembers it: whoever factors the same batch into it again, by the same spec, finds it there. (Checking
+    took a third of a small call.)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If spec or out do not belong to the batch, or its backend cannot run the spec on its layout.
+    OutOfMemory
+        If the factors would not fit.
+    """
+    if out is not None:
+        last: Prepared | None = out.__dict__.get(_REMEMBERED)
+        if last is not None and last.batch() is batch and last.given is given and out.writeable:
+            return last
+    device = get_backend(batch.backend)
+    in_place = out is not None and out.shares_memory(batch)
+    spec = _default(device, batch, in_place) if given is None else given
+    check_runnable(device, spec, batch)
+    result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
+    kernel = device.kernel(spec) if batch.batch else None
+    prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result)
+    if out is not None:
+        out.__dict__[_REMEMBERED] = prepared
+    return prepared
+
+
+def _default(device: Backend, batch: Batch, in_place: bool) -> KernelSpec:
+    return default_spec(
+        batch.n,
+        target=_fitting_target(device, batch),
+        dtype=batch.dtype_name,
+        layout=batch.layout.kind,
+        chunk=batch.layout.chunk,
+        order=batch.layout.order,
+        in_place=in_place,
+    )
+
+
+def _fitting_target(device: Backend, batch: Batch) -> str:
+    """The backend's widest SIMD whose groups fill the batch's chunks."""
+    chunk = batch.layout.chunk
+    for target in device.targets:
+        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
+            return target
+    lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
+    raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
+
+
+def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
+    if out is None:
+        out = batch if spec.in_place else device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
+        in_place = spec.in_place
+    if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
+        raise ValueError(
+            f"out: got {out.batch} {out.dtype} matrices of order {out.n} in {out.layout}, expected those of the "
+            f"batch: {batch.batch}, {batch.dtype}, {batch.n}, {batch.layout}"
+        )
+    if out.backend != batch.backend:
+        raise ValueError(f"out: lives on backend {out.backend!r}, expected {batch.backend!r}, where the batch lives")
+    if not out.writeable:
+        raise ValueError("out: its array is read-only: use one that can be written, such as Batch.empty's")
+    if in_place and out.address != batch.address:
+        raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
+    if spec.in_place != in_place:
+        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
+    return out

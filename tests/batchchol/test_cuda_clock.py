@@ -1,0 +1,89 @@
+"""The GPU's clock: which calls a sample is of, how many, and what stands before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from batchchol.cuda import clock as clock_module
+from batchchol.cuda.clock import FEWEST_CALLS, MOST_CALLS, Clock
+from batchchol.cuda.device import device
+
+from ..fake_pycuda import FakeGpu
+
+
+class Calls:
+    """Calls that take the fake GPU some time and note that they were made."""
+
+    def __init__(self, gpu: FakeGpu, count: int, seconds: float) -> None:
+        self.gpu, self.seconds, self.made = gpu, seconds, list[int]()
+        self.calls = [lambda place=place: self.make(place) for place in range(count)]
+
+    def make(self, place: int) -> None:
+        self.made.append(place)
+        self.gpu.clock += self.seconds
+
+
+@pytest.fixture
+def clock(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    monkeypatch.setattr(clock_module, "WARM_UP_SECONDS", 0.0)
+    return Clock(device())
+
+
+def gates(gpu: FakeGpu) -> int:
+    return sum(entry.startswith("multiply_add") for entry, _, _ in gpu.launches)
+
+
+def test_single_calls(fake_gpu: FakeGpu, clock: Clock) -> None:
+    timed = Calls(fake_gpu, 3, 1e-4)
+    assert clock.seconds(timed.calls, 4, "single", 2) == pytest.approx([1e-4] * 4)
+    assert timed.made == [1, 2, 0, 1, 2, 0], "the last is calls[(samples - 1) % 3]"
+
+
+@pytest.mark.parametrize(("seconds", "length"), [(1.0, FEWEST_CALLS), (1e-4, 20), (1e-6, MOST_CALLS)])
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_bursts(fake_gpu: FakeGpu, clock: Clock, seconds: float, length: int, count: int) -> None:
+    timed = Calls(fake_gpu, count, seconds)
+    estimating = min(count, 64)
+    assert clock.seconds(timed.calls, 5, "queued", 2) == pytest.approx([seconds] * 5)
+    made = timed.made[estimating:]
+    assert len(made) == 7 * length
+    assert made[-1] == 4 % count, "whose result is checked"
+    assert all((first + 1) % count == second for first, second in pairwise(made)), "in turns"
+
+
+def test_short_calls_wait_behind_a_gate(fake_gpu: FakeGpu, clock: Clock) -> None:
+    clock.seconds(Calls(fake_gpu, 1, 1e-3).calls, 5, "queued", 0)
+    long_calls = gates(fake_gpu)
+    clock.seconds(Calls(fake_gpu, 1, 1e-6).calls, 5, "queued", 0)
+    assert gates(fake_gpu) - long_calls == 1 + 5, "one for the estimate, and one for each burst"
+
+
+def test_a_gate_takes_as_long_as_it_is_told(fake_gpu: FakeGpu, clock: Clock) -> None:
+    clock._close_gate(1e-3)
+    before = fake_gpu.clock
+    clock._close_gate(5e-3)
+    assert fake_gpu.clock - before == pytest.approx(5e-3, rel=0.01)
+
+
+def test_work_before_the_first_sample_and_after_a_pause(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(clock_module.time, "monotonic", lambda: now[0])
+    clock = Clock(device())
+
+    def call() -> None:
+        made.append(now[0])
+        now[0] += 0.01
+
+    made: list[float] = []
+    clock.seconds([call], 1, "single", 0)
+    assert made[-2] >= 100.0 + clock_module.WARM_UP_SECONDS - 0.02, "the clock is up by then"
+    made.clear()
+    clock.seconds([call], 1, "single", 0)
+    assert len(made) == 1, "it is still up"
+    now[0] += 2 * clock_module.PAUSE_SECONDS
+    made.clear()
+    clock.seconds([call], 1, "single", 0)
+    assert len(made) > 10

@@ -1,0 +1,133 @@
+"""The state of a GPU, read from the driver's management library: here a stand-in of it, compiled for the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batchchol.cuda import conditions
+
+# Handles are addresses above 4 GiB, as the real ones: half of one must not pass for the whole.
+STAND_IN = """
+#include <string.h>
+typedef char *device;
+static device const gpus[2] = {(device)0x7000000001000, (device)0x7000000002000};
+int nvmlInit_v2(void) { return STATUS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *found) {
+    if (index > 1) return 2;
+    *found = gpus[index];
+    return 0;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, device *found) {
+    *found = gpus[1];
+    return strcmp(uuid, "GPU-1") ? 6 : 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, device *found) {
+    *found = gpus[1];
+    return strcmp(bus, "0000:1B:00.0") ? 6 : 0;
+}
+static int which(device gpu) { return gpu == gpus[0] ? 0 : gpu == gpus[1] ? 1 : 99; }
+int nvmlDeviceGetClockInfo(device gpu, int type, unsigned *mhz) { *mhz = 1000 * (which(gpu) + 1) + type; return 0; }
+int nvmlDeviceGetTemperature(device gpu, int sensor, unsigned *celsius) { *celsius = 40 + which(gpu); return sensor; }
+int nvmlDeviceGetPowerUsage(device gpu, unsigned *milliwatts) { *milliwatts = 123400; return which(gpu) ? 3 : 0; }
+int REASONS(device gpu, unsigned long long *bits) { *bits = 0x44; return gpu == 0; }
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Put a stand-in in the driver's place; `reasons` is the name under which it exports the clocks' reasons."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(status: int = 0, reasons: str = "nvmlDeviceGetCurrentClocksEventReasons") -> None:
+        source, library = tmp_path / "nvml.c", tmp_path / f"libnvml{status}{len(reasons)}.so"
+        source.write_text(STAND_IN)
+        defined = (f"-DSTATUS={status}", f"-DREASONS={reasons}")
+        subprocess.run([compiler, "-shared", "-fPIC", *defined, "-o", library, source], check=True)
+        monkeypatch.setattr(conditions, "LIBRARY", str(library))
+        conditions._nvml.cache_clear()
+
+    yield install
+    conditions._nvml.cache_clear()
+
+
+def test_every_quantity_is_read_in_its_unit(driver: Callable[..., None]) -> None:
+    driver()
+    assert conditions.read() == {
+        "gpu_clock_mhz": 1001,
+        "memory_clock_mhz": 1002,
+        "temperature_c": 40,
+        "power_w": 123.4,
+        "throttle": "power_cap,hardware_thermal",
+    }
+
+
+@pytest.mark.parametrize("gpu", ["1", "GPU-1", "0000:1B:00.0"])
+def test_the_gpu_that_is_named_is_the_one_read_and_what_it_does_not_report_is_left_out(
+    driver: Callable[..., None], gpu: str
+) -> None:
+    driver()
+    state = conditions.read(gpu)
+    assert state["temperature_c"] == 41
+    assert "power_w" not in state
+
+
+def test_the_default_is_the_first_visible_gpu(driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    driver()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-0")
+    assert conditions.read()["temperature_c"] == 41
+
+
+def test_older_drivers_name_the_reasons_otherwise(driver: Callable[..., None]) -> None:
+    driver(reasons="nvmlDeviceGetCurrentClocksThrottleReasons")
+    assert conditions.read()["throttle"] == "power_cap,hardware_thermal"
+    driver(reasons="nvmlOfAnotherAge")
+    assert "throttle" not in conditions.read()
+
+
+@pytest.mark.parametrize("gpu", ["7", "GPU-7", "0000:7B:00.0"])
+def test_an_unknown_gpu_has_no_state(driver: Callable[..., None], gpu: str) -> None:
+    driver()
+    assert conditions.read(gpu) == {}
+
+
+def test_no_driver_or_one_that_refuses_is_no_error(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(status=9)
+    assert conditions.read() == {}
+    monkeypatch.setattr(conditions, "LIBRARY", "libsurely-nowhere.so.1")
+    conditions._nvml.cache_clear()
+    assert conditions.read() == {}
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"), [(0, ""), (0x1, "idle"), (0x104, "power_cap,display_clock"), (0x1001, "idle,0x1000")]
+)
+def test_reasons_have_names(bits: int, names: str) -> None:
+    assert conditions.throttle_reasons(bits) == names
+
+
+def test_a_forked_process_asks_the_driver_anew(driver: Callable[..., None]) -> None:
+    driver()
+    before = conditions.read()
+    assert conditions._nvml(os.getpid()) is conditions._nvml(os.getpid())
+    assert conditions._nvml(os.getpid() + 1) is not None
+    assert conditions._nvml.cache_info().currsize == 2
+    assert conditions.read() == before
+
+
+@pytest.mark.gpu
+def test_this_machines_gpu_has_a_clock_and_a_temperature() -> None:
+    state = conditions.read()
+    assert 0 < state["gpu_clock_mhz"] < 10_000
+    assert 0 < state["temperature_c"] < 120
+    assert isinstance(state["throttle"], str)

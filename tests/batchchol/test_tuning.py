@@ -1,0 +1,206 @@
+"""Tuning: every schedule is a candidate, the best are measured again, and what fails is recorded, never believed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchchol import BatchcholError, cli, memory, tuning
+from batchchol.errors import CompileError, ResidualError
+from batchchol.stats import CompileStats
+from batchchol.timing import Sample
+from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, GPU_FINALISTS, Point
+from kernelgen import KernelSpec, Problem, ThreadSchedule
+from kernelgen.spec import LOOKINGS
+
+
+def spec_of(n: int, nb: int, looking: str = "left", target: str = "cuda", **choices: Any) -> KernelSpec:
+    return KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(nb, looking, **choices), target)
+
+
+def point(spec: KernelSpec, seconds: float, samples: int = FINAL_SAMPLES, status: str = "correct") -> Point:
+    return Point(spec, 32, 1000, 1, "queued", status, median_seconds=seconds, samples=samples)
+
+
+class FakeBackend:
+    """Measures what a function of the spec says, in place of a machine."""
+
+    name, target, targets, threads, protocols = "cuda", "cuda", ("cuda",), 1, ("queued", "single")
+
+    def __init__(self, seconds: Any) -> None:
+        self.seconds_of, self.built, self.asked = seconds, [], []
+
+    def empty(self, n: int, batch: int, layout: Any, dtype: str) -> Any:
+        return namespace(n=n, batch=batch, layout=layout)
+
+    def fill(self, batch: Any, recipe: str) -> None: ...
+
+    def build(self, specs: Any, progress: Any = None) -> None:
+        self.built += specs
+
+    def kernel(self, spec: KernelSpec) -> Any:
+        if spec.schedule.nb == 2:
+            raise CompileError("timeout", "too slow")
+        return namespace(stats=CompileStats(1.5, 100, "a compiler", 40, 8, 0))
+
+
+def namespace(**values: Any) -> Any:
+    return type("Namespace", (), values)()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    """A machine on which larger tiles and blocks of 64 are faster, and right looking kernels wrong."""
+    backend = FakeBackend(lambda spec: 1 / spec.schedule.nb - 0.01 * (spec.schedule.threads == 64))
+
+    def sample(backend: FakeBackend, spec: KernelSpec, data: Any, *, samples: int, protocol: str, **_: Any) -> Sample:
+        backend.asked.append((spec, samples, protocol))
+        if spec.schedule.looking == "right":
+            raise ResidualError("wrong")
+        conditions = {"before": {"temperature_c": 30}, "after": {"temperature_c": 40}}
+        return Sample((backend.seconds_of(spec),) * samples, 0.1, protocol, 2e-6, conditions)
+
+    monkeypatch.setattr(tuning, "sample_factor", sample)
+    monkeypatch.setattr(tuning, "rotating_buffers", lambda backend, batch: [(batch, batch)])
+    return backend
+
+
+@pytest.mark.parametrize("target", ["avx2", "cuda"])
+@pytest.mark.parametrize("n", [1, 2, 6, 33, 34, 128])
+def test_every_order_of_evaluation_is_a_candidate_and_all_can_be_built(n: int, target: str) -> None:
+    specs = tuning.specs(n, "float32", "ieee", target)
+    assert len(set(specs)) == len(specs)
+    if n > 1 or target == "cuda":
+        assert {spec.schedule.looking for spec in specs} == set(LOOKINGS)
+    assert {spec.schedule.nb for spec in specs} <= set(range(1, n + 1))
+    for spec in specs[:3]:
+        assert set(tuning.variations(spec)) - {spec}
+
+
+def test_on_a_gpu_kernels_for_any_chunk_and_for_the_default_one_compete() -> None:
+    specs = tuning.specs(40, "float32", "fast", "cuda")
+    assert {spec.schedule.stride for spec in specs} == {None, 32}
+    assert {spec.schedule.unroll for spec in specs} == {"tiles"}
+    assert {spec.schedule.unroll for spec in tuning.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
+
+
+def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) -> None:
+    specs = [spec_of(8, nb, looking) for nb in (2, 3, 4, 8) for looking in LOOKINGS]
+    points = tuning.measure(fake, specs, 1000, 1)
+    again = [spec for spec, samples, protocol in fake.asked if samples == FINAL_SAMPLES and protocol == "queued"]
+    assert len(again) == GPU_FINALISTS * len(tuning.variations(specs[0])) == len(fake.built)
+    assert {p.status for p in points if p.spec.schedule.nb == 2} == {"timeout"}
+    assert {p.status for p in points if p.spec.schedule.looking == "right" and p.spec.schedule.nb > 2} == {"wrong"}
+    best = tuning.best(points)
+    assert (best.spec.schedule.nb, best.spec.schedule.threads, best.samples) == (8, 64, FINAL_SAMPLES)
+    assert (best.registers, best.spill_bytes, best.floor_seconds, best.compile_seconds) == (40, 8, 2e-6, 1.5)
+    assert best.conditions == {"temperature_c": 40}
+    assert [p.spec for p in points[: len(specs)]] == specs
+
+
+def test_the_winner_is_measured_in_every_protocol(fake: FakeBackend) -> None:
+    points = tuning.measure(fake, [spec_of(8, nb) for nb in (3, 4, 8)], 1000, 1)
+    assert [p.protocol for p in points if p.protocol != "queued"] == ["single"]
+    assert points[-1].spec == tuning.best(points).spec
+
+
+def test_each_stride_has_its_finalists(fake: FakeBackend) -> None:
+    specs = [spec_of(8, nb, stride=stride) for nb in (3, 4, 5, 6, 7, 8) for stride in (None, 32)]
+    tuning.measure(fake, specs, 1000, 1)
+    again = {spec.schedule.stride for spec, samples, _ in fake.asked if samples == FINAL_SAMPLES}
+    assert again == {None, 32}
+
+
+def test_few_samples_do_not_beat_many() -> None:
+    lucky, measured = point(spec_of(8, 4), 1.0, FIRST_SAMPLES), point(spec_of(8, 8), 2.0)
+    assert tuning.best([lucky, measured]) == measured
+
+
+def test_no_correct_result_is_no_winner() -> None:
+    with pytest.raises(BatchcholError, match="no candidate gave a correct result"):
+        tuning.best([point(spec_of(8, 4), 1.0, status="wrong")])
+
+
+def test_a_winner_within_the_margin_keeps_its_predecessors_schedule() -> None:
+    old, new = spec_of(8, 4), spec_of(8, 8)
+    points = [point(old, 1.0), point(new, 2.0)]
+    near = [point(replace(old, problem=Problem(9)), 1.02), point(replace(new, problem=Problem(9)), 1.0)]
+    far = [point(replace(old, problem=Problem(10)), 1.2), point(replace(new, problem=Problem(10)), 1.0)]
+    assert [(choice.n, choice.nb) for choice in tuning.table(points + near + far)] == [(8, 4), (9, 4), (10, 8)]
+
+
+def test_kernels_for_one_chunk_have_rows_of_their_own() -> None:
+    points = [point(spec_of(8, 4), 2.0), point(spec_of(8, 8, stride=32), 1.0)]
+    assert [(choice.nb, choice.stride) for choice in tuning.table(points)] == [(4, None), (8, 32)]
+
+
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that few buffers exceed."""
+    monkeypatch.setattr(memory, "last_level_cache_bytes", lambda: 1 << 17)
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_command_keeps_every_point_and_writes_the_table(tmp_path: Path) -> None:
+    out, table = tmp_path / "points.csv", tmp_path / "table.json"
+    arguments = ["tune", "--n", "1", "--batch", "20000,128KiB", "--out", str(out), "--table", str(table)]
+    assert cli.main(arguments) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert {(row["n"], row["batch"]) for row in rows} == {("1", "20000"), ("1", "32768")}
+    assert {row["status"] for row in rows} == {"correct"}
+    assert all(float(row["median_seconds"]) > 0 and float(row["ratio"]) < 1.5 for row in rows)
+    assert all(row["source"] and row["cpu"] and row["compiler"] and row["date"] for row in rows)
+    assert [row["n"] for row in json.loads(table.read_text())] == [1]
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_report_shows_the_best_of_each_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plot = tmp_path / "points.csv", tmp_path / "plot"
+    assert cli.main(["tune", "--n", "1", "--batch", "20000,40000", "--math", "ieee,fast", "--out", str(out)]) == 0
+    capsys.readouterr()
+    pytest.importorskip("matplotlib")
+    assert cli.main(["report", str(out), "--plot", str(plot)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    cases = [tuple(cell.strip() for cell in line.split("|")[1:5]) for line in lines if line.startswith("| ")][2:]
+    wanted = [(n, batch, math) for math in ("fast", "ieee") for n in ("1",) for batch in ("20,000", "40,000")]
+    assert cases == [(n, batch, math, "single") for n, batch, math in wanted]
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    best = min(
+        float(r["median_seconds"])
+        for r in rows
+        if (r["n"], r["batch"], r["math"], r["samples"]) == ("1", "40000", "ieee", "25")
+    )
+    row = next(line for line in lines if line.startswith("| 1 | 40,000 | ieee"))
+    assert f"{1 / 3 * 40000 / best / 1e9:,.0f}" == row.split("|")[5].strip()
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("n,status\n4,correct\n")
+    assert cli.main(["report", str(path)]) == 2
+    assert "line 2: not a row of a tuning run" in capsys.readouterr().err
+    assert cli.main(["tune", "--n", "1", "--batch", "20000", "--out", str(path)]) == 2
+    assert "columns of another version" in capsys.readouterr().err
+    assert path.read_text() == "n,status\n4,correct\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--batch", "many", "--batch: got 'many'"),
+        ("--batch", "0", "--batch: got '0'"),
+        ("--n", "4,x", "--n: got 'x'"),
+    ],
+)
+def test_bad_options_are_refused(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = {"--n": "2", "--batch": "100", option: value}
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["tune", *(word for pair in arguments.items() for word in pair)])
+    assert message in capsys.readouterr().err
