@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 
@@ -16,14 +16,27 @@ _TABLE = "defaults.json"
 
 @dataclass(frozen=True)
 class Choice:
-    """The schedule to use up to order n."""
+    """The schedule to use up to order n; the fields are those of `ThreadSchedule`."""
 
     n: int
     nb: int
     looking: str
     unroll: str
-    prefetch: bool
-    staged: bool
+    prefetch: bool | None = None
+    staged: bool | None = None
+    threads: int | None = None
+    cache: str | None = None
+    stride: int | None = None
+
+    @classmethod
+    def of(cls, n: int, schedule: ThreadSchedule) -> Choice:
+        """The choice of a schedule up to order n."""
+        return cls(n, **{field.name: getattr(schedule, field.name) for field in fields(cls) if field.name != "n"})
+
+    def schedule(self, n: int, math: str) -> ThreadSchedule:
+        """The schedule for order n, at most the choice's own."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "n"}
+        return ThreadSchedule(math=math, **values | {"nb": min(self.nb, n)})
 
 
 @lru_cache(maxsize=4096)
@@ -33,12 +46,15 @@ def default_spec(
     target: str,
     dtype: str = "float32",
     layout: str = "chunked",
+    chunk: int | None = None,
     order: str = "col",
     math: str = "ieee",
     uplo: str = "lower",
     in_place: bool = False,
 ) -> KernelSpec:
     """The spec that the measured table of a target names for matrices of order `n`.
+
+    With `chunk`, that of the batch, it may be one that runs on no other chunk.
 
     Raises
     ------
@@ -48,11 +64,13 @@ def default_spec(
     if target not in TARGETS:
         raise SpecError(f"target={target!r} cannot be built: use one of {', '.join(map(repr, TARGETS))}")
     problem = Problem(n, dtype, uplo)
-    choices = _choices(target, dtype)
+    table = _choices(target, dtype)
+    own = [choice for choice in table if choice.stride is not None and choice.stride == chunk]
+    choices = own if own and layout == "chunked" else [choice for choice in table if choice.stride is None]
     choice = choices[min(bisect_left([entry.n for entry in choices], n), len(choices) - 1)]
-    nb, unroll = min(choice.nb, n), choice.unroll
-    staged = choice.staged or layout == "canonical"
-    schedule = ThreadSchedule(nb, choice.looking, unroll, math, choice.prefetch, staged)
+    schedule = choice.schedule(n, math)
+    if layout == "canonical" and not TARGETS[target].gpu:
+        schedule = replace(schedule, staged=True)
     return KernelSpec(problem, layout, order, schedule, target, in_place)
 
 

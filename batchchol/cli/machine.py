@@ -10,7 +10,7 @@ HELP = "write this machine's entry of asv's machine file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--name", help="name of the machine in asv's results (default: made of the hardware)")
-    parser.add_argument("--backend", help="backend to describe (default: chosen automatically)")
+    parser.add_argument("--backend", help="backend to describe (default: all that can be used)")
     parser.add_argument("--print", action="store_true", dest="show_only", help="show the entry, write nothing")
 
 
@@ -19,11 +19,14 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from batchchol.backends import get_backend
-    from batchchol.machine import describe, machine_file, save
+    from batchchol.machine import describe, find_devices, machine_file, save
 
-    machine = describe(get_backend(args.backend).device(), args.name)
+    device, missing = (get_backend(args.backend).device(), []) if args.backend else find_devices()
+    machine = describe(device, args.name)
     for field, value in asdict(machine).items():
-        print(f"{field:8} {value or '-'}")
+        print(f"{field:12} {value or '-'}")
+    for reason in missing:
+        print(f"\n{reason}")
     if args.show_only:
         return 0
     path = machine_file()
