@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from asv import environment, util
 from asv.console import log
 
+from batchchol.asv_samples import FILE_VARIABLE, RUN_VARIABLE, file_name
+
 PACKAGES = ("batchchol", "kernelgen")
 GUARD = Path(__file__).resolve().with_name("asv_guard.py")
 THIS_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+THIS_RUN = f"{time.time_ns()}-{os.getpid()}"
 
 
 def checkout_first(variables: dict[str, str], checkout: Path) -> dict[str, str]:
@@ -27,6 +31,16 @@ def checkout_first(variables: dict[str, str], checkout: Path) -> dict[str, str]:
     """
     path = os.pathsep.join(filter(None, [str(checkout), variables.get("ASV_PYTHONPATH", "")]))
     return {**variables, "PYTHONPATH": path, "ASV_PYTHONPATH": path}
+
+
+def samples_file(results: Path, commit: str, environment_name: str) -> Path | None:
+    """Where the samples of a commit are recorded: beside its results, in the folder of the machine.
+
+    asv tells an environment nothing of the machine, but begins every run with writing its description into that
+    folder: it is the one that was written last. None if there is none.
+    """
+    written = max(results.glob("*/machine.json"), key=lambda path: path.stat().st_mtime, default=None)
+    return written and written.with_name(file_name(commit, environment_name))
 
 
 class Checkout(environment.Environment):  # type: ignore[misc]
@@ -59,6 +73,7 @@ class Checkout(environment.Environment):  # type: ignore[misc]
         # The base class asks for its own name, made of these two, before it sets them.
         self._python, self._requirements = THIS_VERSION, requirements
         super().__init__(conf, THIS_VERSION, requirements, tagged_env_vars)
+        self._results = Path(conf.results_dir).resolve()
         self._checkout = Path(self._build_root, self._repo_subdir or "").resolve()
 
     @classmethod
@@ -106,7 +121,12 @@ class Checkout(environment.Environment):  # type: ignore[misc]
 
     def run(self, args: list[str], **kwargs: Any) -> Any:
         """Run the script `args` under the guard, with the checkout first on the import path."""
-        variables = {**kwargs.pop("env", os.environ), **self._global_env_vars}
+        variables = {**kwargs.pop("env", os.environ), **self._global_env_vars, **self._recording()}
         command = [sys.executable, "-P", str(GUARD), str(self._checkout), ",".join(PACKAGES), *args]
         log.debug(f"Running '{' '.join(command)}' in {self.name}")
         return util.check_output(command, env=checkout_first(variables, self._checkout), **kwargs)
+
+    def _recording(self) -> dict[str, str]:
+        """The variables that tell a measured process where to record its samples."""
+        path = samples_file(self._results, self._checked_commit, self.name) if self._checked_commit else None
+        return {FILE_VARIABLE: str(path), RUN_VARIABLE: THIS_RUN} if path else {}

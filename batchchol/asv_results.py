@@ -7,12 +7,14 @@ import datetime
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from batchchol.asv_samples import SUFFIX, SampleRecord, load_samples, of_result
 from batchchol.errors import DataFileError
 
 RESULTS_VERSION = 2
@@ -27,7 +29,8 @@ class ResultRow:
 
     `median` and `samples` are in `unit`; asv keeps samples only when told to (`--record-samples`). `status`
     is "measured", "skipped" or "failed", and `median` is NaN unless the point was measured. `params` maps the
-    parameters' names to their values. `date` is the commit's.
+    parameters' names to their values. `date` is the commit's. `records` are what was recorded of each round of a
+    `device_*` benchmark: its samples, and what ran under which conditions.
     """
 
     machine: str
@@ -40,6 +43,7 @@ class ResultRow:
     median: float
     samples: tuple[float, ...]
     unit: str
+    records: tuple[SampleRecord, ...] = ()
 
 
 def load_results(folder: Path | str, machine: str | None = None) -> list[ResultRow]:
@@ -63,7 +67,8 @@ def load_results(folder: Path | str, machine: str | None = None) -> list[ResultR
     if not paths:
         of_whom = f" of machine {machine!r}" if machine else ""
         raise DataFileError(folder, "whole folder", f"no results{of_whom}: run `asv run` first")
-    rows = [row for path in paths for row in _rows_of_file(path, described)]
+    recorded = _recorded(folder.glob(f"{machine or '*'}/*{SUFFIX}"))
+    rows = [row for path in paths for row in _rows_of_file(path, described, recorded)]
     return sorted(rows, key=lambda row: (row.date, row.commit, row.benchmark))
 
 
@@ -80,14 +85,36 @@ def _load(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def _rows_of_file(path: Path, described: Mapping[str, Any]) -> Iterator[ResultRow]:
+# Machine's folder, commit, environment, benchmark, parameters.
+_Key = tuple[Path, str, str, str, str]
+
+
+def _recorded(paths: Iterable[Path]) -> dict[_Key, list[SampleRecord]]:
+    """The records in some files by what they are records of."""
+    recorded: dict[_Key, list[SampleRecord]] = defaultdict(list)
+    for path in sorted(paths):
+        for record in load_samples(path):
+            key = (path.parent, record.commit, record.environment, record.benchmark, _sorted(record.params))
+            recorded[key].append(record)
+    return recorded
+
+
+def _sorted(params: Mapping[str, Any]) -> str:
+    return repr(sorted(params.items()))
+
+
+def _rows_of_file(
+    path: Path, described: Mapping[str, Any], recorded: Mapping[_Key, Sequence[SampleRecord]]
+) -> Iterator[ResultRow]:
     content = _load(path)
     try:
-        date = datetime.datetime.fromtimestamp(content["date"] / 1000, tz=datetime.UTC)
+        date = _time(content["date"])
         for benchmark, stored in content["results"].items():
             columns = dict(zip(content["result_columns"], stored, strict=False))
             about = described.get(benchmark, {})
+            started, duration = _time(columns.get("started_at") or 0), columns.get("duration") or 0.0
             for params, value, samples in _points(columns, about.get("param_names", [])):
+                key = (path.parent, content["commit_hash"], content["env_name"], benchmark, _sorted(params))
                 yield ResultRow(
                     machine=content["params"]["machine"],
                     environment=content["env_name"],
@@ -99,9 +126,14 @@ def _rows_of_file(path: Path, described: Mapping[str, Any]) -> Iterator[ResultRo
                     median=math.nan if value is None else float(value),
                     samples=tuple(samples or ()),
                     unit=about.get("unit", ""),
+                    records=of_result(recorded.get(key, ()), started, duration),
                 )
     except (KeyError, TypeError, ValueError) as error:
         raise DataFileError(path, "results", f"not what asv 0.6 writes ({error!r}): remove it") from error
+
+
+def _time(milliseconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC)
 
 
 def _points(

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from batchchol import backends
 from batchchol.cache import replace_file
-from batchchol.errors import DataFileError
+from batchchol.errors import BackendUnavailable, DataFileError
 
 FORMAT_VERSION = 1
 """The version of the machine file that asv 0.6 reads and writes."""
@@ -23,7 +24,10 @@ FILLER_WORDS = re.compile(r"\((r|tm)\)|\bcpu\b|\bprocessor\b|@.*$", re.IGNORECAS
 
 @dataclass(frozen=True)
 class Machine:
-    """What asv stores about a machine (first six fields, all text) and what decides the speed of a kernel."""
+    """What asv stores about a machine (first six fields, all text) and what decides the speed of a kernel.
+
+    The clocks are the GPU's highest; those of a measurement are stored with its samples.
+    """
 
     machine: str
     os: str
@@ -35,6 +39,30 @@ class Machine:
     gpu: str
     driver: str
     toolkit: str
+    gpu_clock: str
+    memory_clock: str
+
+
+def find_devices() -> tuple[dict[str, str | int], list[str]]:
+    """What all backends that can be used here report, as one device, and why the others cannot be used.
+
+    One machine has one name, whichever backend is being measured.
+
+    Raises
+    ------
+    BackendUnavailable
+        If none can be used.
+    """
+    device: dict[str, str | int] = {}
+    missing = []
+    for found in reversed(backends.survey()):
+        try:
+            device |= backends.get_backend(found.name).device()
+        except BackendUnavailable as error:
+            missing.append(str(error))
+    if not device:
+        raise BackendUnavailable("; ".join(missing))
+    return device, missing
 
 
 def describe(device: Mapping[str, str | int], name: str | None = None) -> Machine:
@@ -50,6 +78,8 @@ def describe(device: Mapping[str, str | int], name: str | None = None) -> Machin
         gpu=str(device.get("gpu", "")),
         driver=str(device.get("driver", "")),
         toolkit=str(device.get("toolkit", "")),
+        gpu_clock=_megahertz(device.get("gpu_clock_mhz")),
+        memory_clock=_megahertz(device.get("memory_clock_mhz")),
     )
 
 
@@ -84,6 +114,10 @@ def save(machine: Machine, path: Path) -> bool:
     # As asv writes it, sorted and indented by four.
     replace_file(path, (json.dumps(content, indent=4, sort_keys=True) + "\n").encode())
     return True
+
+
+def _megahertz(clock: str | int | None) -> str:
+    return "" if clock is None else f"{clock} MHz"
 
 
 def _operating_system() -> str:

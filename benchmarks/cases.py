@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from . import grid, library
-from .grid import SIMD, Point
+from .calls import SAMPLES
+from .device import Taken
+from .grid import Point
 from .question import Question as _Question
 from .question import skipping
 
@@ -17,58 +22,117 @@ TIMED_RECIPE = "diagonally_dominant"
 # Every spec is checked on these as well, in a batch whose last chunk is not full.
 CHECKED_RECIPE = "wishart"
 CHECKED_BATCH = 333
-SAMPLES = 20
 
 
 @dataclass(frozen=True)
-class Case:
-    """A backend, a spec and a batch to measure them on."""
+class Plan:
+    """What a point is about: a backend, a spec and the layout of its data. Nothing is compiled yet."""
 
     point: Point
     backend: library.Backend
     spec: library.KernelSpec
     layout: library.Layout
-    batch: library.Batch
 
-    def seconds_per_matrix(self) -> list[float]:
-        """Samples of the backend's clock, divided by the batch: out of place, cold, the result checked."""
-        with skipping():
-            sample = library.sample_factor(
-                self.backend, self.spec, self.batch, samples=SAMPLES, threads=self.point.threads, cold=True
-            )
-        return [seconds / self.point.batch for seconds in sample.seconds]
+    def filled(self, batch: int, recipe: str) -> library.Batch:
+        """That many matrices of a data set, where the backend's kernels can use them."""
+        made = library.empty(self.backend, self.point.n, batch, self.layout, self.point.dtype)
+        library.fill(self.backend, made, recipe)
+        return made
 
     def largest_ratio(self, recipe: str) -> float:
         """The largest residual ratio over a small ragged batch of `recipe`; an error if out of bounds."""
-        small = library.Batch.empty(self.point.n, CHECKED_BATCH, self.layout, self.point.dtype)
-        library.fill(small, recipe)
-        return library.sample_factor(self.backend, self.spec, small, samples=1, cold=False).ratio
+        small = self.filled(CHECKED_BATCH, recipe)
+        return library.sample_factor(self.backend, self.spec, small, samples=1, cold=False, protocol="single").ratio
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan whose kernel has been checked, and the batch to measure it on."""
+
+    plan: Plan
+    batch: library.Batch
+
+    def samples(self) -> Taken:
+        """Seconds per matrix by the backend's clock: out of place, cold, the result checked."""
+        plan, point = self.plan, self.plan.point
+        with skipping():
+            sample = library.sample_factor(
+                plan.backend,
+                plan.spec,
+                self.batch,
+                samples=SAMPLES,
+                threads=point.threads,
+                cold=True,
+                protocol=point.protocol,
+            )
+        return Taken([seconds / point.batch for seconds in sample.seconds], _about(plan, sample))
 
 
 @cache
-def case(point: Point, defaults: bool = False) -> Case:
-    """The case of `point`, its spec checked; if asked, with the library's own schedule and layout.
+def plan(point: Point, defaults: bool = False) -> Plan:
+    """The plan of `point`; if asked, with the library's own schedule and layout.
 
     Raises
     ------
     SkipNotImplemented
         If it cannot be built, or not on this machine; says why.
+    """
+    return planned(point, backend_of(point), defaults)
+
+
+def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
+    """The plan of `point` on a backend; see `plan`."""
+    with skipping():
+        layout = library.default_layout(backend, point.dtype) if defaults else layout_of(point, backend)
+        spec = (_default_spec if defaults else _spec)(point, layout, backend.target)
+    if reason := backend.unsupported(spec, layout):
+        raise SkipNotImplemented(reason)
+    return Plan(point, backend, spec, layout)
+
+
+@cache
+def case(point: Point, defaults: bool = False) -> Case:
+    """The case of `point`, its spec checked.
+
+    Raises
+    ------
+    SkipNotImplemented
+        As `plan`, or if the batch does not fit.
     batchchol.errors.ResidualError
         If the kernel is wrong.
     """
+    chosen = plan(point, defaults)
+    with skipping():
+        batch = chosen.filled(point.batch, TIMED_RECIPE)
+        chosen.largest_ratio(CHECKED_RECIPE)
+    return Case(chosen, batch)
+
+
+def backend_of(point: Point) -> library.Backend:
+    """The backend of a point, if it has what the point asks of it and there is a reason to measure it there."""
     with skipping():
         backend = library.get_backend(point.backend)
-        if point.threads > backend.threads:
-            raise SkipNotImplemented(f"threads={point.threads}, and backend {backend.name} has {backend.threads}")
-        layout = library.default_layout(point.dtype) if defaults else _layout(point, backend.lanes(point.dtype))
-        spec = (_default_spec if defaults else _spec)(point, layout, backend.target)
-        if reason := backend.unsupported(spec, layout):
-            raise SkipNotImplemented(reason)
-        batch = library.Batch.empty(point.n, point.batch, layout, point.dtype)
-        library.fill(batch, TIMED_RECIPE)
-        ready = Case(point, backend, spec, layout, batch)
-        ready.largest_ratio(CHECKED_RECIPE)
-        return ready
+    protocols = library.protocols(backend)
+    threads = 1 if point.backend == "cuda" else backend.threads
+    if point.threads > threads:
+        raise SkipNotImplemented(f"threads={point.threads}, and backend {backend.name} has {threads}")
+    if point.protocol not in (None, *protocols):
+        raise SkipNotImplemented(
+            f"protocol={point.protocol!r}, and backend {backend.name} has {', '.join(protocols)}"
+        )
+    if (needed := point.matrix_bytes) > grid.MATRIX_BYTES:
+        raise SkipNotImplemented(
+            f"the matrices take {needed:,} bytes, and at most {grid.MATRIX_BYTES:,} are measured"
+        )
+    return backend
+
+
+def layout_of(point: Point, backend: library.Backend) -> library.Layout:
+    """The layout that a point names; an error if there is no such layout."""
+    chunk = point.chunk
+    if point.layout == "chunked" and chunk is None:
+        chunk = backend.lanes(point.dtype)
+    return library.Layout(point.layout, chunk, "row" if point.layout == "canonical" else "col")
 
 
 # The underscore keeps asv, which takes every other class it finds for a benchmark, from measuring the base itself.
@@ -76,31 +140,60 @@ class _KernelQuestion(_Question):
     """Base of the questions that time one kernel by the backend's clock."""
 
     def setup(self, *values: Any) -> None:
-        self.case = case(grid.Point(**self.selected(*values)))
+        named = self.selected(*values)
+        self.build_ahead(named)
+        self.case = case(grid.Point(**named), self.defaults)
 
-    def device_factor(self, *_: Any) -> list[float]:
-        return self.case.seconds_per_matrix()
+    def device_factor(self, *_: Any) -> Taken:
+        return self.case.samples()
 
+    def build_ahead(self, named: dict[str, Any]) -> None:
+        """At the first of this question's points, compile the kernels of all of them, in parallel."""
+        if named == next(self.points(named["backend"]), None):
+            plans = list(self._plans(named["backend"]))
+            for first in plans[:1]:
+                library.build(first.backend, list(dict.fromkeys(each.spec for each in plans)))
 
-def _layout(point: Point, lanes: int) -> library.Layout:
-    chunk = lanes if point.chunk == SIMD else point.chunk
-    return library.Layout(point.layout, chunk, "row" if point.layout == "canonical" else "col")
+    def _plans(self, backend: str) -> Iterator[Plan]:
+        for named in self.points(backend):
+            with suppress(SkipNotImplemented):
+                yield plan(grid.Point(**named), self.defaults)
 
 
 def _spec(point: Point, layout: library.Layout, target: str) -> library.KernelSpec:
+    choices: dict[str, Any] = {
+        "prefetch": point.prefetch,
+        "staged": point.staged,
+        "threads": point.block,
+        "cache": point.cache,
+        "stride": point.stride,
+    }
     schedule = library.ThreadSchedule(
         nb=point.nb,
         looking=point.looking,
         unroll=point.unroll,
         math=point.math,
-        prefetch=point.prefetch,
-        staged=point.staged,
+        # An older commit has fewer of these, and does not take None for its default.
+        **{name: chosen for name, chosen in choices.items() if chosen is not None},
     )
     problem = library.Problem(point.n, point.dtype)
     return library.KernelSpec(problem, layout.kind, layout.order, schedule, target)
 
 
 def _default_spec(point: Point, layout: library.Layout, target: str) -> library.KernelSpec:
-    return library.default_spec(
-        point.n, target=target, dtype=point.dtype, layout=layout.kind, order=layout.order, math=point.math
-    )
+    return library.default_spec(point.n, target, layout, dtype=point.dtype, math=point.math)
+
+
+def _about(measured: Plan, sample: library.Sample) -> dict[str, Any]:
+    """What the record of a measurement says besides its samples."""
+    source = library.generate_source(measured.spec)
+    return {
+        "spec": measured.spec.name,
+        "layout": str(measured.layout),
+        "source_sha256": sha256(source.text.encode()).hexdigest(),
+        "flags": list(source.flags),
+        "compiler": measured.backend.kernel(measured.spec).stats.compiler,
+        "device": measured.backend.device(),
+        "ratio": sample.ratio,
+        **library.circumstances(sample),
+    }

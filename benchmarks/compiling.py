@@ -1,4 +1,4 @@
-"""What does a kernel cost before it runs, how large is it, and how accurate?"""
+"""What does a kernel cost before it runs, how large is it, what does it occupy, and how accurate is it?"""
 
 from __future__ import annotations
 
@@ -6,38 +6,55 @@ import os
 from typing import Any
 
 from . import grid
-from .cases import CHECKED_RECIPE, TIMED_RECIPE, case
+from .cases import CHECKED_RECIPE, TIMED_RECIPE, plan
 from .question import Question as _Question
+from .question import skipping
 
 
-class Compiling(_Question):
-    """Compile time, size of the machine code and residual ratio: n × unroll × math."""
-
-    params = grid.axes(
-        backend=grid.BACKEND,
-        n=grid.N,
-        batch=(1_000,),
-        unroll=grid.UNROLL,
-        math=grid.MATH,
-    )
+class _Compiled(_Question):
+    """Base: one kernel of a batch that does not matter."""
 
     def setup(self, *values: Any) -> None:
-        point = grid.Point(**self.selected(*values))
+        self.plan = plan(grid.Point(**self.selected(*values)))
+
+    def stats(self) -> Any:
+        with skipping():
+            return self.plan.backend.kernel(self.plan.spec).stats
+
+
+class Compiling(_Compiled):
+    """Compile time, size of the machine code and residual ratio: n × unroll × math."""
+
+    params = grid.axes(backend=grid.BACKEND, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH)
+
+    def track_compile_time(self, *_: Any) -> float:
         # An empty cache, in the folder that asv makes for this process and removes after it: a hit would
         # report how long the compiler took when another commit was measured.
         os.environ["BATCHCHOL_CACHE"] = os.path.abspath("cache")
-        self.case = case(point)
-        self.stats = self.case.backend.kernel(self.case.spec).stats
-
-    def track_compile_time(self, *_: Any) -> float:
-        return self.stats.compile_seconds
+        return float(self.stats().compile_seconds)
 
     def track_code_size(self, *_: Any) -> int:
-        return self.stats.code_bytes
+        return int(self.stats().code_bytes)
 
     def track_residual(self, *_: Any) -> float:
-        return max(map(self.case.largest_ratio, (TIMED_RECIPE, CHECKED_RECIPE)))
+        with skipping():
+            return max(map(self.plan.largest_ratio, (TIMED_RECIPE, CHECKED_RECIPE)))
 
     track_compile_time.unit = "seconds"  # type: ignore[attr-defined]
     track_code_size.unit = "bytes"  # type: ignore[attr-defined]
     track_residual.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class Registers(_Compiled):
+    """Registers of a GPU's thread, and bytes of them that are kept in memory instead: n × unroll × math."""
+
+    params = grid.axes(backend=grid.CUDA, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH)
+
+    def track_registers(self, *_: Any) -> int:
+        return int(self.stats().registers)
+
+    def track_spills(self, *_: Any) -> int:
+        return int(self.stats().spill_bytes)
+
+    track_registers.unit = "registers"  # type: ignore[attr-defined]
+    track_spills.unit = "bytes"  # type: ignore[attr-defined]

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import grid
-from .cases import _KernelQuestion, case
-
-CHOSEN_BY_THE_LIBRARY = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged")
+from .cases import _KernelQuestion
 
 
 class Defaults(_KernelQuestion):
     """The library's own schedule and layout: n × batch × dtype, on one thread and on two."""
 
-    param_names = tuple(name for name in grid.AXES if name not in CHOSEN_BY_THE_LIBRARY)
+    param_names = grid.WITHOUT_CHOICES
     params = grid.axes(
         param_names, backend=grid.BACKEND, n=grid.N, batch=grid.BATCH, dtype=grid.DTYPE, threads=(1, 2)
     )
-
-    def setup(self, *values: Any) -> None:
-        self.case = case(grid.Point(**self.selected(*values)), defaults=True)
+    defaults = True

@@ -7,6 +7,6 @@ from .cases import _KernelQuestion
 
 
 class Layouts(_KernelQuestion):
-    """Layout × n × batch; chunked at one chunk, the others without."""
+    """Layout × n × batch; chunked at the backend's own chunk."""
 
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, batch=grid.BATCH, layout=grid.LAYOUT, chunk=(None, grid.SIMD))
+    params = grid.axes(backend=grid.BACKEND, n=grid.N, batch=grid.BATCH, layout=grid.LAYOUT)

@@ -1,9 +1,16 @@
 """What the suite uses of the library, imported in one place: an older commit may lack part of it.
 
-`MISSING` says what is lacking; where it is not empty, every point is skipped for that reason.
+`MISSING` says what is lacking; where it is not empty, every point is skipped for that reason. The functions below
+measure commits from before there were GPUs as well: their one kind of batch lives on the host.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from inspect import signature
+from typing import Any
 
 import batchchol
 
@@ -11,15 +18,29 @@ MISSING = ""
 try:
     from batchchol.api import cholesky
     from batchchol.backends import Backend, get_backend
-    from batchchol.batch import Batch, default_layout
-    from batchchol.datasets import fill, generate
-    from batchchol.defaults import default_spec
-    from batchchol.errors import BackendUnavailable, OutOfMemory, ResidualError
+    from batchchol.batch import Batch
+    from batchchol.batch import default_layout as _host_layout
+    from batchchol.datasets import fill as _host_fill
+    from batchchol.datasets import generate
+    from batchchol.defaults import default_spec as _default_spec
+    from batchchol.errors import BackendUnavailable, CompilerNotFound, OutOfMemory, ResidualError
+    from batchchol.packing import Slots
+    from batchchol.packing import pack as _host_pack
+    from batchchol.packing import unpack as _host_unpack
     from batchchol.residual import RATIO_BOUND, ratios
-    from batchchol.timing import sample_factor
+    from batchchol.timing import Sample
+    from batchchol.timing import sample_factor as _sample_factor
     from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+    from kernelgen import generate as generate_source
 except ImportError as error:
     MISSING = f"this commit of {batchchol.__name__} lacks part of what is measured: {error}"
+
+# Once in the server that asv forks for every point, rather than in each of them; this initialises no device.
+with suppress(ImportError):
+    import batchchol.backends.cuda
+with suppress(ImportError):
+    import pycuda.driver
+    import pycuda.gpuarray  # noqa: F401
 
 __all__ = [
     "MISSING",
@@ -27,19 +48,91 @@ __all__ = [
     "Backend",
     "BackendUnavailable",
     "Batch",
+    "CompilerNotFound",
     "KernelSpec",
     "Layout",
     "OutOfMemory",
     "Problem",
     "ResidualError",
+    "Sample",
     "SpecError",
     "ThreadSchedule",
+    "build",
     "cholesky",
+    "circumstances",
+    "copies",
     "default_layout",
     "default_spec",
+    "empty",
     "fill",
     "generate",
+    "generate_source",
     "get_backend",
+    "nothing",
+    "protocols",
     "ratios",
     "sample_factor",
 ]
+
+
+def protocols(backend: Backend) -> tuple[str, ...]:
+    """How the backend can time calls, its own choice first."""
+    return getattr(backend, "protocols", ("single",))
+
+
+def default_layout(backend: Backend, dtype: str) -> Layout:
+    """The layout in which the backend factors fastest."""
+    return getattr(backend, "default_layout", _host_layout)(dtype)
+
+
+def default_spec(n: int, target: str, layout: Layout, **options: Any) -> KernelSpec:
+    """The spec that the library uses for matrices of order `n` in that layout."""
+    if "chunk" in signature(_default_spec).parameters:
+        options["chunk"] = layout.chunk
+    return _default_spec(n, target=target, layout=layout.kind, order=layout.order, **options)
+
+
+def empty(backend: Backend, n: int, batch: int, layout: Layout, dtype: str) -> Batch:
+    """A batch where the backend's kernels can use it."""
+    return getattr(backend, "empty", Batch.empty)(n, batch, layout, dtype)
+
+
+def fill(backend: Backend, batch: Batch, recipe: str) -> None:
+    """Overwrite a batch with the first matrices of a data set."""
+    getattr(backend, "fill", _host_fill)(batch, recipe)
+
+
+def copies(dense: Any, packed: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Calls that copy a canonical batch into another one's layout, and back."""
+    if hasattr(packed, "unpack_to"):
+        return partial(packed.put, 0, dense.data), partial(packed.unpack_to, dense.address, 0, packed.batch)
+    slots = Slots(packed.data, packed.n, packed.batch, packed.layout, 0, packed.batch)
+    return partial(_host_pack, dense.data, slots), partial(_host_unpack, slots, dense.data)
+
+
+def nothing() -> Callable[[], None]:
+    """A call that launches an empty kernel on the GPU."""
+    from batchchol.cuda import support
+    from batchchol.cuda.device import device
+
+    return partial(support.empty, device())
+
+
+def build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
+    """Compile kernels ahead, in parallel; what fails will say so when it is measured."""
+    if hasattr(backend, "build"):
+        backend.build(specs)
+
+
+def sample_factor(backend: Backend, *arguments: Any, protocol: str | None, **options: Any) -> Sample:
+    """Time a factorization; see `batchchol.timing.sample_factor`."""
+    if hasattr(backend, "protocols"):
+        options["protocol"] = protocol
+    return _sample_factor(backend, *arguments, **options)
+
+
+def circumstances(sample: Sample) -> dict[str, Any]:
+    """How a sample was taken, as far as its commit says."""
+    if not hasattr(sample, "protocol"):
+        return {}
+    return {"protocol": sample.protocol, "floor_seconds": sample.floor, "conditions": dict(sample.conditions)}

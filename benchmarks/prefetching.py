@@ -9,4 +9,4 @@ from .cases import _KernelQuestion
 class Prefetching(_KernelQuestion):
     """Prefetch × n."""
 
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, prefetch=grid.PREFETCH)
+    params = grid.axes(backend=grid.CPU, n=grid.N, prefetch=grid.PREFETCH)

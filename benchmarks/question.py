@@ -8,7 +8,7 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from . import grid, library
+from . import grid, library, profiles
 
 
 @contextmanager
@@ -16,7 +16,12 @@ def skipping() -> Iterator[None]:
     """Turn what cannot be built, or not on this machine, into a skip with the reason; the rest fails."""
     try:
         yield
-    except (library.BackendUnavailable, library.OutOfMemory, library.SpecError) as error:
+    except (
+        library.BackendUnavailable,
+        library.CompilerNotFound,
+        library.OutOfMemory,
+        library.SpecError,
+    ) as error:
         raise SkipNotImplemented(str(error)) from error
 
 
@@ -27,11 +32,14 @@ class Question:
     set by hand instead, so that an edit keeps the suite's history: raise it when something else is measured.
     """
 
+    params: tuple[tuple[Any, ...], ...] = ()
     param_names = grid.AXES
-    version = "1"
+    # Whether schedule and layout are the library's own; else they are parameters.
+    defaults = False
+    version = "2"
     timeout = 300
     # `asv continuous` interleaves the rounds of its two commits, against drift of the machine's clock.
-    rounds = 1 if grid.profile() == "quick" else 2
+    rounds = 1 if profiles.profile() == "quick" else 2
 
     def selected(self, *values: Any) -> dict[str, Any]:
         """The parameters by name.
@@ -39,11 +47,15 @@ class Question:
         Raises
         ------
         SkipNotImplemented
-            If the profile does not select this point, or the commit cannot be measured at all.
+            If this run does not measure the point, or the commit cannot be measured at all.
         """
         named = dict(zip(self.param_names, values, strict=True))
-        if not grid.keeps(grid.profile(), type(self).__name__, named):
-            raise SkipNotImplemented(f"not in profile {grid.profile()!r} ({grid.PROFILE_VARIABLE})")
+        if reason := profiles.left_out(profiles.profile(), type(self).__name__, named):
+            raise SkipNotImplemented(reason)
         if library.MISSING:
             raise SkipNotImplemented(library.MISSING)
         return named
+
+    def points(self, backend: str) -> Iterator[dict[str, Any]]:
+        """The parameters of all points that this run measures on a backend, in asv's order."""
+        return profiles.kept_points(profiles.profile(), type(self).__name__, self.param_names, self.params, backend)

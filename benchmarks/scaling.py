@@ -9,4 +9,4 @@ from .cases import _KernelQuestion
 class Threads(_KernelQuestion):
     """Threads × n; more threads than the machine has are skipped."""
 
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, threads=grid.THREADS)
+    params = grid.axes(backend=grid.CPU, n=grid.N, threads=grid.THREADS)

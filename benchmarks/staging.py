@@ -9,4 +9,4 @@ from .cases import _KernelQuestion
 class Staging(_KernelQuestion):
     """Staged × n."""
 
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, staged=grid.STAGED)
+    params = grid.axes(backend=grid.CPU, n=grid.N, staged=grid.STAGED)

@@ -14,6 +14,8 @@ from .question import Question as _Question
 from .question import skipping
 
 CHECKED_MATRICES = 128
+# The largest batch would be larger than many a machine's memory, twice: as array and as result.
+BATCH = grid.BATCH[:3]
 
 
 @cache
@@ -37,7 +39,7 @@ class WholeCall(_Question):
     """`batchchol.cholesky`, packing included, on all cores; seconds per call, not per matrix."""
 
     param_names = ("backend", "n", "batch", "dtype")
-    params = grid.axes(param_names, backend=grid.BACKEND, n=grid.N, batch=grid.BATCH, dtype=grid.DTYPE)
+    params = grid.axes(param_names, backend=grid.BACKEND, n=grid.N, batch=BATCH, dtype=grid.DTYPE)
     repeat = (3, 20, 2.0)
 
     def setup(self, *values: Any) -> None:
@@ -54,7 +56,7 @@ class Numpy(_Question):
     """The baseline, `numpy.linalg.cholesky`, on the same arrays; seconds per call, not per matrix."""
 
     param_names = ("n", "batch", "dtype")
-    params = grid.axes(param_names, n=grid.N, batch=grid.BATCH, dtype=grid.DTYPE)
+    params = grid.axes(param_names, n=grid.N, batch=BATCH, dtype=grid.DTYPE)
     # Fewer than above: at n = 100 one call takes seconds.
     repeat = (2, 10, 1.0)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from batchchol.asv_results import load_results
+
 WHY = "the suite's extra is not installed: there is no asv"
 config = pytest.importorskip("asv.config", reason=WHY)
 environment = pytest.importorskip("asv.environment", reason=WHY)
@@ -34,6 +36,7 @@ BENCHMARK = """
 import time
 
 import batchchol
+from batchchol.asv_samples import record
 
 
 class Suite:
@@ -43,6 +46,7 @@ class Suite:
         batchchol.work()
 
     def track_mark(self):
+        record("suite.Suite.track_mark", {}, [1.0], {"mark": batchchol.MARK})
         return batchchol.MARK
 """
 PACKAGE = """
@@ -105,8 +109,9 @@ def scratch(tmp_path: Path) -> Scratch:
     root, foreign, home = (tmp_path / name for name in ("repository", "foreign", "home"))
     for folder in (root / "batchchol", root / "kernelgen", root / "benchmarks", foreign, home):
         folder.mkdir(parents=True)
-    for module in (plugin.__file__, str(plugin.GUARD)):
-        shutil.copy(module, root / "batchchol")
+    library = Path(plugin.__file__).parent
+    for module in ("asv_checkout.py", "asv_guard.py", "asv_samples.py", "errors.py"):
+        shutil.copy(library / module, root / "batchchol")
     (root / "kernelgen" / "__init__.py").write_text("")
     (root / "benchmarks" / "__init__.py").write_text("")
     (root / "benchmarks" / "suite.py").write_text(BENCHMARK)
@@ -156,6 +161,26 @@ def test_a_range_measures_each_commit_from_its_own_checkout(scratch: Scratch) ->
     )
     assert run.returncode == 0, run.stdout
     assert scratch.marks() == {commit: [mark] for commit, mark in expected.items()}
+
+
+def test_samples_are_recorded_beside_the_results_that_they_became(scratch: Scratch) -> None:
+    commits = [scratch.commit(mark=mark) for mark in (1, 2)]
+    # Neither another machine's results nor a dry run must be in the way.
+    other = scratch.root / ".asv" / "results" / "other"
+    other.mkdir(parents=True)
+    (other / "machine.json").write_text(json.dumps({"machine": "other", "version": 1}))
+    for arguments in (("HEAD~1..HEAD",), ("HEAD^!",), ("HEAD^!", "--dry-run")):
+        run = scratch.asv("run", "--bench", "track_mark", *arguments)
+        assert run.returncode == 0, run.stdout
+    rows = [row for row in load_results(scratch.root / ".asv" / "results") if row.commit == commits[1]]
+    (row,) = rows
+    (record,) = row.records
+    assert (row.machine, row.median, record.about["mark"]) == ("testbed", 2.0, 2)
+    folder = scratch.root / ".asv" / "results" / "testbed"
+    lines = (folder / f"{commits[1][:8]}-{row.environment}.samples.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    assert len({json.loads(line)["run"] for line in lines}) == 3
+    assert record.run == json.loads(lines[1])["run"]
 
 
 def test_a_commit_whose_package_comes_from_elsewhere_is_refused(scratch: Scratch) -> None:

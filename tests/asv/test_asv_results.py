@@ -76,6 +76,41 @@ def test_every_point_is_a_row_with_its_parameters_and_status(folder: Path) -> No
     assert (first.unit, first.environment) == ("seconds", "checkout-py3.11")
 
 
+def recorded(run: str, seconds: float, n: int, clock: int) -> str:
+    return json.dumps(
+        {
+            "run": run,
+            "time": (DATE + datetime.timedelta(seconds=seconds)).isoformat(),
+            "commit": COMMIT,
+            "environment": "checkout-py3.11",
+            "benchmark": TILES,
+            "params": {"layout": "chunked", "n": n},
+            "samples": [1e-9],
+            "about": {"conditions": {"before": {"gpu_clock_mhz": clock}}},
+        }
+    )
+
+
+def test_a_row_has_the_records_of_its_own_samples(folder: Path) -> None:
+    content = stored(**{TILES: [[1e-9, 4e-9], [["8", "16"], ["'chunked'"]], "1", int(DATE.timestamp() * 1000), 60]})
+    (folder / "mine" / "01234567-checkout-py3.11.json").write_text(json.dumps(content))
+    lines = [recorded("old", -3600, 8, 345), recorded("new", -30, 8, 1980), recorded("new", 30, 8, 1965)]
+    (folder / "mine" / "01234567-checkout-py3.11.samples.jsonl").write_text("\n".join(lines) + "\n")
+    rows = {row.params["n"]: row for row in load_results(folder, machine="mine")}
+    clocks = [record.about["conditions"]["before"]["gpu_clock_mhz"] for record in rows[8].records]
+    assert clocks == [1980, 1965]
+    assert rows[16].records == ()
+    assert all(row.records == () for row in load_results(folder, machine="other"))
+
+
+def test_a_damaged_record_is_named(folder: Path) -> None:
+    path = folder / "mine" / "01234567-checkout-py3.11.samples.jsonl"
+    path.write_text("{\n")
+    with pytest.raises(DataFileError, match="line 1") as caught:
+        load_results(folder)
+    assert caught.value.path == path
+
+
 def test_a_benchmark_without_parameters_is_one_row(folder: Path) -> None:
     (row,) = (row for row in load_results(folder) if row.benchmark == "compiling.track_size")
     assert (dict(row.params), row.median, row.unit, row.samples) == ({}, 1234.0, "bytes", ())

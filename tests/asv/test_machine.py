@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from batchchol.backends import Availability
 from batchchol.cli import machine as command
-from batchchol.errors import DataFileError
+from batchchol.errors import BackendUnavailable, DataFileError
 from batchchol.machine import Machine, describe, machine_file, save, stable_name
 
 DEVICE: dict[str, str | int] = {
@@ -20,18 +21,43 @@ DEVICE: dict[str, str | int] = {
     "memory_bytes": 16_776_000_000,
     "compiler": "gcc 12.2.0",
 }
-GPU: dict[str, str | int] = {"gpu": "NVIDIA H200", "driver": "570.1", "toolkit": "12.8"}
+GPU: dict[str, str | int] = {
+    "gpu": "NVIDIA H200",
+    "driver": "570.1",
+    "toolkit": "12.8",
+    "gpu_clock_mhz": 1980,
+    "memory_clock_mhz": 3201,
+}
+WHY_NOT = "PyCUDA is not installed"
 
 
+@dataclass
 class FakeBackend:
+    reported: dict[str, str | int]
+
     def device(self) -> dict[str, str | int]:
-        return DEVICE
+        return self.reported
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def available(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeBackend]:
+    """The backends that can be used; a test adds to them."""
+    usable = {"cpu": FakeBackend({"backend": "cpu", **DEVICE})}
+
+    def get_backend(name: str | None = None) -> FakeBackend:
+        if (name or "cpu") not in usable:
+            raise BackendUnavailable(WHY_NOT)
+        return usable[name or "cpu"]
+
+    monkeypatch.setattr("batchchol.backends.get_backend", get_backend)
+    names = [Availability("cpu", True, ""), Availability("cuda", False, "")]
+    monkeypatch.setattr("batchchol.backends.survey", lambda: names)
+    return usable
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: dict[str, FakeBackend]) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("batchchol.backends.get_backend", lambda name=None: FakeBackend())
     return tmp_path
 
 
@@ -59,6 +85,7 @@ def test_every_field_has_its_place() -> None:
     described = describe({**DEVICE, **GPU}, name="mine")
     assert (described.machine, described.num_cpu, described.ram) == ("mine", "2", "16 GiB")
     assert (described.gpu, described.driver, described.toolkit) == ("NVIDIA H200", "570.1", "12.8")
+    assert (described.gpu_clock, described.memory_clock) == ("1980 MHz", "3201 MHz")
     assert all(isinstance(value, str) for value in asdict(described).values()), "asv stores text only"
 
 
@@ -78,9 +105,25 @@ def test_the_command_is_idempotent_and_keeps_other_entries(home: Path, capsys: p
 def test_print_writes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--print", "--name", "mine") == 0
     shown = capsys.readouterr().out
-    assert "machine  mine" in shown
-    assert "simd     avx2" in shown
+    assert "machine      mine" in shown
+    assert "simd         avx2" in shown
     assert list(home.iterdir()) == []
+
+
+def test_a_machine_is_described_by_all_its_backends_under_one_name(
+    home: Path, available: dict[str, FakeBackend], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--print") == 0
+    assert WHY_NOT in capsys.readouterr().out
+    available["cuda"] = FakeBackend({"backend": "cuda", **GPU})
+    assert call("--print") == 0
+    shown = capsys.readouterr().out
+    assert WHY_NOT not in shown
+    for described in ("intel-xeon-2-cores-avx2-nvidia-h200", "NVIDIA H200", "1980 MHz", "Intel(R) Xeon(R)"):
+        assert described in shown
+    available.clear()
+    with pytest.raises(BackendUnavailable, match=WHY_NOT):
+        call("--print")
 
 
 @pytest.mark.parametrize(

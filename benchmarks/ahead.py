@@ -1,0 +1,74 @@
+"""The GPU kernels that a profile measures, compiled on a machine without a GPU.
+
+    BATCHCHOL_PROFILE=ci python -m benchmarks.ahead --arch sm_90
+
+Then `python -m batchchol cache pack` carries them to a machine that has no compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from asv_runner.discovery import disc_benchmarks
+
+from . import grid, library, profiles
+from .cases import planned
+from .grid import CUDA
+
+
+def blueprint() -> Any:
+    """What a plan asks of a backend, as far as no GPU is needed to know."""
+    from batchchol.cuda.arrays import WARP, default_layout
+
+    return SimpleNamespace(
+        name="cuda",
+        target="cuda",
+        lanes=lambda dtype: WARP,
+        default_layout=lambda dtype: default_layout(),
+        unsupported=lambda spec, layout: None,
+    )
+
+
+def measured_specs(profile: str) -> Iterator[library.KernelSpec]:
+    """The specs of all GPU kernels that a profile measures, some of them several times."""
+    backend = blueprint()
+    for benchmark in disc_benchmarks(str(Path(__file__).parent)):
+        question = benchmark.func.__self__
+        names = question.param_names
+        if not {"n", "math", "backend"} <= set(names):
+            continue
+        for named in profiles.kept_points(profile, type(question).__name__, names, question.params, *CUDA):
+            with suppress(SkipNotImplemented):
+                yield planned(grid.Point(**named), backend, question.defaults).spec
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compile them, and what goes with them; 1 if a kernel failed."""
+    # Not at the top: asv imports every module of the suite, on commits that lack these as well.
+    from batchchol.cuda.modules import build_all
+    from batchchol.progress import ProgressDisplay
+    from kernelgen.support import support_kernels
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", required=True, help="the architecture of the GPU, such as sm_90")
+    arch = parser.parse_args(arguments).arch
+    specs = dict.fromkeys(measured_specs(profiles.profile()))
+    display = ProgressDisplay(sys.stderr, arch)
+    outcomes = build_all([*map(library.generate_source, specs), *support_kernels()], arch, progress=display)
+    display.finish()
+    failed = [outcome for outcome in outcomes if outcome.status != "built"]
+    for outcome in failed:
+        print(f"{outcome.status}: {outcome.entry}: {outcome.message}", file=sys.stderr)
+    print(f"{len(outcomes) - len(failed)} kernels of profile {profiles.profile()!r} are ready for {arch}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
