@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from batchchol.arguments import positive
 from batchchol.defaults import default_spec
 from batchchol.native import supported_targets
 from kernelgen import TARGETS, KernelSpec, generate
-from kernelgen.spec import LAYOUT_KINDS, LOOKINGS, MATHS, ORDERS, UNROLLS
+from kernelgen.spec import CACHES, LAYOUT_KINDS, LOOKINGS, MATHS, ORDERS, UNROLLS
 from kernelgen.targets import ELEMENT_BYTES
 
 HELP = "print the generated source of a kernel; what is not said is the measured default"
@@ -27,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unroll", choices=UNROLLS)
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--staged", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--threads", type=positive, help="threads of a GPU's block")
+    parser.add_argument("--cache", choices=CACHES, help="which a GPU's on-chip memory favours")
+    parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
     parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
     parser.add_argument("--in-place", action="store_true")
 
@@ -49,6 +53,6 @@ def spec_of(arguments: argparse.Namespace) -> KernelSpec:
         uplo=arguments.uplo,
         in_place=arguments.in_place,
     )
-    fields = ("nb", "looking", "unroll", "prefetch", "staged")
+    fields = ("nb", "looking", "unroll", "prefetch", "staged", "threads", "cache", "stride")
     chosen = {name: value for name in fields if (value := getattr(arguments, name)) is not None}
     return replace(spec, schedule=replace(spec.schedule, **chosen))

@@ -81,6 +81,14 @@ def test_emit_of_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == generate(replace(default, schedule=schedule)).text
 
 
+def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--n 9 --target cuda --nb 3 --threads 64 --cache shared --stride 32"
+    assert main(["emit", *options.split()]) == 0
+    default = default_spec(9, target="cuda")
+    schedule = replace(default.schedule, nb=3, threads=64, cache="shared", stride=32)
+    assert capsys.readouterr().out == generate(replace(default, schedule=schedule)).text
+
+
 def test_emit_needs_no_compiler(run_python: Run) -> None:
     done = run_python("-m", "batchchol", "emit", "--n", "3", PATH="", BATCHCHOL_CC=None, CC=None)
     assert (done.returncode, done.stderr) == (0, "")
@@ -95,6 +103,8 @@ def test_emit_needs_no_compiler(run_python: Run) -> None:
         ("--n 4 --nb 5", "nb=5"),
         ("--n 4 --nb 17", "nb=17"),
         ("--n 100 --unroll full", "unroll='full'"),
+        ("--n 4 --target cuda --prefetch", "prefetch=True"),
+        ("--n 4 --target avx2 --stride 32", "stride=32"),
     ],
 )
 def test_spec_that_cannot_be_built_is_explained(capsys: pytest.CaptureFixture[str], options: str, words: str) -> None:
