@@ -78,8 +78,8 @@ INLINE unsigned quotient(const unsigned a, const Divisor &b)
     return __umulhi(a + 1, b.reciprocal);
 }
 
-/* How much further on than from 0 to x element x is: `inside` from the beginning of the tile in shared memory, `outside`
- * from that in an array. What is added to pointers that advance with x costs fewer instructions than an index. */
+/* Element x is x + `inside` from the beginning of the tile in shared memory, x + `outside` from that in the array: what
+ * is added to pointers that advance with x takes fewer instructions than an index. */
 struct CanonicalGaps {
     unsigned inside, outside;
 };
@@ -159,8 +159,9 @@ template <int W> struct PackedOrder {
     {
         const unsigned n = tiling.n, rows = tile.rows, side = tile.side, chunks = tile.chunks;
         const unsigned items = side / W, line = swap ? rows : n, lines = swap ? n : rows, chunk = rows * n * items;
-        const PackedOrder made = {n, side, items, lines, line, (unsigned)tiling.pitch, (unsigned)tiling.row_pitch, chunks * chunk, swap,
-                                  divisor(items), divisor(line * items), divisor(chunk), (unsigned long long)stride};
+        const PackedOrder made = {n, side, items, lines, line, (unsigned)tiling.pitch, (unsigned)tiling.row_pitch,
+                                  chunks * chunk, swap, divisor(items), divisor(line * items), divisor(chunk),
+                                  (unsigned long long)stride};
         return made;
     }
 
