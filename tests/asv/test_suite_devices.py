@@ -297,6 +297,7 @@ def test_points_are_measured_on_the_gpu_by_processes_that_a_server_forked(
         "project": "batchchol",
         "repo": str(ROOT),
         "benchmark_dir": str(ROOT / "benchmarks"),
+        "environment_type": "virtualenv",
         "launch_method": "forkserver",
         "results_dir": "results",
     }
