@@ -113,7 +113,8 @@ def of_result(
     records = list(records)
     ended = started + datetime.timedelta(seconds=seconds + 1)
     runs = [each.run for each in records if started <= each.time <= ended]
-    return tuple(each for each in records if runs and each.run == runs[-1])
+    # Whoever measures right after it, without replacing it, comes later.
+    return tuple(each for each in records if runs and each.run == runs[0])
 
 
 def _parsed(path: Path, number: int, line: str) -> SampleRecord:

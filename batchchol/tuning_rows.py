@@ -70,7 +70,8 @@ def _text(value: object) -> str:
 class Measured:
     """What a report needs of a row: one correct measurement.
 
-    `seconds` is the median of `samples` calls for the whole batch, `roofline_seconds` what the batch takes at least.
+    `seconds` is the median of `samples` calls for the whole batch, `roofline_seconds` what the batch takes at least,
+    `floor_seconds` what a call takes that does nothing, NaN if that is not known.
     """
 
     spec: str
@@ -139,7 +140,7 @@ def _measured(values: Mapping[str, str]) -> Measured:
         samples=int(values["samples"]),
         seconds=float(values["median_seconds"]),
         spread=float(values["spread"]),
-        floor_seconds=float(values["floor_seconds"]),
+        floor_seconds=float(values["floor_seconds"] or "nan"),
         roofline_seconds=roofline_seconds(n, batch, layout, ceilings),
         ratio=float(values["ratio"]),
         machine=values.get("gpu") or values["cpu"],

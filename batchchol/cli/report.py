@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,10 +55,14 @@ def table(rows: Sequence[Measured]) -> str:
     ]
     lines += [
         f"| {row.n} | {row.batch:,} | {row.math} | {row.protocol} | {row.gflops:,.0f} | {row.roofline_fraction:.0%} "
-        f"| {row.floor_seconds * 1e6:.1f} | {row.spread:.1%} | {row.ratio:.3f} | `{row.spec}` |"
+        f"| {_microseconds(row.floor_seconds)} | {row.spread:.1%} | {row.ratio:.3f} | `{row.spec}` |"
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def _microseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
 
 
 def footer(rows: Sequence[Measured]) -> str:

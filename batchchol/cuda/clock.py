@@ -43,6 +43,9 @@ class Clock:
     def seconds(self, calls: Sequence[Call], samples: int, protocol: str, warm_up: int) -> list[float]:
         """Seconds per call of each sample; the last call of all is calls[(samples - 1) % len(calls)]."""
         with self._gpu.current("timing"):
+            # A first call may compile and load what it launches: it must not be taken for a long one.
+            calls[0]()
+            self._gpu.synchronize()
             self._bring_up(calls)
             if protocol == "single":
                 taken = self._singles(calls, samples, warm_up)

@@ -39,7 +39,7 @@ def gates(gpu: FakeGpu) -> int:
 def test_single_calls(fake_gpu: FakeGpu, clock: Clock) -> None:
     timed = Calls(fake_gpu, 3, 1e-4)
     assert clock.seconds(timed.calls, 4, "single", 2) == pytest.approx([1e-4] * 4)
-    assert timed.made == [1, 2, 0, 1, 2, 0], "the last is calls[(samples - 1) % 3]"
+    assert timed.made == [0, 1, 2, 0, 1, 2, 0], "one before all; the last is calls[(samples - 1) % 3]"
 
 
 @pytest.mark.parametrize(("seconds", "length"), [(1.0, FEWEST_CALLS), (1e-4, 20), (1e-6, MOST_CALLS)])
@@ -48,7 +48,7 @@ def test_bursts(fake_gpu: FakeGpu, clock: Clock, seconds: float, length: int, co
     timed = Calls(fake_gpu, count, seconds)
     estimating = min(count, 64)
     assert clock.seconds(timed.calls, 5, "queued", 2) == pytest.approx([seconds] * 5)
-    made = timed.made[estimating:]
+    made = timed.made[1 + estimating :]
     assert len(made) == 7 * length
     assert made[-1] == 4 % count, "whose result is checked"
     assert all((first + 1) % count == second for first, second in pairwise(made)), "in turns"
@@ -59,6 +59,17 @@ def test_short_calls_wait_behind_a_gate(fake_gpu: FakeGpu, clock: Clock) -> None
     long_calls = gates(fake_gpu)
     clock.seconds(Calls(fake_gpu, 1, 1e-6).calls, 5, "queued", 0)
     assert gates(fake_gpu) - long_calls == 1 + 5, "one for the estimate, and one for each burst"
+
+
+def test_a_first_call_that_compiles_is_not_taken_for_a_long_one(fake_gpu: FakeGpu, clock: Clock) -> None:
+    timed = Calls(fake_gpu, 1, 1e-6)
+
+    def call() -> None:
+        fake_gpu.clock += 0.0 if timed.made else 0.5
+        timed.calls[0]()
+
+    assert clock.seconds([call], 5, "queued", 0) == pytest.approx([1e-6] * 5)
+    assert gates(fake_gpu) > 5, "its bursts wait behind a gate"
 
 
 def test_a_gate_takes_as_long_as_it_is_told(fake_gpu: FakeGpu, clock: Clock) -> None:
@@ -82,7 +93,7 @@ def test_work_before_the_first_sample_and_after_a_pause(fake_gpu: FakeGpu, monke
     assert made[-2] >= 100.0 + clock_module.WARM_UP_SECONDS - 0.02, "the clock is up by then"
     made.clear()
     clock.seconds([call], 1, "single", 0)
-    assert len(made) == 1, "it is still up"
+    assert len(made) == 2, "it is still up"
     now[0] += 2 * clock_module.PAUSE_SECONDS
     made.clear()
     clock.seconds([call], 1, "single", 0)
