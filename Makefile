@@ -2,24 +2,28 @@
 # make test   sets everything up and runs the tests
 # make lint   ruff and the type checker
 # make clean  removes .venv
+# GPU=1       installs PyCUDA too: needs the CUDA toolkit and a C++ compiler
 
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 WORKERS ?= 2
+GPU ?=
 VENV := .venv
 BIN := $(VENV)/bin
+comma := ,
+WITH_GPU := $(if $(GPU),$(comma)gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint $(CONSTRAINTS)
 
 .PHONY: run test lint clean
 .NOTPARALLEL:
 
-run: $(VENV)/installed-run
+run: $(VENV)/installed-run$(GPU)
 	$(BIN)/python -m batchchol run
 
-test: $(VENV)/installed-test
+test: $(VENV)/installed-test$(GPU)
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-lint: $(VENV)/installed-test
+lint: $(VENV)/installed-test$(GPU)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
@@ -27,14 +31,14 @@ lint: $(VENV)/installed-test
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/installed-run: $(VENV)/created pyproject.toml $(CONSTRAINTS)
+$(VENV)/installed-run$(GPU): $(VENV)/created pyproject.toml $(CONSTRAINTS)
 	@echo "Installing batchchol and what its main job needs into $(VENV)"
-	$(INSTALL) --editable '.[suite,plots,data]'
+	$(INSTALL) --editable '.[suite,plots,data$(WITH_GPU)]'
 	@touch $@
 
-$(VENV)/installed-test: $(VENV)/created pyproject.toml $(CONSTRAINTS)
+$(VENV)/installed-test$(GPU): $(VENV)/created pyproject.toml $(CONSTRAINTS)
 	@echo "Installing batchchol and what its tests need into $(VENV)"
-	$(INSTALL) --editable '.[test]'
+	$(INSTALL) --editable '.[test$(WITH_GPU)]'
 	@touch $@
 
 # Debian splits the pieces into packages: say all that are missing, and how to get them, before anything is made.
