@@ -51,7 +51,8 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
     -------
     ndarray, shape (..., n, n)
         The factors, strictly triangular. Of an array on a GPU a pycuda.gpuarray.GPUArray, which torch.as_tensor and
-        cupy.asarray take without a copy.
+        cupy.asarray take without a copy. It is being written on the default stream: a non-blocking stream of theirs
+        must wait for that one.
 
     Raises
     ------
@@ -84,11 +85,13 @@ def cholesky_ex(
     if hasattr(a, "__cuda_array_interface__"):
         if backend not in (None, "cuda"):
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        from batchchol.cuda.dense import as_matrices
+        from batchchol.cuda.dense import as_matrices, factor_nothing
 
         device = get_backend("cuda")
         matrices = as_matrices(a)
         _check_square(matrices.shape)
+        if matrices.size == 0:
+            return Cholesky(*factor_nothing(matrices))
     else:
         matrices = _checked(a)
         if matrices.size == 0:
@@ -124,11 +127,11 @@ def factor(
     backend : str, optional
         The batch's own.
     threads : int, optional
-        How many cores to use at most; by default BATCHCHOL_THREADS, else all of them.
+        How many cores to use at most, for a batch of the host; by default BATCHCHOL_THREADS, else all of them.
     stream : optional
         A stream of PyCUDA, torch or CuPy, or the address of one, for a batch on a GPU, where the call returns before
         the work is done; by default the default stream. Work on another stream begins when what the default stream
-        has been given by then is done.
+        has been given by then is done; wait for that stream before the result is used on any other, as by `to_dense`.
 
     Returns
     -------

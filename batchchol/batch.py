@@ -84,7 +84,10 @@ class Batch:
     def from_dense(cls, a: NDArray[np.floating], layout: Layout | None = None) -> Batch:
         """Copy an array of shape (batch, n, n), float32 or float64, into a layout, by default `default_layout`."""
         if not isinstance(a, np.ndarray):
-            raise TypeError(f"a: got {type(a).__name__}, expected an array of shape (batch, n, n)")
+            raise TypeError(
+                f"a: got {type(a).__name__}, expected an array of the host, NumPy's, of shape (batch, n, n); "
+                'get_backend("cuda").from_dense takes those of a GPU too'
+            )
         if a.ndim != 3 or a.shape[1] != a.shape[2]:
             raise ValueError(f"a: got shape {a.shape}, expected (batch, n, n): reshape it")
         packed = cls.empty(a.shape[1], a.shape[0], layout, a.dtype)
@@ -115,6 +118,11 @@ class Batch:
         """Whether factors may be written to it."""
         return self.data.flags.writeable
 
+    @property
+    def cleared(self) -> str | None:
+        """The triangle that reads as zeros."""
+        return {None: None, "lower": "upper", "upper": "lower"}[self.triangle]
+
     def shares_memory(self, other: Batch) -> bool:
         """Whether a write to one may change the other."""
         return other.backend == self.backend and np.may_share_memory(self.data, other.data)
@@ -136,6 +144,8 @@ class Batch:
 
     def put(self, start: int, dense: NDArray[np.floating]) -> None:
         """Write matrices start, start + 1, ... from an array of shape (count, n, n) and the batch's dtype."""
+        if not isinstance(dense, np.ndarray):
+            raise TypeError(f"dense: got {type(dense).__name__}, expected an array of shape (count, n, n)")
         slots = self._slots(start, start + len(dense))
         if dense.shape != (len(dense), self.n, self.n) or dense.dtype != self.dtype:
             raise ValueError(
@@ -152,7 +162,7 @@ class Batch:
         slots = self._slots(start, stop)
         shape = (stop - start, self.n, self.n)
         dense = aligned_empty(shape, self.dtype, f"an array of shape {shape}")
-        clear = {None: None, "lower": "upper", "upper": "lower"}[self.triangle]
+        clear = self.cleared
         if self.layout.kind == "canonical":
             view = dense_view(self.data, self.layout)[0, start:stop]
             dense[...] = view if clear is None else np.tril(view) if clear == "upper" else np.triu(view)

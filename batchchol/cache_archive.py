@@ -87,14 +87,16 @@ def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
     Raises
     ------
     DataFileError
-        If the file is no zip archive.
+        If the file cannot be read or is no zip archive.
     CacheError
         If the cache folder cannot be written.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             return _Unpacking(archive, cache).run()
-    except (OSError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise DataFileError(file, "archive", f"cannot be read: {error.strerror or error}") from error
+    except zipfile.BadZipFile as error:
         raise DataFileError(
             file, "archive", f"is not a file that `cache pack` wrote, or not all of it: {error}"
         ) from error

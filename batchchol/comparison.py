@@ -26,7 +26,7 @@ from batchchol.peers import Peer, find
 from batchchol.provenance import commit
 from batchchol.roofline import measured_ceilings, roofline_seconds
 from batchchol.timing import Sample
-from kernelgen import MAX_N, KernelSpec
+from kernelgen import MAX_N, KernelSpec, Schedule, ThreadSchedule
 
 PROTOCOL = "single call, cold data"
 TIMED_RECIPE = "diagonally_dominant"
@@ -155,11 +155,15 @@ def measure(run: Run, workload: Workload, threads: int) -> list[Row]:
     return _rows(run, workload, threads, _correct(run, ready, timed, workload, len(own)))
 
 
+def _is_shortlisted(schedule: Schedule) -> bool:
+    return isinstance(schedule, ThreadSchedule) and schedule.unroll == "tiles" and bool(schedule.prefetch)
+
+
 def best_spec(run: Run, workload: Workload, threads: int, label: str) -> KernelSpec:
     """The fastest of a shortlist of chunked specs, timed on as many of the matrices as leave the cache cold."""
     n, dtype, target = workload.n, workload.dtype, run.backend.target
     family = tuning.specs(n, dtype, MATH, target)
-    shortlist = [spec for spec in family if spec.schedule.unroll == "tiles" and spec.schedule.prefetch]
+    shortlist = [spec for spec in family if _is_shortlisted(spec.schedule)]
     specs = list(dict.fromkeys([default_spec(n, target=target, dtype=dtype), *shortlist]))
     run.report(f"{label}: compiling and timing {len(specs)} specs")
     run.backend.build(specs)

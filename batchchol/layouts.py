@@ -29,7 +29,17 @@ def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
 
     canonical: (batch, n, n); interleaved: (n, n, padded batch); chunked: (chunks, n, n, chunk). The two axes of
     length n are (row, column) for order "row" and (column, row) for order "col".
+
+    Raises
+    ------
+    TypeError, ValueError
+        If n or batch is not an integer, layout is no Layout, or batch is negative.
     """
+    for argument, value in (("n", n), ("batch", batch)):
+        if not isinstance(value, int | np.integer):
+            raise TypeError(f"{argument}: got {value!r}, expected an integer")
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
     if batch < 0:
         raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
     room = padded(batch, layout)

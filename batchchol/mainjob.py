@@ -209,7 +209,8 @@ def _schedule(row: ResultRow, backend: Backend) -> Mapping[str, Any]:
     n, dtype = row.params["n"], row.params["dtype"]
     chunk = backend.default_layout(dtype).chunk
     schedule = default_spec(n, target=backend.target, dtype=dtype, chunk=chunk).schedule
-    return {"nb": schedule.nb, "looking": schedule.looking, "unroll": schedule.unroll}
+    # Empty where a family of kernels has no such choice.
+    return {name: getattr(schedule, name, "") for name in ("nb", "looking", "unroll")}
 
 
 def _seconds_per_matrix(rows: Iterable[ResultRow], question: str) -> dict[int, float]:

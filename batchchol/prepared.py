@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from copy import copy
 from dataclasses import dataclass
 
 from batchchol.backends import Backend, get_backend
@@ -46,11 +47,16 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepar
         last: Prepared | None = out.__dict__.get(_REMEMBERED)
         if last is not None and last.batch() is batch and last.given is given and out.writeable:
             return last
+        # Copies of `out` are made below: were this among what they copy, each call would hold on to all before it.
+        out.__dict__.pop(_REMEMBERED, None)
     device = get_backend(batch.backend)
     in_place = out is not None and out.shares_memory(batch)
     spec = _default(device, batch, in_place) if given is None else given
     check_runnable(device, spec, batch)
     result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
+    if result is out:
+        # `out` must not remember itself: its memory would stay until the garbage collector finds the cycle.
+        result = copy(out)
     kernel = device.kernel(spec) if batch.batch else None
     prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result)
     if out is not None:

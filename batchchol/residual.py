@@ -79,6 +79,8 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
 def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[np.integer], math: str) -> float:
     """The largest of the ratios `seen` of the matrices `members`, if it is within the bound and every info is 0.
 
+    Of no matrices it is 0.
+
     Raises
     ------
     ResidualError
@@ -87,6 +89,8 @@ def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[n
     if info.any():
         first = int(np.flatnonzero(info)[0])
         raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
+    if not len(seen):
+        return 0.0
     worst = int(np.argmax(seen))
     if not seen[worst] <= RATIO_BOUND[math]:
         raise ResidualError(

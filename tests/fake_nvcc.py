@@ -21,7 +21,7 @@ if "--list-gpu-code" in arguments:
     sys.exit()
 
 text = Path("kernel.cu").read_text()
-entries = re.findall(r'^extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)', text, re.MULTILINE)
+entries = re.findall(r'^extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)', text, re.MULTILINE)
 with open("{log}", "a") as log:
     log.write(" ".join([*arguments, "|", *entries]) + "\n")
 if "SLOW" in text:

@@ -8,7 +8,7 @@ from functools import cache
 
 from batchchol.backends import cpu
 from batchchol.backends.base import Availability, Backend, BuildOutcome, Kernel
-from batchchol.errors import BackendUnavailable
+from batchchol.errors import BackendUnavailable, BatchcholError
 
 __all__ = [
     "DEFAULT_BACKEND",
@@ -63,6 +63,8 @@ def get_backend(name: str | None = None) -> Backend:
 def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
     """The backend that was asked for, else the GPU's, else the CPU's; and in a line why it is not the GPU's, or "".
 
+    A GPU that nobody asked for counts if it runs a kernel: that takes a compiler, or kernels that were carried here.
+
     Raises
     ------
     BackendUnavailable
@@ -71,8 +73,8 @@ def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
     if chosen := chosen_backend(name):
         return _make(chosen), ""
     try:
-        return _make("cuda"), ""
-    except BackendUnavailable as error:
+        return _proven_gpu(), ""
+    except BatchcholError as error:
         return _make("cpu"), " ".join(str(error).split())
 
 
@@ -81,6 +83,14 @@ def survey() -> list[Availability]:
     from batchchol.backends import cuda
 
     return [cpu.survey(), cuda.survey()]
+
+
+def _proven_gpu() -> Backend:
+    from batchchol.backends import cuda
+
+    backend = _make("cuda")
+    cuda.prove()
+    return backend
 
 
 @cache

@@ -51,8 +51,8 @@ def check_protocol(backend: Backend, protocol: str | None) -> str:
     return protocol or backend.protocols[0]
 
 
-def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) -> Iterator[Callable[[], None]]:
-    """The calls of `warm_up` turns and of `samples` more, such that sample i is of calls[i % len(calls)].
+def check_calls(calls: Sequence[Callable[[], None]], samples: int) -> None:
+    """Refuse to time nothing.
 
     Raises
     ------
@@ -61,6 +61,17 @@ def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) ->
     """
     if not calls or samples < 1:
         raise ValueError(f"calls, samples: got {len(calls)} calls and {samples} samples, expected at least 1 of each")
+
+
+def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) -> Iterator[Callable[[], None]]:
+    """The calls of `warm_up` turns and of `samples` more, such that sample i is of calls[i % len(calls)].
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to time.
+    """
+    check_calls(calls, samples)
     return (calls[turn % len(calls)] for turn in range(-warm_up, samples))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol import datafiles, datasets, residual
-from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol
+from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_calls, check_protocol
 from batchchol.backends.cpu import cpu_model
 from batchchol.batch import Batch
 from batchchol.cuda import ceilings, conditions, memory, modules, support
@@ -126,7 +126,7 @@ class CudaBackend:
         return DeviceBatch.from_dense(a, layout)
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
-        assert isinstance(batch, DeviceBatch)
+        self._check_device(batch=batch)
         n, dtype = batch.n, batch.dtype_name
         if support.can_fill(recipe, n, dtype, parameters):
             support.fill(
@@ -164,8 +164,12 @@ class CudaBackend:
         return memory.to_host(array)
 
     def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
-        assert isinstance(a, DeviceBatch)
-        assert isinstance(l, DeviceBatch)
+        self._check_device(a=a, l=l)
+        if (l.n, l.batch, l.layout, l.dtype) != (a.n, a.batch, a.layout, a.dtype):
+            raise ValueError(
+                f"l: got {l.batch} {l.dtype} matrices of order {l.n} in {l.layout}, expected those of a: "
+                f"{a.batch}, {a.dtype}, {a.n}, {a.layout}"
+            )
         ratios = memory.empty((a.batch,), np.float64, f"the residual ratios of {a.batch:,} matrices")
         support.residual_ratios(
             self._gpu,
@@ -202,10 +206,7 @@ class CudaBackend:
         self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
     ) -> list[float]:
         chosen = check_protocol(self, protocol)
-        if not calls or samples < 1:
-            raise ValueError(
-                f"calls, samples: got {len(calls)} calls and {samples} samples, expected at least 1 of each"
-            )
+        check_calls(calls, samples)
         return self._clock.seconds(calls, samples, chosen, warm_up)
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
@@ -228,6 +229,14 @@ class CudaBackend:
             self._floors[chosen] = float(np.median(taken))
         return self._floors[chosen]
 
+    def _check_device(self, **batches: Batch) -> None:
+        """Refuse batches of the host: to a kernel their addresses are as good as any."""
+        for argument, batch in batches.items():
+            if batch.backend != self.name:
+                raise ValueError(
+                    f"{argument}: lives on backend {batch.backend!r}, expected {self.name!r}: make it there"
+                )
+
     def _attribute(self, name: str) -> int:
         return int(self._gpu.handle.get_attribute(getattr(self._gpu.pycuda.device_attribute, name)))
 
@@ -243,6 +252,18 @@ def survey() -> Availability:
         return Availability("cuda", True, f"{detail}, {find_nvcc().identity}")
     except BatchcholError as error:
         return Availability("cuda", True, f"{detail}, kernels from the cache alone", str(error))
+
+
+def prove() -> None:
+    """Have the GPU run a kernel that does nothing, compiled or out of the cache.
+
+    Raises
+    ------
+    BatchcholError
+        Why it cannot.
+    """
+    support.empty(device())
+    device().synchronize()
 
 
 def driver_version(cuda_version: int) -> str:

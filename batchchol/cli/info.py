@@ -32,23 +32,27 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the survey; 0 if some backend can be used, else 2."""
     print(f"batchchol   {batchchol.__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(f"cache       {default_folder()}")
-    for backend in survey():
+    found = survey()
+    for backend in found:
         print(f"backend     {backend.name}: {backend.detail if backend.found else 'not available'}")
         if backend.hint:
             print(f"            {backend.hint}")
-    usable = _print_device()
+    usable = _print_device({backend.name for backend in found if backend.found})
     for name, purpose, how in OPTIONAL_PACKAGES:
         print(f"package     {name}: {_installed(name) or f'not installed ({purpose}): {how}'}")
     return 0 if usable else 2
 
 
-def _print_device() -> bool:
+def _print_device(found: set[str]) -> bool:
     try:
-        backend, _ = fastest_backend()
+        backend, why_no_gpu = fastest_backend()
     except BackendUnavailable as error:
         print(f"fastest     none: {error}")
         return False
     print(f"fastest     {backend.name}, {backend.free_bytes() / 2**30:.1f} GiB free")
+    # Why there is no GPU has been said; why the one that is there runs nothing has not.
+    if why_no_gpu and "cuda" in found:
+        print(f"            not cuda: {why_no_gpu}")
     for key, value in backend.device().items():
         print(f"            {key}: {value}")
     return True

@@ -44,8 +44,7 @@ class DeviceBatch(Batch):
     @classmethod
     def from_dense(cls, a: Any, layout: Layout | None = None) -> Self:
         """Copy an array of shape (batch, n, n), of the host or the device, into a layout: by default chunks of 32."""
-        if not isinstance(a, np.ndarray) and not memory.is_device_array(a):
-            raise TypeError(f"a: got {type(a).__name__}, expected an array of shape (batch, n, n)")
+        _check_array(a, "a")
         if a.ndim != 3 or a.shape[1] != a.shape[2]:
             raise ValueError(f"a: got shape {tuple(a.shape)}, expected (batch, n, n): reshape it")
         dense = _on_device(a, "a")
@@ -83,6 +82,7 @@ class DeviceBatch(Batch):
 
     def put(self, start: int, dense: Any) -> None:
         """Write matrices start, start + 1, ... from an array of shape (count, n, n), of the host or the device."""
+        _check_array(dense, "dense")
         count = int(dense.shape[0])
         self._slots(start, start + count)
         matrices = _on_device(dense, "dense")
@@ -129,7 +129,7 @@ class DeviceBatch(Batch):
             self.dtype_name,
             first=start,
             last=stop,
-            clear={None: None, "lower": "upper", "upper": "lower"}[self.triangle],
+            clear=self.cleared,
         )
 
     def to_layout(self, layout: Layout) -> Self:
@@ -148,6 +148,13 @@ class DeviceBatch(Batch):
 def default_layout() -> Layout:
     """The layout in which GPUs factor: chunks of a warp's threads."""
     return Layout.chunked(WARP)
+
+
+def _check_array(a: Any, argument: str) -> None:
+    if not isinstance(a, np.ndarray) and not memory.is_device_array(a):
+        raise TypeError(
+            f"{argument}: got {type(a).__name__}, expected an array of matrices: NumPy's, or one on a GPU"
+        )
 
 
 def _on_device(a: NDArray[Any] | Any, argument: str) -> Any:

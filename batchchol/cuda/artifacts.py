@@ -38,7 +38,7 @@ class Module:
         The kernel's name in it.
     stats : CompileStats
         What compiling took. Seconds of a module of several kernels are divided in proportion to their code; PTX has
-        no code, registers, spills and shared bytes yet.
+        no code, registers, spills, shared and stack bytes yet.
     """
 
     path: Path
@@ -139,5 +139,6 @@ def _read(artifact: Artifact) -> Module:
         metadata["registers"],
         metadata["spill_bytes"],
         metadata["shared_bytes"],
+        metadata["stack_bytes"],
     )
     return Module(artifact.path, metadata["kind"], metadata["entry"], stats)

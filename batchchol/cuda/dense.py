@@ -17,7 +17,7 @@ from batchchol.cuda import memory
 from batchchol.cuda.arrays import WARP, DeviceBatch
 from batchchol.memory import aligned_empty
 from kernelgen import KernelSpec, Layout
-from kernelgen.spec import MAX_CHUNK
+from kernelgen.schedules import MAX_CHUNK
 from kernelgen.targets import ELEMENT_BYTES
 
 # What is free is not free in one piece, and others use the GPU too.
@@ -59,6 +59,12 @@ def factor_device(backend: Backend, a: Any, spec: KernelSpec) -> tuple[Any, Any]
         offset = first * spec.problem.n**2 * a.dtype.itemsize
         _factor_slice(backend, int(a.gpudata) + offset, int(l.gpudata) + offset, last - first, spec, info[first:last])
     return l, info
+
+
+def factor_nothing(a: Any) -> tuple[Any, Any]:
+    """Factors and info of a GPUArray (..., n, n) without elements: no matrices, or matrices of order 0."""
+    l = memory.empty(a.shape, a.dtype, f"an array of shape {a.shape}")
+    return l, memory.to_device(np.zeros(a.shape[:-2], np.int32), "the info")
 
 
 def _factor_slice(backend: Backend, source: int, target: int, batch: int, spec: KernelSpec, info: Any) -> None:

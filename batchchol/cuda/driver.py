@@ -12,7 +12,6 @@ from typing import Any
 from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
 
 LIBRARY = "libcuda.so.1"
-OUT_OF_MEMORY = 2
 
 # An invalid or foreign image, PTX that this driver does not know or cannot compile.
 _NOT_FOR_THIS_GPU = {200, 209, 218, 221, 222, 223}
@@ -24,6 +23,7 @@ _MAX_DYNAMIC_SHARED_SIZE = 8
 # What a kernel may use of dynamic shared memory without being allowed more.
 _SHARED_BYTES = 48 << 10
 _DISABLE_TIMING = 2
+_POINTER_DEVICE = 9
 
 _Address = ctypes.c_void_p
 # What every call of the library makes. These keep the interpreter's lock, which to give up and take again costs more
@@ -44,6 +44,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (ctypes.c_int, _Address),
     "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
     "cuModuleLoadData": (_Address, ctypes.c_char_p),
+    "cuPointerGetAttribute": (_Address, ctypes.c_int, ctypes.c_uint64),
     "cuStreamWaitEvent": (_Address, _Address, ctypes.c_uint),
 }
 
@@ -118,6 +119,12 @@ class Driver:
         finally:
             # The driver keeps it until nobody waits for it.
             self._cuda.cuEventDestroy_v2(event)
+
+    def device_of(self, address: int) -> int | None:
+        """The number of the GPU whose memory an address lies in; None if the driver does not say."""
+        number = ctypes.c_int(-1)
+        status = self._cuda.cuPointerGetAttribute(ctypes.byref(number), _POINTER_DEVICE, address)
+        return None if status or number.value < 0 else number.value
 
     def check(self, status: int, doing: str) -> None:
         """Raise what a status means; `doing` begins the sentence."""

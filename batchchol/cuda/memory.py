@@ -73,8 +73,16 @@ def share(stream: Any, *arrays: Any) -> None:
     with gpu.current():
         gpu.driver.wait_for(0, stream_address(stream))
     for array in arrays:
-        if isinstance(array.gpudata, Memory):
-            array.gpudata.reusable = False
+        if (owned := _memory_of(array)) is not None:
+            owned.reusable = False
+
+
+def _memory_of(array: Any) -> Memory | None:
+    """The memory that an array lies in, if it is this library's."""
+    # Slices and other views have plain addresses in the memory of their base.
+    while array is not None and not isinstance(getattr(array, "gpudata", None), Memory):
+        array = getattr(array, "base", None)
+    return None if array is None else array.gpudata
 
 
 def to_device(a: NDArray[Any], purpose: str) -> Any:
@@ -116,18 +124,21 @@ def is_device_array(a: Any) -> bool:
     return hasattr(a, "__cuda_array_interface__")
 
 
-def as_gpuarray(a: Any, argument: str = "a", stream: Any = None) -> Any:
+def as_gpuarray(a: Any, argument: str = "a") -> Any:
     """Another library's array on this GPU as a GPUArray of the same memory, which it keeps alive.
 
-    Work on `stream` waits for what is still to be done to it on the stream that it comes from, if it names one.
+    Work on the default stream waits for what is still to be done to it on the stream that it comes from, if it names
+    one.
 
     Raises
     ------
     TypeError, ValueError
-        If it has a mask, or is not C-contiguous.
+        If it is not on this GPU, has a mask, or is not C-contiguous.
     """
     from pycuda.gpuarray import GPUArray
 
+    if not is_device_array(a):
+        raise TypeError(f"{argument}: got {type(a).__name__}, expected an array on a GPU")
     described = a.__cuda_array_interface__
     if described.get("mask") is not None:
         raise TypeError(f"{argument}: got a device array with a mask, expected one without")
@@ -140,14 +151,22 @@ def as_gpuarray(a: Any, argument: str = "a", stream: Any = None) -> Any:
     gpu = device()
     with gpu.current("taking over a device array"):
         if described.get("stream") not in (None, _LEGACY_STREAM):
-            gpu.driver.wait_for(int(described["stream"]), 0 if stream is None else stream_address(stream))
+            gpu.driver.wait_for(int(described["stream"]), 0)
         if isinstance(a, GPUArray):
             return a
-        return GPUArray(shape, dtype, base=a, gpudata=int(described["data"][0]))
+        address = int(described["data"][0])
+        if address and (other := gpu.driver.device_of(address)):
+            raise ValueError(
+                f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
+                "or start the process with CUDA_VISIBLE_DEVICES"
+            )
+        return GPUArray(shape, dtype, base=a, gpudata=address)
 
 
 def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:
     expected = itemsize
+    if 0 in shape:
+        return True
     for length, step in zip(reversed(shape), reversed(strides), strict=True):
         if length > 1 and step != expected:
             return False

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from batchchol.asv_samples import FILE_VARIABLE, load_samples
+from batchchol.stats import CompileStats
 
 WHY = "the suite's extra is not installed: there is no asv"
 pytest.importorskip("asv", reason=WHY)
@@ -255,6 +256,14 @@ def discover(**variables: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def test_what_nobody_said_of_a_kernel_is_skipped(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    registers = part("compiling").Registers()
+    monkeypatch.setattr(registers, "stats", lambda: CompileStats(1.0, 0, "nvcc", registers=40))
+    assert registers.track_registers() == 40
+    with pytest.raises(skip_error, match="from PTX"):
+        registers.track_spills()
 
 
 def test_importing_the_suite_asks_nothing_of_a_gpu(tmp_path: Path, library_folder: Path) -> None:

@@ -173,6 +173,8 @@ def test_from_dense_of_other_shapes_and_dtypes_is_refused() -> None:
             Batch.from_dense(np.ones(shape, dtype=np.float32))
     with pytest.raises(TypeError, match="a: got list, expected an array"):
         Batch.from_dense([[[1.0]]])
+    with pytest.raises(TypeError, match="dense: got list, expected an array"):
+        Batch.empty(1, 1).put(0, [[[1.0]]])  # type: ignore[arg-type]
     for dtype in ("int64", "float16", "complex64"):
         with pytest.raises(TypeError, match=f"got dtype {dtype}, expected float32 or float64"):
             Batch.from_dense(np.ones((2, 3, 3), dtype=dtype))

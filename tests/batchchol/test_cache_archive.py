@@ -210,7 +210,7 @@ def test_what_is_no_archive_is_refused(file: Path, empty: ArtifactCache, data: b
 
 
 def test_a_missing_file_is_named(empty: ArtifactCache, tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match=r"no such\.zip"):
+    with pytest.raises(DataFileError, match=r"no such\.zip: archive: cannot be read: No such file"):
         unpack(tmp_path / "no such.zip", empty)
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, datasets, default_spec, factor
-from batchchol.backends import Backend
+from batchchol.backends import Backend, survey
 from batchchol.cuda import dense, memory
 from batchchol.cuda.arrays import DeviceBatch
 from batchchol.errors import OutOfMemory, ResidualError
@@ -181,8 +181,13 @@ def test_first_failing_matrix_is_named(cuda: Backend, spd: Spd) -> None:
 def test_empty_batches(cuda: Backend) -> None:
     assert cholesky(on_device(np.empty((0, 3, 3), np.float32))).shape == (0, 3, 3)
     assert cholesky(np.empty((0, 3, 3)), backend="cuda").shape == (0, 3, 3)
+    for shape in ((2, 0, 3, 3), (2, 3, 0, 0), (0, 0)):
+        l, info = cholesky_ex(on_device(np.empty(shape)))
+        assert (l.shape, l.dtype) == (shape, np.float64)
+        np.testing.assert_array_equal(cuda.host(info), np.zeros(shape[:-2]))
     l, info = factor(cuda.empty(3, 0))
     assert (l.batch, len(info)) == (0, 0)
+    assert cuda.check(l, l, info, "ieee") == 0
 
 
 def test_what_is_refused(cuda: Backend, spd: Spd) -> None:
@@ -197,6 +202,9 @@ def test_what_is_refused(cuda: Backend, spd: Spd) -> None:
         (lambda: cholesky(on_device(np.zeros((2, 3, 4), np.float32))), r"got shape \(2, 3, 4\)"),
         (lambda: cholesky(a, backend="cuda", spec=default_spec(N, target="generic")), "is not a GPU's: use 'cuda'"),
         (lambda: cholesky(given, spec=default_spec(N, target="cuda", in_place=True)), "in_place=True"),
+        (lambda: cuda.fill(here, "wishart"), "batch: lives on backend 'cpu', expected 'cuda': make it there"),
+        (lambda: cuda.check(there, here, None, "ieee"), "l: lives on backend 'cpu', expected 'cuda'"),
+        (lambda: cuda.check(there, cuda.from_dense(a[:9]), None, "ieee"), "l: got 9 float32 matrices of order 5"),
         (lambda: there.put(9, a[:2]), "outside a batch of 10"),
         (lambda: there.put(0, spd(2, 6)), "dense: got"),
         (lambda: DeviceBatch.from_dense(a[0]), r"a: got shape \(5, 5\)"),
@@ -204,6 +212,10 @@ def test_what_is_refused(cuda: Backend, spd: Spd) -> None:
     for call, words in refused:
         with pytest.raises((ValueError, IndexError), match=words):
             call()
+    with pytest.raises(TypeError, match="dense: got list, expected an array of matrices"):
+        there.put(0, a.tolist())
+    with pytest.raises(TypeError, match="a: got ndarray, expected an array on a GPU"):
+        DeviceBatch.over(a, N, 10, Layout.canonical("row"))
     with pytest.raises(TypeError, match="with a mask"):
         cholesky(Foreign(given, mask=given))
     with pytest.raises(TypeError, match="got dtype int32, expected float32 or float64"):
@@ -233,6 +245,26 @@ def test_batches_over_foreign_memory_copy_nothing(cuda: Backend, spd: Spd) -> No
     assert batch.shares_memory(batch)
     assert not batch.shares_memory(batch.copy())
     assert not batch.shares_memory(Batch.empty(N, 64))
+
+
+def test_arrays_of_another_gpu_are_refused(fake_gpu: Any, spd: Spd) -> None:
+    given = on_device(spd(10, N))
+    cholesky(Foreign(given))
+    fake_gpu.other_gpus[int(given.gpudata)] = 1
+    with pytest.raises(ValueError, match=r"a: got an array of GPU 1, expected one of GPU 0.*CUDA_VISIBLE_DEVICES"):
+        cholesky(Foreign(given))
+
+
+def test_memory_of_work_on_another_stream_is_not_used_again(fake_gpu: Any, spd: Spd) -> None:
+    a = spd(2, 64, N)
+    whole = on_device(a)
+    # A view of a view, whose address is a plain integer.
+    first = DeviceBatch.over(whole.reshape(128, N, N)[:64], N, 64, Layout.canonical("row"))
+    factor(first, stream=7)
+    assert fake_gpu.waits == [(0, 7)]
+    address = int(whole.gpudata)
+    del whole, first
+    assert address not in fake_gpu.pieces, "freed, not kept for the next array"
 
 
 def test_more_than_there_is(cuda: Backend) -> None:
@@ -271,5 +303,6 @@ def test_kernels_are_built_ahead(cuda: Backend) -> None:
     told: list[tuple[int, int]] = []
     outcomes = cuda.build(specs, progress=lambda done, total: told.append((done, total)))
     assert [outcome.spec for outcome in outcomes] == specs
-    assert {outcome.status for outcome in outcomes} <= {"built", "compile"}
+    compiles = "nvcc" in survey()[1].detail
+    assert {outcome.status for outcome in outcomes} == {"built" if compiles else "compile"}
     assert told[-1] == (2, 2)

@@ -16,6 +16,7 @@ import pytest
 from batchchol import BatchcholError, get_backend
 from batchchol.backends import fastest_backend, survey
 from batchchol.backends.cuda import driver_version
+from batchchol.cli import main
 from batchchol.cuda import memory, support
 from batchchol.cuda.arrays import DeviceBatch
 from batchchol.cuda.device import device, stream_address
@@ -24,7 +25,7 @@ from batchchol.errors import BackendUnavailable, DeviceError, DeviceLost, OutOfM
 from kernelgen import KernelSource
 from kernelgen.support import support_kernel
 
-from ..fake_pycuda import CONTEXT, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError
+from ..fake_pycuda import CONTEXT, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -85,6 +86,17 @@ class TestWhatIsMissing:
         assert (fastest_backend()[0].name, fastest_backend()[1]) == ("cuda", "")
         monkeypatch.setenv("BATCHCHOL_BACKEND", "cpu")
         assert (fastest_backend()[0].name, fastest_backend()[1]) == ("cpu", "")
+
+    def test_a_gpu_that_runs_no_kernel_is_not_the_fastest(
+        self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_gpu.load_status = NO_BINARY
+        backend, why = fastest_backend()
+        assert backend.name == "cpu"
+        assert "no kernel image" in why
+        assert "\n" not in why
+        monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
+        assert fastest_backend()[0].name == "cuda", "whoever asks for it is told at the first kernel"
 
     def test_survey(self, fake_gpu: FakeGpu) -> None:
         _, found = survey()
@@ -303,3 +315,14 @@ def test_importing_needs_no_pycuda(run_python: Any) -> None:
     )
     done = run_python("-c", script)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_info_says_why_a_gpu_is_of_no_use(fake_gpu: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    assert "fastest     cuda" in capsys.readouterr().out
+    fake_gpu.load_status = NO_BINARY
+    forget()
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "fastest     cpu" in out
+    assert "not cuda: loading" in out

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,12 @@ from batchchol.batch import Batch
 from batchchol.cuda import support
 from batchchol.layouts import array_shape, dense_view, padded
 
+from ..fenced_memory import sparse_zeros
 from ..matrices import lapack_factor, wishart
 from ..support_devices import EmulatedDevice, GpuDevice
 
 SENTINEL = 2.0**100
 DTYPES = ("float32", "float64")
-# Linux's; not in Python's module before 3.13.
-MAP_NORESERVE = 0x4000
 
 Device = EmulatedDevice | GpuDevice
 
@@ -147,7 +146,7 @@ def test_arrays_may_begin_anywhere(dtype: str) -> None:
 def test_offsets_beyond_32_bits(layout: Layout) -> None:
     """The last matrices of a batch of more than 2^31 elements, in memory of which only theirs is there."""
     n, batch, count = 128, 2**17 + 37, 3
-    packed, factors = (sparse(array_shape(n, batch, layout)) for _ in range(2))
+    packed, factors = (sparse_zeros(prod(array_shape(n, batch, layout)), "float32") for _ in range(2))
     whole, last_block = EmulatedDevice(fenced=False), EmulatedDevice(fenced=False, last_block=True)
     support.fill(last_block, packed.ctypes.data, n, batch, layout, "float32", "diagonally_dominant")
     made = datasets.generate("diagonally_dominant", n=n, start=batch - count, stop=batch)
@@ -157,17 +156,10 @@ def test_offsets_beyond_32_bits(layout: Layout) -> None:
     np.testing.assert_array_equal(dense, made)
     l, _ = lapack_factor(made)
     support.pack(whole, l.ctypes.data, factors.ctypes.data, n, batch, layout, "float32", **part)
-    ratios = sparse((batch,), "float64")
+    ratios = sparse_zeros(batch, "float64")
     addresses = (packed.ctypes.data, factors.ctypes.data, ratios.ctypes.data)
     support.residual_ratios(last_block, *addresses, n, batch, layout, "float32")
     check_ratios(ratios[-count:], residual.ratios(made, l))
-
-
-def sparse(shape: tuple[int, ...], dtype: str = "float32") -> NDArray[Any]:
-    """Zeros that take memory only where they are touched."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
-    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def test_identities_fill_the_room_beyond_the_batch(device: Device) -> None:

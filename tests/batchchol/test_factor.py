@@ -224,6 +224,28 @@ def test_arrays_in_place_of_batches_are_refused(spd: Spd) -> None:
             factor(*arguments, out=out)
 
 
+def test_out_holds_on_to_nothing_of_earlier_calls(spd: Spd) -> None:
+    batches = [Batch.from_dense(spd(8, N)) for _ in range(3)]
+    out = batches[0].copy()
+    results = [weakref.ref(factor(batch, out=out).L) for batch in batches]
+    assert [result() is None for result in results] == [True, True, False]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_memory_is_freed_without_the_garbage_collector(spd: Spd, marked: bool) -> None:
+    batch = Batch.from_dense(spd(8, N))
+    out = batch.copy().marked("lower" if marked else None)
+    alive = weakref.ref(out)
+    gc.disable()
+    try:
+        factor(batch, out=out)
+        factor(batch, out=out)
+        del out
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 def test_out_that_does_not_fit_is_refused(spd: Spd) -> None:
     layout = Layout.chunked(16)
     batch = Batch.from_dense(spd(33, N), layout)

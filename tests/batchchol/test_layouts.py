@@ -91,6 +91,10 @@ def test_places_outside_the_batch_are_refused(layout: Layout) -> None:
             element_offset(3, 33, layout, *outside)
     with pytest.raises(ValueError, match="batch: got -1"):
         array_shape(3, -1, layout)
+    with pytest.raises(TypeError, match=r"batch: got 2\.5, expected an integer"):
+        array_shape(3, 2.5, layout)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="layout: got 'chunked', expected a Layout"):
+        array_shape(3, 2, "chunked")  # type: ignore[arg-type]
 
 
 def test_layouts_that_cannot_be_are_refused() -> None:

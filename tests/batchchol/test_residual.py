@@ -222,6 +222,11 @@ def test_check_refuses_what_is_not_finite() -> None:
         check(Batch.from_dense(a), Batch.from_dense(l), info, "fast")
 
 
+def test_check_of_nothing_finds_nothing() -> None:
+    nothing = Batch.empty(3, 0)
+    assert check(nothing, nothing, np.empty(0, np.int32), "ieee") == 0
+
+
 def test_check_refuses_an_info() -> None:
     a = wishart(5, 4).astype(np.float32)
     l, info = lapack_factor(a)
