@@ -9,18 +9,20 @@ from batchchol.backends import get_backend
 from batchchol.batch import Batch
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError
-from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule, SpecError, ThreadSchedule
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
     "BatchcholError",
+    "BlockSchedule",
     "Cholesky",
     "Factor",
     "KernelSpec",
     "Layout",
     "Problem",
+    "SharedSchedule",
     "SpecError",
     "ThreadSchedule",
     "cholesky",

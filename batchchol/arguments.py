@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from threading import TIMEOUT_MAX
 
 
 def integers(text: str) -> list[int]:
@@ -28,6 +29,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"got {text!r}, expected a positive integer")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time limit: a number of seconds, more than 0."""
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit <= TIMEOUT_MAX:
+        raise ArgumentTypeError(f"got {text!r}, expected a number of seconds, more than 0")
+    return limit
 
 
 def _range(part: str) -> range:

@@ -1,22 +1,46 @@
-"""Measuring the schedules of the thread family, and the table of defaults that comes of it."""
+"""Measuring the schedules of every family, and the table of defaults that comes of it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from batchchol.backends import Backend
 from batchchol.batch import Batch
 from batchchol.defaults import Choice
 from batchchol.errors import BatchcholError, CompileError, ResidualError
 from batchchol.timing import Buffers, rotating_buffers, sample_factor
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
-from kernelgen.spec import DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, straight_line_operations
+from kernelgen import (
+    FAMILIES,
+    TARGETS,
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    Schedule,
+    SharedSchedule,
+    SpecError,
+    ThreadSchedule,
+)
+from kernelgen.block_shape import WARP
+from kernelgen.schedules import CACHES, DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, straight_line_operations
+from kernelgen.targets import ELEMENT_BYTES
 
 SIMD_TILE_SIZES = (2, 3, 4, 5, 6, 8)
 GPU_TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
+SHARED_TILE_SIZES = (1, 2, 4, 8, 16, 32)
+# A thread holds a tile of the block family in its registers.
+BLOCK_TILE_SIZES = (4, 5, 6, 7, 8)
+# Matrices of a block up to each order: with fewer, warps are half empty wherever few tiles have work; with more, the
+# block has too many threads.
+BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2, 4), 128: (1, 2, 4)}
+# The least padding among the tile sizes, and this much more, in rows and columns of the matrix.
+BLOCK_PADDING = 1
+# Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
+# Each of its schedulers has this many of them, for whole warps, and hands them out by eights.
+RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 6, 8), 32
+SCHEDULERS, REGISTERS, EIGHT = 4, 16_384, 8
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
@@ -71,20 +95,99 @@ def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
         yield ThreadSchedule(nb, looking, unroll, math, stride=stride)
 
 
+def block_schedules(n: int, math: str) -> Iterator[BlockSchedule]:
+    """The candidates of the block family for order n, on the default chunk and on the chunk of a block's matrices."""
+    sizes = [nb for nb in BLOCK_TILE_SIZES if nb <= max(n, BLOCK_TILE_SIZES[0])]
+    least = min(-n % nb for nb in sizes)
+    fitting = [nb for nb in sizes if -n % nb <= least + BLOCK_PADDING or nb == sizes[-1]]
+    lanes = next(numbers for largest, numbers in BLOCK_LANES.items() if n <= largest)
+    for nb, number in itertools.product(fitting, lanes):
+        for stride in dict.fromkeys((None, DEFAULT_THREADS, max(number, 2))):
+            yield BlockSchedule(nb, number, math, stride=stride)
+
+
+def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
+    """The candidates of the shared family for order n."""
+    for nb, looking in itertools.product(SHARED_TILE_SIZES, LOOKINGS):
+        if nb <= n:
+            yield SharedSchedule(nb, looking, math=math)
+
+
 def variations(spec: KernelSpec) -> list[KernelSpec]:
     """A good candidate with the choices that matter less: prefetching on a CPU, blocks and caches on a GPU."""
-    if TARGETS[spec.target].gpu:
-        choices = itertools.product((32, 64, 128), ("l1", "shared"))
-        varied = [replace(spec.schedule, threads=threads, cache=cache) for threads, cache in choices]
-    else:
-        varied = [replace(spec.schedule, prefetch=prefetch) for prefetch in (True, False)]
+    schedule = spec.schedule
+    varied: list[Schedule]
+    match schedule:
+        case BlockSchedule():
+            choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
+            varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
+        case SharedSchedule():
+            varied = [replace(schedule, cache=cache) for cache in CACHES]
+        case ThreadSchedule() if TARGETS[spec.target].gpu:
+            choices = itertools.product((32, 64, 128), CACHES)
+            varied = [replace(schedule, threads=threads, cache=cache) for threads, cache in choices]
+        case ThreadSchedule():
+            varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
     return [replace(spec, schedule=schedule) for schedule in varied]
 
 
-def specs(n: int, dtype: str, math: str, target: str) -> list[KernelSpec]:
-    """The candidates for order n as chunked kernels."""
-    problem = Problem(n, dtype)
-    return [KernelSpec(problem, "chunked", "col", schedule, target) for schedule in schedules(n, math, target)]
+def _resident_blocks(schedule: BlockSchedule, problem: Problem) -> list[int]:
+    words = ELEMENT_BYTES[problem.dtype] // 4
+    needed = words * schedule.nb**2 + REGISTERS_BESIDE_A_TILE
+    warps = schedule.shape(problem).threads // WARP
+    return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or _registers(blocks * warps) >= needed]
+
+
+def _registers(warps: int) -> int:
+    """Those that each thread of so many warps of a multiprocessor can have."""
+    each = REGISTERS // (-(-warps // SCHEDULERS) * WARP)
+    return each // EIGHT * EIGHT
+
+
+def specs(
+    n: int, dtype: str, math: str, target: str, families: Sequence[str] = (ThreadSchedule.family,)
+) -> list[KernelSpec]:
+    """The candidates of these families for order n as chunked kernels: those that can be built."""
+    candidates: dict[str, Iterable[Schedule]] = {
+        ThreadSchedule.family: schedules(n, math, target),
+        SharedSchedule.family: shared_schedules(n, math),
+        BlockSchedule.family: block_schedules(n, math),
+    }
+    chosen = itertools.chain.from_iterable(candidates[family] for family in families)
+    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), schedule, target))]
+
+
+def _spec(problem: Problem, schedule: Schedule, target: str) -> KernelSpec | None:
+    try:
+        return KernelSpec(problem, "chunked", "col", schedule, target)
+    except SpecError:
+        return None
+
+
+def families_of(target: str) -> tuple[str, ...]:
+    """The families that a target has."""
+    return tuple(FAMILIES) if TARGETS[target].gpu else (ThreadSchedule.family,)
+
+
+class _Bench:
+    """Measures kernels, each on a batch of its own chunk, and keeps the data of one chunk at a time."""
+
+    def __init__(self, backend: Backend, batch: int, threads: int) -> None:
+        self._backend, self._batch, self._threads = backend, batch, threads
+        self._chunk: int | None = None
+        self._buffers: Buffers = []
+
+    def measure(self, spec: KernelSpec, samples: int, protocol: str | None = None) -> Point:
+        """One point of a kernel."""
+        if chunk_of(spec) != self._chunk:
+            self._chunk, self._buffers = chunk_of(spec), []
+            self._buffers = rotating_buffers(self._backend, _data(self._backend, spec, self._batch))
+        return _measured(self._backend, self._buffers, self._threads, spec, samples, protocol)
+
+
+def chunk_of(spec: KernelSpec) -> int:
+    """The chunk of the batch that a candidate is measured on: the only one that it runs on, or the default."""
+    return spec.schedule.stride or (DEFAULT_THREADS if TARGETS[spec.target].gpu else spec.lanes)
 
 
 def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, threads: int) -> list[Point]:
@@ -92,12 +195,11 @@ def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, thre
 
     What does not compile is recorded as such. Candidates may have been built before.
     """
-    pool = list(candidates)
-    buffers = rotating_buffers(backend, _data(backend, pool[0], batch))
-    measured = partial(_measured, backend, buffers, threads)
+    pool = sorted(candidates, key=chunk_of)
+    measured = _Bench(backend, batch, threads).measure
     first = [measured(spec, FIRST_SAMPLES) for spec in pool]
     ranked = sorted((point for point in first if point.status == "correct"), key=lambda p: p.median_seconds)
-    finalists = [varied for spec in _finalists(ranked) for varied in variations(spec)]
+    finalists = sorted((varied for spec in _finalists(ranked) for varied in variations(spec)), key=chunk_of)
     backend.build(finalists)
     final = [measured(spec, FINAL_SAMPLES) for spec in finalists]
     winners = [best(final).spec] if finalists else []
@@ -106,10 +208,10 @@ def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, thre
 
 
 def _finalists(ranked: Sequence[Point]) -> list[KernelSpec]:
-    """The best of the kernels for any chunk, and of those for one chunk alone."""
+    """The best kernels of each family for any chunk, and those for one chunk alone."""
     finalists = []
-    for stride in dict.fromkeys(point.spec.schedule.stride for point in ranked):
-        rivals = [point.spec for point in ranked if point.spec.schedule.stride == stride]
+    for kind in dict.fromkeys((point.spec.family, point.spec.schedule.stride) for point in ranked):
+        rivals = [point.spec for point in ranked if (point.spec.family, point.spec.schedule.stride) == kind]
         finalists += rivals[: GPU_FINALISTS if TARGETS[rivals[0].target].gpu else SIMD_FINALISTS]
     return finalists
 
@@ -133,8 +235,10 @@ def best(points: Iterable[Point]) -> Point:
 def table(points: Sequence[Point]) -> list[Choice]:
     """The table of defaults that measured points of one batch and math make.
 
-    Kernels for any chunk come first, then those for one chunk alone, for they are no defaults of each other.
+    Kernels for any chunk come first, then those for one chunk alone, for they are no defaults of each other. Only
+    the thread family has defaults.
     """
+    points = [point for point in points if point.spec.family == ThreadSchedule.family]
     strides = sorted({point.spec.schedule.stride for point in points}, key=lambda stride: stride or 0)
     return [
         choice for stride in strides for choice in _choices([p for p in points if p.spec.schedule.stride == stride])
@@ -149,6 +253,7 @@ def _choices(points: Sequence[Point]) -> list[Choice]:
         measured_here = [point for point in points if point.spec.problem.n == n]
         winner = best(measured_here)
         schedule = winner.spec.schedule
+        assert isinstance(schedule, ThreadSchedule)
         if kept is not None and kept != schedule:
             rivals = [p.median_seconds for p in measured_here if p.status == "correct" and p.spec.schedule == kept]
             if rivals and min(rivals) <= winner.median_seconds * (1 + MARGIN):
@@ -194,8 +299,7 @@ def _measured(
 
 
 def _data(backend: Backend, spec: KernelSpec, batch: int) -> Batch:
-    gpu = TARGETS[spec.target].gpu
-    layout = Layout.chunked(DEFAULT_THREADS if gpu else spec.lanes)
+    layout = Layout.chunked(chunk_of(spec))
     data = backend.empty(spec.problem.n, batch, layout, spec.problem.dtype)
     backend.fill(data, "diagonally_dominant")
     return data

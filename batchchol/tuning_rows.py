@@ -11,18 +11,18 @@ from batchchol.errors import DataFileError
 from batchchol.provenance import source_hash
 from batchchol.roofline import Ceilings, flops, roofline_seconds
 from batchchol.tuning import Point
-from kernelgen import Layout, generate
+from kernelgen import FAMILIES, Layout, generate
 
 _DIGITS = 5
 
 
 def row(point: Point, ceilings: Ceilings, about: Mapping[str, str]) -> dict[str, object]:
-    """A point as flat values; what only a GPU or only a CPU has is empty for the other."""
+    """A point as flat values; what only a GPU, a CPU or one family of kernels has is empty for the others."""
     spec, source = point.spec, generate(point.spec)
     values: dict[str, object] = {"spec": spec.name, **asdict(spec.problem), "target": spec.target}
-    values |= {"layout": spec.layout, "order": spec.order, "chunk": point.chunk}
+    values |= {"layout": spec.layout, "order": spec.order, "chunk": point.chunk, "family": spec.family}
     # `threads` of a point are the host's.
-    values |= {"block" if name == "threads" else name: value for name, value in asdict(spec.schedule).items()}
+    values |= {"block" if name == "threads" else name: getattr(spec.schedule, name, None) for name in _CHOICES}
     values |= {field.name: getattr(point, field.name) for field in fields(Point) if field.name not in _FLATTENED}
     values |= {"source": source_hash(source.text), "flags": " ".join(source.flags)}
     values |= {name: point.conditions.get(name, "") for name in _CONDITIONS}
@@ -32,6 +32,8 @@ def row(point: Point, ceilings: Ceilings, about: Mapping[str, str]) -> dict[str,
 
 
 _FLATTENED = ("spec", "chunk", "conditions")
+# What schedules choose, of any family: every row has the same columns.
+_CHOICES = tuple(dict.fromkeys(field.name for schedule in FAMILIES.values() for field in fields(schedule)))
 _CONDITIONS = ("gpu_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from kernelgen.refusals import SpecError
 from kernelgen.rendering import SCALARS, KernelSource, element_strides, microkernels_of, render
-from kernelgen.spec import MAX_CHUNK, MAX_N, KernelSpec, SpecError
+from kernelgen.schedules import MAX_CHUNK, ThreadSchedule
+from kernelgen.spec import MAX_N, KernelSpec
 from kernelgen.targets import ELEMENT_BYTES, SIMD_TARGETS, Target
 from kernelgen.tiles import expand, operations, tile_program
 
@@ -14,9 +16,9 @@ from kernelgen.tiles import expand, operations, tile_program
 CACHE_WAYS, CACHE_WAY_BYTES = 8, 4096
 
 
-def generate_thread(spec: KernelSpec) -> KernelSource:
+def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The C source of one factorization kernel."""
-    problem, schedule = spec.problem, spec.schedule
+    problem = spec.problem
     # A staged group is read from the array and factored elsewhere, in place or not; a canonical one has been
     # transposed before, and is factored where it is.
     in_place = spec.layout == "canonical" or (spec.in_place and not schedule.staged)
@@ -24,6 +26,7 @@ def generate_thread(spec: KernelSpec) -> KernelSource:
     if schedule.unroll == "full":
         program = tuple(expand(program))
     target = SIMD_TARGETS[spec.target]
+    leading = leading_dimension(spec, staged=bool(schedule.staged))
     text = render(
         "thread.c.jinja",
         spec=spec,
@@ -32,22 +35,22 @@ def generate_thread(spec: KernelSpec) -> KernelSource:
         program=program,
         microkernels=microkernels_of(operations(program)),
         array_strides=element_strides(spec, problem.n),
-        work_strides=element_strides(spec, leading_dimension(spec)),
-        leading=leading_dimension(spec),
+        work_strides=element_strides(spec, leading),
+        leading=leading,
         in_place=in_place,
         **_target_variables(target, problem.dtype),
     )
     return KernelSource(text, spec.name, spec.lanes, target.flags)
 
 
-def leading_dimension(spec: KernelSpec) -> int:
+def leading_dimension(spec: KernelSpec, *, staged: bool) -> int:
     """Elements from one line of a matrix to the next where it is factored.
 
     In the array that is n. A chunk apart is padded where the lines of a tile row would meet in a few sets of the
     first-level cache (measured on AVX2: 1.3 times faster at n = 64, 1.6 at n = 128).
     """
     n = leading = spec.problem.n
-    if spec.layout != "canonical" and not spec.schedule.staged:
+    if spec.layout != "canonical" and not staged:
         return n
     vector_bytes = SIMD_TARGETS[spec.target].vector_bytes
     while n > CACHE_WAYS * CACHE_WAY_BYTES // gcd(leading * vector_bytes, CACHE_WAY_BYTES):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from kernelgen import cuda, simd
+from kernelgen import block, cuda, shared, simd
 from kernelgen.rendering import KernelSource
+from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
 
 
 def generate(spec: KernelSpec) -> KernelSource:
     """The source of one factorization kernel: C for SIMD targets, CUDA C++ for GPUs."""
-    return cuda.generate_thread(spec) if TARGETS[spec.target].gpu else simd.generate_thread(spec)
+    match spec.schedule:
+        case ThreadSchedule() as schedule:
+            if TARGETS[spec.target].gpu:
+                return cuda.generate_thread(spec, schedule)
+            return simd.generate_thread(spec, schedule)
+        case SharedSchedule() as schedule:
+            return shared.generate_shared(spec, schedule)
+        case BlockSchedule() as schedule:
+            return block.generate_block(spec, schedule)

@@ -7,8 +7,9 @@ from functools import cache, lru_cache
 from math import gcd
 
 from kernelgen.cuda import undefine_macros
+from kernelgen.refusals import SpecError
 from kernelgen.rendering import SCALARS, KernelSource, Launch, render
-from kernelgen.spec import MAX_N, SpecError
+from kernelgen.spec import MAX_N
 from kernelgen.targets import ELEMENT_BYTES
 
 # Bytes that a thread moves with one instruction where it can, and how many such instructions it has under way.

@@ -17,7 +17,7 @@ from .cuda_programs import CudaProgram, compile_program
 
 @dataclass(frozen=True)
 class EmulatedKernel:
-    """A thread kernel in one of the emulation's programs."""
+    """A factorization kernel in one of the emulation's programs."""
 
     spec: KernelSpec
     source: KernelSource

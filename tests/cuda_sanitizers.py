@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from batchchol import datasets, factor, get_backend
 from batchchol.errors import BackendUnavailable
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -78,20 +78,56 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Every order several times; the other choices take turns of lengths that have little in common."""
-    for turn in range(ROUNDS * len(ORDERS)):
-        n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
-        problem = Problem(n, ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 5 % 2])
-        unroll = "full" if n <= 17 and turn % 2 else "tiles"
-        schedule = ThreadSchedule(
-            min((4, 1, 8, 3, 5)[turn % 5], n),
-            ("top", "left", "right")[turn // 2 % 3],
-            unroll,
-            ("ieee", "fast")[turn // 3 % 2],
-            threads=(32, 96, 33, 256)[turn % 4],
-            cache=("l1", "shared")[turn % 2],
-        )
-        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place=turn % 4 == 3)
-        yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+    for schedule_of, rounds in SCHEDULES.items():
+        for turn in range(rounds * len(ORDERS)):
+            n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
+            problem = Problem(n, ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 5 % 2])
+            in_place, schedule = turn % 4 == 3, schedule_of(turn, n)
+            spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
+            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+
+
+def thread_schedule(turn: int, n: int) -> ThreadSchedule:
+    """The choices of the thread family whose turn it is."""
+    return ThreadSchedule(
+        min((4, 1, 8, 3, 5)[turn % 5], n),
+        ("top", "left", "right")[turn // 2 % 3],
+        "full" if n <= 17 and turn % 2 else "tiles",
+        ("ieee", "fast")[turn // 3 % 2],
+        threads=(32, 96, 33, 256)[turn % 4],
+        cache=("l1", "shared")[turn % 2],
+    )
+
+
+def shared_schedule(turn: int, n: int) -> SharedSchedule:
+    """The choices of the shared family whose turn it is."""
+    return SharedSchedule(
+        min((4, 16, 3, 32, 5)[turn % 5], n),
+        ("top", "left", "right")[turn // 2 % 3],
+        (None, 1)[turn % 2],
+        ("ieee", "fast")[turn // 3 % 2],
+        cache=("l1", "shared")[turn % 2],
+    )
+
+
+def block_schedule(turn: int, n: int) -> BlockSchedule:
+    """The choices of the block family whose turn it is; large matrices leave room for few and large tiles."""
+    small = n <= 33
+    return BlockSchedule(
+        min((4, 8, 5, 6, 7)[turn % 5], max(n, 4)) if small else (8, 16, 9)[turn % 3],
+        (8, 1, 16, 2)[turn % 4] if small else (4, 1, 2)[turn % 3],
+        ("ieee", "fast")[turn // 3 % 2],
+        blocks=(None, 2)[turn // 2 % 2],
+        cache=("l1", "shared")[turn % 2],
+    )
+
+
+# How often each family meets every order.
+SCHEDULES: Mapping[Callable[[int, int], Schedule], int] = {
+    thread_schedule: ROUNDS,
+    shared_schedule: 1,
+    block_schedule: 2,
+}
 
 
 def matrices(batch: int, n: int, dtype: str) -> NDArray[Any]:

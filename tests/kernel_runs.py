@@ -15,7 +15,7 @@ from batchchol.backends.cpu import CpuKernel
 from batchchol.batch import Batch, info_array
 from batchchol.layouts import array_shape, dense_view
 from batchchol.native import load, supported_targets
-from kernelgen import TARGETS, KernelSource, KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem
 
 from .cuda_kernels import EmulatedKernel
 
@@ -60,8 +60,9 @@ class Run:
 def make_spec(n: int, nb: int, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo") if name in choices})
-    schedule_fields = {field.name for field in fields(ThreadSchedule)} & choices.keys()
-    schedule = ThreadSchedule(nb, **{name: choices.pop(name) for name in schedule_fields})
+    family = FAMILIES[choices.pop("family", "thread")]
+    schedule_fields = {field.name for field in fields(family)} & choices.keys()
+    schedule = family(nb, **{name: choices.pop(name) for name in schedule_fields})
     rest = {"layout": "chunked", "order": "col", "target": supported_targets()[0], **choices}
     return KernelSpec(problem, schedule=schedule, **rest)
 

@@ -7,23 +7,36 @@ import itertools
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from batchchol.arguments import integers, names, positive
+from batchchol.arguments import integers, names, positive, seconds
+from batchchol.choices import with_choices
 from batchchol.cuda.modules import Outcome, build_all, find
 from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc, parse_architecture
 from batchchol.defaults import default_spec
 from batchchol.progress import ProgressDisplay
-from kernelgen import CUDA, KernelSource, KernelSpec, SpecError, generate
-from kernelgen.spec import CACHES, LAYOUT_KINDS, LOOKINGS, MATHS, ORDERS, UNROLLS
+from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
+from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.support import support_kernels
 from kernelgen.targets import ELEMENT_BYTES
 
 HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
 
 # What the schedule of the measured default is replaced by, where it is said.
-SCHEDULE_OPTIONS = ("nb", "looking", "unroll", "threads", "cache_pref", "stride")
+SCHEDULE_OPTIONS = (
+    "family",
+    "nb",
+    "looking",
+    "unroll",
+    "threads",
+    "matrices",
+    "lanes",
+    "blocks",
+    "cache_pref",
+    "stride",
+)
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
 
@@ -48,10 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
     _add_list(parser, "--math", MATHS, ["ieee"])
     parser.add_argument("--in-place", action="store_true", help="kernels that overwrite their input")
+    _add_list(parser, "--family", tuple(FAMILIES))
     parser.add_argument("--nb", type=integers, help="tile sizes, such as 1-8")
     _add_list(parser, "--looking", LOOKINGS)
     _add_list(parser, "--unroll", UNROLLS)
     parser.add_argument("--threads", type=integers, help="threads of a block")
+    parser.add_argument("--matrices", type=integers, help="of a block of family shared")
+    parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
+    parser.add_argument("--blocks", type=integers, help="of family block, that a multiprocessor has room for")
     _add_list(parser, "--cache-pref", CACHES)
     parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
     parser.add_argument(
@@ -61,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also what a GPU does besides factoring, such as packing (default: yes)",
     )
     parser.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, help="seconds of one compiler (default: 120)")
+    parser.add_argument("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)")
     parser.add_argument("--per-module", type=positive, default=8, help="kernels in a module (default: 8)")
     parser.add_argument("--list", action="store_true", help="only say which kernels there are, and are in the cache")
 
@@ -143,13 +160,13 @@ def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def _spec(problem: dict[str, Any], chosen: dict[str, Any]) -> KernelSpec:
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
     spec = default_spec(target=CUDA.name, **problem | {"order": order})
-    return replace(spec, schedule=replace(spec.schedule, **chosen))
+    return with_choices(spec, chosen)
 
 
 def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:
     for arch in architectures:
         for source in sources:
-            print(f"{arch:8} {'cached' if find(source, arch) else 'missing':8} {source.entry}")
+            print(f"{arch:10} {'cached' if find(source, arch) else 'missing':8} {source.entry}")
     return 0
 
 
@@ -169,20 +186,20 @@ def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Nam
 
 
 def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:
-    print(_row("arch", "status", "registers", "spills", "shared", "code", "seconds", "kernel"))
+    print(_row("arch", "status", "registers", "spills", "stack", "shared", "code", "seconds", "kernel"))
     for outcome in outcomes:
         status, stats = "cached" if outcome.reused else outcome.status, outcome.stats
-        numbers: list[object] = [None] * 5
+        numbers: list[object] = [None] * 6
         if stats is not None:
-            numbers = [stats.registers, stats.spill_bytes, stats.shared_bytes, stats.code_bytes]
-            numbers.append(f"{stats.compile_seconds:.2f}")
+            numbers = [stats.registers, stats.spill_bytes, stats.stack_bytes, stats.shared_bytes]
+            numbers += [stats.code_bytes, f"{stats.compile_seconds:.2f}"]
         print(_row(arch, status, *numbers, outcome.entry), flush=True)
 
 
 def _row(arch: str, status: str, *rest: object) -> str:
     *numbers, kernel = ("" if value is None else str(value) for value in rest)
-    cells = (number.rjust(width) for number, width in zip(numbers, (9, 7, 7, 8, 7), strict=True))
-    return " ".join((f"{arch:8} {status:8}", *cells, kernel))
+    cells = (number.rjust(width) for number, width in zip(numbers, (9, 7, 7, 7, 8, 7), strict=True))
+    return " ".join((f"{arch:10} {status:8}", *cells, kernel))
 
 
 def _say_what_failed(outcomes: Sequence[Outcome]) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import fields
 
 from batchchol.arguments import positive
+from batchchol.choices import with_choices
 from batchchol.defaults import default_spec
 from batchchol.native import supported_targets
-from kernelgen import TARGETS, KernelSpec, generate
-from kernelgen.spec import CACHES, LAYOUT_KINDS, LOOKINGS, MATHS, ORDERS, UNROLLS
+from kernelgen import FAMILIES, TARGETS, KernelSpec, generate
+from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
 HELP = "print the generated source of a kernel; what is not said is the measured default"
@@ -23,13 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="chunked", choices=LAYOUT_KINDS)
     parser.add_argument("--order", choices=ORDERS, help="elements of a matrix; default: row if canonical, else col")
     parser.add_argument("--math", default="ieee", choices=MATHS)
-    parser.add_argument("--nb", type=int, help="tile size, 1 to 16")
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
+    parser.add_argument("--nb", type=int, help="tile size, 1 to 16 (family shared: 32)")
     parser.add_argument("--looking", choices=LOOKINGS)
     parser.add_argument("--unroll", choices=UNROLLS)
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--staged", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--threads", type=positive, help="threads of a GPU's block")
     parser.add_argument("--cache", choices=CACHES, help="which a GPU's on-chip memory favours")
+    parser.add_argument("--matrices", type=positive, help="that a block of family shared factors side by side")
+    parser.add_argument("--lanes", type=positive, help="matrices that a block of family block factors side by side")
+    parser.add_argument("--blocks", type=positive, help="of family block, that a multiprocessor has room for")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
     parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
     parser.add_argument("--in-place", action="store_true")
@@ -53,6 +59,6 @@ def spec_of(arguments: argparse.Namespace) -> KernelSpec:
         uplo=arguments.uplo,
         in_place=arguments.in_place,
     )
-    fields = ("nb", "looking", "unroll", "prefetch", "staged", "threads", "cache", "stride")
-    chosen = {name: value for name in fields if (value := getattr(arguments, name)) is not None}
-    return replace(spec, schedule=replace(spec.schedule, **chosen))
+    choices = dict.fromkeys(field.name for family in FAMILIES.values() for field in fields(family))
+    options = [name for name in ("family", *choices) if name != "math"]
+    return with_choices(spec, {name: value for name in options if (value := getattr(arguments, name)) is not None})

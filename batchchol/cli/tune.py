@@ -1,4 +1,4 @@
-"""`python -m batchchol tune`: measure every schedule of the thread family and choose."""
+"""`python -m batchchol tune`: measure every schedule of the families asked for and choose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol.arguments import integers, names, positive
-from kernelgen.spec import MATHS
+from kernelgen.schedules import FAMILIES, MATHS, ThreadSchedule
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend
@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n", type=integers, default=ORDERS, help="orders, such as 8,16-20 (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--math", type=names(MATHS), default="ieee", metavar="LIST", help="default: ieee")
+    parser.add_argument(
+        "--family", default="thread", choices=(*FAMILIES, "all"), help="kernels to measure (default: thread)"
+    )
     parser.add_argument("--target", help="instruction set (default: this machine's widest)")
     parser.add_argument(
         "--batch",
@@ -59,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     backend = get_backend(arguments.backend or "cpu")
     target = arguments.target or backend.target
+    families = _families(arguments, target)
     cases = itertools.product(arguments.n, arguments.math)
-    candidates = {case: tuning.specs(case[0], arguments.dtype, case[1], target) for case in cases}
+    candidates = {case: tuning.specs(case[0], arguments.dtype, case[1], target, families) for case in cases}
     _build(backend, [spec for specs in candidates.values() for spec in specs])
     ceilings, origin = backend.ceilings(arguments.dtype, arguments.threads), about(backend)
     print(_HEADER)
@@ -78,6 +82,22 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{key: value for key, value in entry.items() if value is not None} for entry in rows]
         arguments.table.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
+
+
+def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
+    """The families that --family means; refuses one that the target lacks, and a table of one without defaults."""
+    from batchchol.errors import BatchcholError
+    from batchchol.tuning import families_of
+
+    known = families_of(target)
+    chosen = known if arguments.family == "all" else (arguments.family,)
+    if not set(chosen) <= set(known):
+        raise BatchcholError(f"--family: got {arguments.family!r}, target {target!r} has {', '.join(known)}")
+    if arguments.table and ThreadSchedule.family not in chosen:
+        raise BatchcholError(
+            f"--table: defaults are of family {ThreadSchedule.family!r}, --family {arguments.family} has none"
+        )
+    return chosen
 
 
 def _sizes(text: str) -> list[str]:

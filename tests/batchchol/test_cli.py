@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import batchchol
-from batchchol import default_spec
+from batchchol import BlockSchedule, SharedSchedule, default_spec
 from batchchol.cli import main
 from batchchol.native import supported_targets
 from kernelgen import generate
@@ -87,6 +89,37 @@ def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     default = default_spec(9, target="cuda")
     schedule = replace(default.schedule, nb=3, threads=64, cache="shared", stride=32)
     assert capsys.readouterr().out == generate(replace(default, schedule=schedule)).text
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule"),
+    [
+        ("--family shared --nb 3 --looking top --matrices 5 --cache l1", SharedSchedule(3, "top", 5, "fast", "l1")),
+        ("--family block --nb 4 --lanes 16 --blocks 2 --stride 32", BlockSchedule(4, 16, "fast", 2, 32)),
+        ("--family thread --nb 3", None),
+    ],
+)
+def test_emit_of_every_family(options: str, schedule: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", "--n", "9", "--target", "cuda", "--math", "fast", *options.split()]) == 0
+    default = default_spec(9, target="cuda", math="fast")
+    expected = replace(default, schedule=schedule or replace(default.schedule, nb=3))
+    assert capsys.readouterr().out == generate(expected).text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--family block --nb 4", "lanes=None .*family 'block' has no measured default of it"),
+        ("--family shared --nb 4 --lanes 8", "lanes=8 .*family 'shared' has no such choice"),
+        ("--threads 32 --family block --nb 4 --lanes 8", "threads=32 .*family 'block' has no such choice"),
+        ("--matrices 2", "matrices=2 .*family 'thread' has no such choice"),
+    ],
+)
+def test_emit_refuses_choices_of_other_families(
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emit", "--n", "9", "--target", "cuda", *options.split()]) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_emit_needs_no_compiler(run_python: Run) -> None:

@@ -71,6 +71,14 @@ def test_all_combinations() -> None:
     assert {spec.order for spec in specs if spec.layout != "canonical"} == {"col"}
 
 
+def test_families_are_combined_with_their_own_choices() -> None:
+    selected = selection("--n 16 --family all --nb 4,8 --lanes 8,16")
+    assert {spec.family for spec in selected.specs} == {"block"}
+    assert len(selected.specs) == len(selected.unsupported) // 2 == 4
+    selected = selection("--n 16 --family thread,shared --nb 4")
+    assert [spec.family for spec in selected.specs] == ["thread", "shared"]
+
+
 def test_combinations_that_cannot_be_built_are_counted() -> None:
     selected = selection("--n 4,64 --nb 2,8 --unroll all")
     assert len(selected.specs) == 2 + 2
@@ -83,11 +91,12 @@ def test_every_kernel_is_compiled_and_tabled(nvcc: Path, capsys: Output) -> None
     assert run("--n 4-6 --nb 2,5 --jobs 2 --per-module 2") == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert lines[0].split() == ["arch", "status", "registers", "spills", "shared", "code", "seconds", "kernel"]
+    columns = ["registers", "spills", "stack", "shared", "code", "seconds"]
+    assert lines[0].split() == ["arch", "status", *columns, "kernel"]
     assert len(lines) == 6
     for line in lines[1:]:
-        arch, status, registers, spills, shared, code, _, kernel = line.split()
-        assert (arch, status, registers, spills, shared) == ("sm_90", "built", "40", "40", "256")
+        arch, status, registers, spills, stack, shared, code, _, kernel = line.split()
+        assert (arch, status, registers, spills, stack, shared) == ("sm_90", "built", "40", "40", "8", "256")
         assert code == str(100 * len(kernel))
     assert "unsupported: 1, such as nb=5" in captured.err
     assert f"{nvcc}: nvcc 13.0.88" in captured.err
@@ -159,6 +168,8 @@ def test_list_compiles_nothing(nvcc: Path, capsys: Output) -> None:
             "argument --looking: got 'up', expected some of right, left, top, or all",
         ),
         ("--arch sm_90 --n 4 --jobs 0", "argument --jobs: got '0', expected a positive integer"),
+        ("--arch sm_90 --n 4 --time-limit -1", "argument --time-limit: got '-1', expected a number of seconds"),
+        ("--arch sm_90 --n 4 --time-limit nan", "argument --time-limit: got 'nan', expected a number of seconds"),
         ("--n 4", "required: --arch"),
     ],
 )

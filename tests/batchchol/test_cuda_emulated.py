@@ -15,11 +15,12 @@ from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
 
 from ..covering import Choice, covering_design
+from ..cuda_checks import check_kernel, compiled_together
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import compile_program
 from ..fenced_memory import sparse_zeros
-from ..kernel_runs import check_other_triangle, make_spec, run_kernel
-from ..matrices import DATA, conditioned, dominant, lapack_factor, reference, wishart
+from ..kernel_runs import make_spec, run_kernel
+from ..matrices import conditioned, dominant, lapack_factor, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (1, 2, 3, 5, 7, 15, 17, 31, 33, 64, 100, 127, 128),
@@ -41,16 +42,11 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "batch": (1, 31, 33, 1000),
 }
 CONSTRAINED = ("n", "nb", "unroll", "layout", "batch")
-# Lines of generated code: those that a case may have, what else it costs, and those that are compiled together.
+# Lines of generated code that a case may have, and what else it costs.
 LINE_BUDGET = 3_000
 CASE_COST = 500
-PROGRAM_LINES = 5_000
 # Elements of a batch: what one case may take, enough for 1000 matrices of order 33 or 512 of order 48.
 ROOM_BUDGET = 1_200_000
-# Matrices in a batch that differ, a number prime to every number of threads: each takes its turn in every lane.
-DISTINCT = 37
-# The distance from LAPACK in float64 that rounding explains, in units of (n + 1) u times the condition number.
-FORWARD_BOUND = {"ieee": 1.0, "fast": 4.0}
 
 
 def compile_cost(choice: Choice) -> float:
@@ -91,15 +87,7 @@ def case_id(choice: Choice) -> str:
 @cache
 def programs() -> Mapping[str, tuple[KernelSource, ...]]:
     """The sources that are compiled together with that of each entry: neighbours in the design, of equal flags."""
-    groups: list[list[KernelSource]] = []
-    for source in {generate(spec_of(choice)[0]): None for choice in DESIGN}:
-        room = groups and groups[-1][0].flags == source.flags and lines_together(groups[-1]) < PROGRAM_LINES
-        groups[-1:] = [[*groups[-1], source]] if room else [*groups[-1:], [source]]
-    return {source.entry: tuple(group) for group in groups for source in group}
-
-
-def lines_together(sources: Sequence[KernelSource]) -> int:
-    return sum(source.text.count("\n") for source in sources)
+    return compiled_together(generate(spec_of(choice)[0]) for choice in DESIGN)
 
 
 def emulated(spec: KernelSpec) -> EmulatedKernel:
@@ -107,22 +95,6 @@ def emulated(spec: KernelSpec) -> EmulatedKernel:
     sources = programs()[spec.name]
     (source,) = (source for source in sources if source.entry == spec.name)
     return EmulatedKernel(spec, source, compile_program(sources))
-
-
-def check_kernel(
-    spec: KernelSpec, batch: int, chunk: int | None = None, kernel: EmulatedKernel | None = None
-) -> None:
-    """A batch of each kind of data: the residual, the distance from LAPACK, and the same bits in every thread."""
-    distinct, math = min(batch, DISTINCT), spec.schedule.math
-    for name in DATA:
-        expected = reference(name, distinct, spec.problem.n, spec.problem.dtype)
-        run = run_kernel(spec, expected.a[np.arange(batch) % distinct], chunk, kernel=kernel)
-        assert not run.info.any(), name
-        assert ratios(expected.a, run.l[:distinct]).max() <= RATIO_BOUND[math], name
-        assert expected.distance(run.l[:distinct]).max() <= FORWARD_BOUND[math], name
-        check_other_triangle(spec, run.l)
-        repeated = np.tril(run.l[:distinct])[np.arange(batch) % distinct]
-        assert np.array_equal(np.tril(run.l), repeated), f"{name}: the result depends on the thread"
 
 
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)

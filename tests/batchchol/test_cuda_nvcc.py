@@ -10,7 +10,16 @@ from batchchol.cuda.modules import build, build_all, module_groups
 from batchchol.cuda.toolkit import compile_code, find_nvcc, known_architectures
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.stats import CompileStats
-from kernelgen import KernelSource, KernelSpec, Launch, Problem, ThreadSchedule, generate
+from kernelgen import (
+    BlockSchedule,
+    KernelSource,
+    KernelSpec,
+    Launch,
+    Problem,
+    SharedSchedule,
+    ThreadSchedule,
+    generate,
+)
 from kernelgen.support import support_kernels
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -20,6 +29,15 @@ SPECS = (
     KernelSpec(Problem(12, "float64", "upper"), *INTERLEAVED, ThreadSchedule(5, "right", "tiles", "ieee"), "cuda"),
     KernelSpec(Problem(7), *CANONICAL, ThreadSchedule(4, "left", "tiles", "fast", threads=64), "cuda"),
     KernelSpec(Problem(9, "float64"), *CHUNKED, ThreadSchedule(3, "left", "tiles", "fast"), "cuda", in_place=True),
+    KernelSpec(Problem(9, "float64"), *CHUNKED, SharedSchedule(4, "left"), "cuda"),
+    KernelSpec(Problem(13), *CHUNKED, BlockSchedule(6, 8, blocks=4), "cuda"),
+    KernelSpec(Problem(12, uplo="upper"), *CANONICAL, BlockSchedule(4, 16, "fast"), "cuda", in_place=True),
+)
+# Kernels whose launch bounds leave a thread few registers more than its tile has elements.
+CROWDED = (
+    KernelSpec(Problem(32), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=5, stride=8), "cuda"),
+    KernelSpec(Problem(64), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=2, stride=8), "cuda"),
+    KernelSpec(Problem(128), *CHUNKED, BlockSchedule(8, 2, "fast", blocks=2, stride=2), "cuda"),
 )
 
 
@@ -45,14 +63,21 @@ def test_kernels_compile_for_every_architecture(arch: str) -> None:
         module = build(source, arch)
         assert module.kind == "cubin"
         assert module.path.read_bytes().startswith(b"\x7fELF")
-        check(module.stats)
+        check(module.stats, source)
 
 
-def check(stats: CompileStats) -> None:
+def test_tiles_stay_in_registers_on_crowded_multiprocessors() -> None:
+    require("sm_90")
+    outcomes = build_all([generate(spec) for spec in CROWDED], "sm_90")
+    assert [outcome.stats.spill_bytes for outcome in outcomes if outcome.stats] == [0, 0, 0]
+
+
+def check(stats: CompileStats, source: KernelSource) -> None:
     assert stats.registers is not None
     assert 0 < stats.registers <= 255
     assert stats.spill_bytes == 0, "matrices this small stay in registers"
-    assert stats.shared_bytes == 0
+    assert stats.stack_bytes == 0
+    assert bool(stats.shared_bytes) == bool(re.search("(?<!extern )__shared__", source.text))
     assert stats.code_bytes > 500
     assert stats.compile_seconds > 0
     assert stats.compiler == find_nvcc().identity

@@ -34,6 +34,13 @@ SPECS = [
     make_spec(N, 3, looking="top", layout="interleaved", uplo="upper", math="fast", target="cuda"),
     make_spec(N, 4, looking="left", unroll="full", layout="chunked", math="fast", in_place=True, target="cuda"),
     make_spec(N, 6, looking="top", layout="interleaved", dtype="float64", math="fast", target="cuda"),
+    make_spec(N, 4, family="shared", looking="left", matrices=3, layout="chunked", math="fast", target="cuda"),
+    make_spec(N, 8, family="shared", looking="right", matrices=1, layout="canonical", in_place=True, target="cuda"),
+    make_spec(N, 6, family="shared", looking="top", matrices=2, layout="interleaved", dtype="float64", target="cuda"),
+    make_spec(N, 4, family="block", lanes=4, layout="chunked", math="fast", target="cuda"),
+    make_spec(N, 8, family="block", lanes=2, layout="canonical", in_place=True, target="cuda"),
+    make_spec(N, 6, family="block", lanes=8, layout="interleaved", dtype="float64", uplo="upper", target="cuda"),
+    make_spec(N, 16, family="block", lanes=1, layout="chunked", math="fast", in_place=True, target="cuda"),
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 

@@ -15,8 +15,8 @@ from batchchol.errors import CompileError, ResidualError
 from batchchol.stats import CompileStats
 from batchchol.timing import Sample
 from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, GPU_FINALISTS, Point
-from kernelgen import KernelSpec, Problem, ThreadSchedule
-from kernelgen.spec import LOOKINGS
+from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule
+from kernelgen.schedules import FAMILIES, LOOKINGS
 
 
 def spec_of(n: int, nb: int, looking: str = "left", target: str = "cuda", **choices: Any) -> KernelSpec:
@@ -33,9 +33,10 @@ class FakeBackend:
     name, target, targets, threads, protocols = "cuda", "cuda", ("cuda",), 1, ("queued", "single")
 
     def __init__(self, seconds: Any) -> None:
-        self.seconds_of, self.built, self.asked = seconds, [], []
+        self.seconds_of, self.built, self.asked, self.layouts = seconds, [], [], []
 
     def empty(self, n: int, batch: int, layout: Any, dtype: str) -> Any:
+        self.layouts.append(layout)
         return namespace(n=n, batch=batch, layout=layout)
 
     def fill(self, batch: Any, recipe: str) -> None: ...
@@ -56,11 +57,11 @@ def namespace(**values: Any) -> Any:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
     """A machine on which larger tiles and blocks of 64 are faster, and right looking kernels wrong."""
-    backend = FakeBackend(lambda spec: 1 / spec.schedule.nb - 0.01 * (spec.schedule.threads == 64))
+    backend = FakeBackend(lambda spec: 1 / spec.schedule.nb - 0.01 * (getattr(spec.schedule, "threads", None) == 64))
 
     def sample(backend: FakeBackend, spec: KernelSpec, data: Any, *, samples: int, protocol: str, **_: Any) -> Sample:
         backend.asked.append((spec, samples, protocol))
-        if spec.schedule.looking == "right":
+        if getattr(spec.schedule, "looking", None) == "right":
             raise ResidualError("wrong")
         conditions = {"before": {"temperature_c": 30}, "after": {"temperature_c": 40}}
         return Sample((backend.seconds_of(spec),) * samples, 0.1, protocol, 2e-6, conditions)
@@ -87,6 +88,70 @@ def test_on_a_gpu_kernels_for_any_chunk_and_for_the_default_one_compete() -> Non
     assert {spec.schedule.stride for spec in specs} == {None, 32}
     assert {spec.schedule.unroll for spec in specs} == {"tiles"}
     assert {spec.schedule.unroll for spec in tuning.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 13, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128])
+def test_every_order_has_candidates_of_the_block_family(n: int) -> None:
+    specs = tuning.specs(n, "float32", "fast", "cuda", ("block",))
+    assert 0 < len(specs) <= 60
+    assert len(set(specs)) == len(specs)
+    assert {tuning.chunk_of(spec) for spec in specs} >= {32}
+    assert all(spec.schedule.stride in (None, 32, max(2, spec.schedule.lanes)) for spec in specs)
+    padded = min(-(-n // nb) * nb for nb in tuning.BLOCK_TILE_SIZES if nb <= max(n, 4))
+    assert any(-(-n // spec.schedule.nb) * spec.schedule.nb == padded for spec in specs)
+
+
+def test_blocks_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
+    heavy = KernelSpec(Problem(128), "chunked", "col", BlockSchedule(8, 2), "cuda")
+    assert {spec.schedule.blocks for spec in tuning.variations(heavy)} == {1, 2}
+    light = KernelSpec(Problem(16), "chunked", "col", BlockSchedule(4, 4), "cuda")
+    assert {spec.schedule.blocks for spec in tuning.variations(light)} == set(tuning.RESIDENT_BLOCKS)
+    assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
+
+
+def test_a_target_has_candidates_of_its_own_families() -> None:
+    specs = tuning.specs(8, "float32", "ieee", "cuda", tuning.families_of("cuda"))
+    assert {spec.family for spec in specs} == set(FAMILIES)
+    assert tuning.families_of("avx2") == ("thread",)
+
+
+def test_each_candidate_is_measured_on_its_own_chunk(fake: FakeBackend) -> None:
+    specs = [
+        KernelSpec(Problem(8), "chunked", "col", schedule, "cuda")
+        for schedule in (BlockSchedule(8, 8, stride=8), BlockSchedule(4, 8), SharedSchedule(4), ThreadSchedule(3))
+    ]
+    points = tuning.measure(fake, specs, 1000, 1)
+    assert {(p.spec.family, p.spec.schedule.stride, p.chunk) for p in points} == {
+        ("block", 8, 8),
+        ("block", None, 32),
+        ("shared", None, 32),
+        ("thread", None, 32),
+    }
+    made = [layout.chunk for layout in fake.layouts]
+    assert made == [8, 32, 8, 32, 8], (
+        "the batch of a chunk is made once for each stage, the last of them the winner's"
+    )
+
+
+def test_the_table_of_defaults_is_of_the_thread_family() -> None:
+    block = KernelSpec(Problem(8), "chunked", "col", BlockSchedule(8, 8), "cuda")
+    assert [(choice.n, choice.nb) for choice in tuning.table([point(block, 1.0), point(spec_of(8, 4), 2.0)])] == [
+        (8, 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--family", "block"], "--family: got 'block', target"),
+        (["--family", "shared", "--target", "cuda", "--table", "t.json"], "--table: defaults are of family 'thread'"),
+    ],
+)
+def test_families_that_do_not_go_with_the_rest_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tune", "--backend", "cpu", "--n", "2", "--batch", "100", *options]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) -> None:

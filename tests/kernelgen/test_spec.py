@@ -8,35 +8,44 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from kernelgen import (
+    FAMILIES,
     MAX_CHUNK,
     MAX_N,
     MAX_NB,
     SIMD_TARGETS,
     TARGETS,
+    BlockSchedule,
     KernelSpec,
     Layout,
     Problem,
+    Schedule,
+    SharedSchedule,
     SpecError,
     ThreadSchedule,
 )
-from kernelgen.spec import (
+from kernelgen.schedules import (
+    BLOCK_LANES,
     CACHES,
     FULL_UNROLL_BUDGET,
-    LAYOUT_KINDS,
     LOOKINGS,
     MATHS,
+    MAX_BLOCK_THREADS,
+    MAX_SHARED_NB,
     MAX_THREADS,
-    ORDERS,
+    MIN_BLOCK_NB,
     UNROLLS,
     straight_line_operations,
 )
+from kernelgen.spec import LAYOUT_KINDS, ORDERS
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
+SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
+BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 
 
 @st.composite
@@ -45,30 +54,59 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     n = draw(st.integers(1, MAX_N))
     layout = draw(st.sampled_from(LAYOUT_KINDS))
     target = draw(st.sampled_from(list(TARGETS)))
+    family = draw(st.sampled_from(list(FAMILIES))) if TARGETS[target].gpu else "thread"
+    try:
+        return KernelSpec(
+            Problem(n, draw(st.sampled_from(["float32", "float64"])), draw(st.sampled_from(["lower", "upper"]))),
+            layout,
+            draw(st.sampled_from(ORDERS)),
+            draw(SCHEDULES[family](n, layout, target)),
+            target,
+            draw(st.booleans()),
+        )
+    except SpecError:
+        reject()
+
+
+def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
     choices: dict[str, st.SearchStrategy[Any]] = {
         "threads": st.none() | st.integers(1, MAX_THREADS),
-        "cache": st.none() | st.sampled_from(CACHES),
-        "stride": st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none(),
+        **memory_choices(layout),
     }
     if not TARGETS[target].gpu:
         # Canonical arrays are always staged.
         choices = {"prefetch": st.booleans(), "staged": st.booleans() if layout != "canonical" else st.just(True)}
-    unroll = draw(st.sampled_from(UNROLLS))
-    assume(unroll != "full" or straight_line_operations(n) <= FULL_UNROLL_BUDGET)
-    return KernelSpec(
-        Problem(n, draw(st.sampled_from(["float32", "float64"])), draw(st.sampled_from(["lower", "upper"]))),
-        layout,
-        draw(st.sampled_from(ORDERS)),
-        ThreadSchedule(
-            draw(st.integers(1, min(n, MAX_NB))),
-            draw(st.sampled_from(LOOKINGS)),
-            unroll,
-            draw(st.sampled_from(MATHS)),
-            **{name: draw(values) for name, values in choices.items()},
-        ),
-        target,
-        draw(st.booleans()),
+    tiles = st.integers(1, min(n, MAX_NB))
+    unrolls = st.sampled_from(UNROLLS if straight_line_operations(n) <= FULL_UNROLL_BUDGET else UNROLLS[:1])
+    return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, st.sampled_from(MATHS), **choices)
+
+
+def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    tiles = st.integers(1, min(n, MAX_SHARED_NB))
+    return tiles.flatmap(
+        lambda nb: st.builds(
+            SharedSchedule,
+            st.just(nb),
+            st.sampled_from(LOOKINGS),
+            st.none() | st.integers(1, MAX_BLOCK_THREADS // nb**2),
+            st.sampled_from(MATHS),
+            **memory_choices(layout),
+        )
     )
+
+
+def block_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    tiles = st.integers(MIN_BLOCK_NB, max(MIN_BLOCK_NB, min(n, MAX_NB)))
+    lanes, blocks = st.sampled_from(BLOCK_LANES), st.none() | st.integers(1, 32)
+    return st.builds(BlockSchedule, tiles, lanes, st.sampled_from(MATHS), blocks=blocks, **memory_choices(layout))
+
+
+def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
+    strides = st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none()
+    return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides}
+
+
+SCHEDULES = {"thread": thread_schedules, "shared": shared_schedules, "block": block_schedules}
 
 
 @given(specs())
@@ -198,6 +236,13 @@ def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None
     assert changed(ON_GPU, field, value).name != ON_GPU.name
 
 
+def test_dictionaries_name_the_family_and_old_ones_are_of_the_thread_family() -> None:
+    assert [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK)] == ["thread", "shared", "block"]
+    values = GOOD.to_dict()
+    del values["schedule"]["family"]
+    assert KernelSpec.from_dict(values) == GOOD
+
+
 def test_tile_larger_than_the_matrix_is_refused() -> None:
     with pytest.raises(SpecError, match=r"nb=4 .*use nb from 1 to 3"):
         changed(GOOD, "n", 3)
@@ -245,6 +290,8 @@ def test_impossible_layouts_are_refused(arguments: tuple[Any, ...], message: str
         lambda values: values.pop("problem"),
         lambda values: values.pop("target"),
         lambda values: values["schedule"].pop("nb"),
+        lambda values: values["schedule"].update(family="warp"),
+        lambda values: values["schedule"].update(family="block"),
         lambda values: values.update(colour="red"),
         lambda values: values["problem"].update(m=3),
         lambda values: values.update(problem=32),

@@ -1,0 +1,34 @@
+"""Choices of a schedule, from the command line, on top of a measured default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from kernelgen import FAMILIES, KernelSpec, SpecError
+
+
+def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
+    """The spec with these choices in its schedule; `family` may be one of them.
+
+    Raises
+    ------
+    SpecError
+        If the family has no such choice, or has no default for one that is not said.
+    """
+    family = FAMILIES[chosen.get("family", spec.family)]
+    choices = {name: value for name, value in chosen.items() if name != "family"}
+    has = {field.name: field.default for field in fields(family)}
+    if foreign := [name for name in choices if name not in has]:
+        name = foreign[0]
+        raise SpecError(
+            f"{name}={choices[name]!r} cannot be built: family {family.family!r} has no such choice, leave it out"
+        )
+    if isinstance(spec.schedule, family):
+        return replace(spec, schedule=replace(spec.schedule, **choices))
+    if missing := [name for name, default in has.items() if default is MISSING and name not in choices]:
+        raise SpecError(
+            f"{missing[0]}=None cannot be built: family {family.family!r} has no measured default of it, say which"
+        )
+    return replace(spec, schedule=family(**{"math": spec.schedule.math, **choices}))

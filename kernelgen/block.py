@@ -1,0 +1,33 @@
+"""CUDA sources of the block family: a thread to each tile of a few matrices, the panel in shared memory."""
+
+from __future__ import annotations
+
+from kernelgen.block_shape import PIECE_BYTES, WARP
+from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
+from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
+from kernelgen.schedules import BlockSchedule
+from kernelgen.spec import KernelSpec
+
+
+def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
+    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    problem, shape = spec.problem, schedule.shape(spec.problem)
+    text = render(
+        "block.cu.jinja",
+        spec=spec,
+        schedule=schedule,
+        shape=shape,
+        n=problem.n,
+        dtype=problem.dtype,
+        scalar=SCALARS[problem.dtype],
+        strides=element_strides(spec, problem.n),
+        stride=stride_expression(spec),
+        # Whole pieces lie side by side only where matrices and tiles begin and end with one.
+        wide=spec.layout == "canonical" and problem.n % shape.width == 0 and schedule.nb % shape.width == 0,
+        barrier="__syncwarp" if shape.threads == WARP else "__syncthreads",
+        restrict="" if spec.in_place else "__restrict__ ",
+        piece_bytes=PIECE_BYTES,
+    )
+    flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
+    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, schedule.cache or "shared")
+    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)

@@ -1,0 +1,99 @@
+"""CUDA sources of the shared family: a thread for each element of a tile, the operands of a step in shared memory.
+
+The older of the published methods, of one matrix or several to a block of threads, and a form of it for a single
+matrix, larger than those of a batch may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.cuda import FAST_FLAGS, undefine_macros
+from kernelgen.refusals import integer, one_of
+from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
+from kernelgen.schedules import SharedSchedule
+from kernelgen.spec import KernelSpec
+from kernelgen.targets import CUDA, ELEMENT_BYTES
+from kernelgen.tiles import Load, operations, tile_program
+
+# A single matrix is factored by as large tiles as a block of threads has room for.
+MAX_SINGLE_N = 1024
+SINGLE_NB = 32
+
+
+def generate_shared(spec: KernelSpec, schedule: SharedSchedule) -> KernelSource:
+    """The CUDA source of one factorization kernel; entry and arguments are those of the thread family."""
+    problem = spec.problem
+    words = f"{problem.op}, {problem.uplo} triangle"
+    return _generate(spec, schedule, problem.n, problem.dtype, words, element_strides(spec, problem.n))
+
+
+def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> KernelSource:
+    """The CUDA source of a kernel that factors one matrix on one block of threads.
+
+    Its entry is that of the other kernels. Arrays are canonical, column after column; the lower triangle is read
+    and written, the other one zeroed; out of place, but `l` may be `a`.
+
+    Parameters
+    ----------
+    n : int
+        Order of the matrix, 1 to 1024.
+    dtype : {"float32", "float64"}
+        Of its elements.
+    math : {"ieee", "fast"}
+        Accuracy class of roots and reciprocals.
+
+    Raises
+    ------
+    SpecError
+        If an argument is outside what can be built.
+    """
+    integer("n", n, 1, MAX_SINGLE_N)
+    one_of("dtype", dtype, tuple(ELEMENT_BYTES))
+    schedule = SharedSchedule(min(n, SINGLE_NB), "left", 1, math).settled(CUDA)
+    name = f"potrf_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }_n{n}_single_{math}_{CUDA.name}"
+    return _generate(_Single(name), schedule, n, dtype, "potrf of a single matrix, lower triangle", (1, n))
+
+
+@dataclass(frozen=True)
+class _Single:
+    """What the template asks of a spec."""
+
+    name: str
+    layout: str = "canonical"
+    order: str = "col"
+    in_place: bool = False
+
+
+def _generate(
+    spec: KernelSpec | _Single,
+    schedule: SharedSchedule,
+    n: int,
+    dtype: str,
+    problem: str,
+    strides: tuple[int, int],
+) -> KernelSource:
+    nb, matrices = schedule.nb, schedule.matrices or 1
+    program = tile_program(n, nb, schedule.looking, in_place=spec.in_place)
+    launch = Launch(matrices * nb * nb, matrices, cache=schedule.cache or "shared")
+    canonical = spec.layout == "canonical"
+    operands = dict.fromkeys(op.tile for op in operations(program) if isinstance(op, Load) and op.tile != "C")
+    text = render(
+        "shared.cu.jinja",
+        spec=spec,
+        schedule=schedule,
+        problem=problem,
+        n=n,
+        dtype=dtype,
+        scalar=SCALARS[dtype],
+        strides=strides,
+        # Between threads of neighbouring rows, columns and matrices.
+        steps=(1, nb, nb * nb) if canonical else (matrices, matrices * nb, 1),
+        stride="1" if canonical else str(schedule.stride or "(offset)stride"),
+        program=program,
+        # X is what the threads of a tile exchange.
+        tiles=[*operands, "X"],
+        launch=launch,
+    )
+    flags = FAST_FLAGS[dtype] if schedule.math == "fast" else ()
+    return KernelSource(undefine_macros(text), spec.name, 1, flags, launch)
