@@ -16,7 +16,10 @@ _TABLE = "defaults.json"
 
 @dataclass(frozen=True)
 class Choice:
-    """The schedule to use up to order n; the fields are those of `ThreadSchedule`."""
+    """The schedule to use up to order n, on batches of `chunk` alone if that is given.
+
+    The other fields are those of `ThreadSchedule`.
+    """
 
     n: int
     nb: int
@@ -27,16 +30,21 @@ class Choice:
     threads: int | None = None
     cache: str | None = None
     stride: int | None = None
+    chunk: int | None = None
 
     @classmethod
-    def of(cls, n: int, schedule: ThreadSchedule) -> Choice:
+    def of(cls, n: int, schedule: ThreadSchedule, chunk: int | None = None) -> Choice:
         """The choice of a schedule up to order n."""
-        return cls(n, **{field.name: getattr(schedule, field.name) for field in fields(cls) if field.name != "n"})
+        return cls(n, chunk=chunk, **{name: getattr(schedule, name) for name in _scheduled()})
 
     def schedule(self, n: int, math: str) -> ThreadSchedule:
         """The schedule for order n, at most the choice's own."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "n"}
+        values = {name: getattr(self, name) for name in _scheduled()}
         return ThreadSchedule(math=math, **values | {"nb": min(self.nb, n)})
+
+
+def _scheduled() -> list[str]:
+    return [field.name for field in fields(Choice) if field.name not in ("n", "chunk")]
 
 
 @lru_cache(maxsize=4096)
@@ -54,7 +62,7 @@ def default_spec(
 ) -> KernelSpec:
     """The spec that the measured table of a target names for matrices of order `n`.
 
-    With `chunk`, that of the batch, it may be one that runs on no other chunk.
+    With `chunk`, that of the batch, it is the best on that chunk, and may run on no other.
 
     Raises
     ------
@@ -65,8 +73,8 @@ def default_spec(
         raise SpecError(f"target={target!r} cannot be built: use one of {', '.join(map(repr, TARGETS))}")
     problem = Problem(n, dtype, uplo)
     table = _choices(target, dtype)
-    own = [choice for choice in table if choice.stride is not None and choice.stride == chunk]
-    choices = own if own and layout == "chunked" else [choice for choice in table if choice.stride is None]
+    own = [choice for choice in table if choice.chunk is not None and choice.chunk == chunk]
+    choices = own if own and layout == "chunked" else [choice for choice in table if choice.chunk is None]
     choice = choices[min(bisect_left([entry.n for entry in choices], n), len(choices) - 1)]
     schedule = choice.schedule(n, math)
     if layout == "canonical" and not TARGETS[target].gpu:

@@ -235,17 +235,18 @@ def best(points: Iterable[Point]) -> Point:
 def table(points: Sequence[Point]) -> list[Choice]:
     """The table of defaults that measured points of one batch and math make.
 
-    Kernels for any chunk come first, then those for one chunk alone, for they are no defaults of each other. Only
-    the thread family has defaults.
+    The best of the kernels for any chunk come first. Where some run on one chunk alone, the best of all on that
+    chunk follow. Only the thread family has defaults.
     """
     points = [point for point in points if point.spec.family == ThreadSchedule.family]
-    strides = sorted({point.spec.schedule.stride for point in points}, key=lambda stride: stride or 0)
-    return [
-        choice for stride in strides for choice in _choices([p for p in points if p.spec.schedule.stride == stride])
+    chunks = sorted({stride for point in points if (stride := point.spec.schedule.stride) is not None})
+    anywhere = _choices([point for point in points if point.spec.schedule.stride is None], None)
+    return anywhere + [
+        choice for chunk in chunks for choice in _choices([p for p in points if p.chunk == chunk], chunk)
     ]
 
 
-def _choices(points: Sequence[Point]) -> list[Choice]:
+def _choices(points: Sequence[Point], chunk: int | None) -> list[Choice]:
     """Winners by order; one within the margin of its predecessor's schedule keeps that."""
     choices: list[Choice] = []
     kept: ThreadSchedule | None = None
@@ -259,7 +260,7 @@ def _choices(points: Sequence[Point]) -> list[Choice]:
             if rivals and min(rivals) <= winner.median_seconds * (1 + MARGIN):
                 schedule = kept
         kept = schedule
-        choices.append(Choice.of(n, schedule))
+        choices.append(Choice.of(n, schedule, chunk))
     return choices
 
 

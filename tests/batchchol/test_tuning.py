@@ -199,9 +199,11 @@ def test_a_winner_within_the_margin_keeps_its_predecessors_schedule() -> None:
     assert [(choice.n, choice.nb) for choice in tuning.table(points + near + far)] == [(8, 4), (9, 4), (10, 8)]
 
 
-def test_kernels_for_one_chunk_have_rows_of_their_own() -> None:
+def test_a_chunk_with_kernels_of_its_own_has_rows_of_its_own() -> None:
     points = [point(spec_of(8, 4), 2.0), point(spec_of(8, 8, stride=32), 1.0)]
-    assert [(choice.nb, choice.stride) for choice in tuning.table(points)] == [(4, None), (8, 32)]
+    points += [point(spec_of(16, 4), 1.0), point(spec_of(16, 8, stride=32), 2.0)]
+    rows = [(choice.n, choice.nb, choice.stride, choice.chunk) for choice in tuning.table(points)]
+    assert rows == [(8, 4, None, None), (16, 4, None, None), (8, 8, 32, 32), (16, 4, None, 32)]
 
 
 @pytest.fixture
