@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import numpy as np
+import pytest
 
+from batchchol.layouts import array_shape, element_offset, stride
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSource, KernelSpec
+from kernelgen import KernelSource, KernelSpec, Layout
 
+from .covering import Choice
 from .cuda_kernels import EmulatedKernel
-from .kernel_runs import check_other_triangle, run_kernel
-from .matrices import DATA, reference
+from .fenced_memory import sparse_zeros
+from .kernel_runs import check_other_triangle, make_spec, run_kernel
+from .matrices import DATA, reference, wishart
 
 # Lines of generated code that are compiled together.
 PROGRAM_LINES = 5_000
@@ -19,6 +24,44 @@ PROGRAM_LINES = 5_000
 DISTINCT = 37
 # The distance from LAPACK in float64 that rounding explains, in units of (n + 1) u times the condition number.
 FORWARD_BOUND = {"ieee": 1.0, "fast": 4.0}
+
+
+def spec_of(choice: Choice, family: str = "thread") -> tuple[KernelSpec, int | None]:
+    """The spec of a choice of a covering design, and its chunk; a layout that is an integer is a chunk."""
+    fields = {name: value for name, value in choice.items() if name not in ("batch", "constant_chunk")}
+    chunk = fields["layout"] if isinstance(fields["layout"], int) else None
+    if chunk is not None:
+        fields |= {"layout": "chunked", "stride": chunk if choice["constant_chunk"] else None}
+    return make_spec(**fields, family=family, target="cuda"), chunk
+
+
+def case_id(choice: Choice, family: str = "thread") -> str:
+    spec, chunk = spec_of(choice, family)
+    return f"{spec.name}-{choice['batch']}" + (f"-chunk{chunk}" if chunk else "")
+
+
+def check_last_matrices_past_32_bits(spec: KernelSpec, layout: Layout) -> None:
+    """The last matrices of a batch whose numbers and offsets need 64 bits, in memory that is mostly not there."""
+    n, batch, last = spec.problem.n, 2**32 + 77, 40
+    a = wishart(last, n).astype(np.float32)
+    try:
+        data, info = sparse_zeros(prod(array_shape(n, batch, layout)), np.float32), sparse_zeros(batch, np.int32)
+    except OSError as error:
+        pytest.skip(f"needs 86 GB of addresses, not of memory: {error}")
+    places = np.array(
+        [
+            [[element_offset(n, batch, layout, m, i, j) for j in range(n)] for i in range(n)]
+            for m in range(batch - last, batch)
+        ]
+    )
+    data[places] = a
+    kernel = EmulatedKernel.of(spec)
+    items = kernel.source.launch.items
+    blocks = ((batch - last) // items, -(-batch // items))
+    arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
+    kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
+    assert not info[-last:].any()
+    assert ratios(a, data[places]).max() <= RATIO_BOUND["ieee"]
 
 
 def check_kernel(

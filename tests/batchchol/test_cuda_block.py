@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import cycle
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batchchol.layouts import array_shape, element_offset, stride
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
 from kernelgen.block_shape import BANKS_BYTES, PIECE_BYTES, BlockShape
 
+from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import check_kernel, compiled_together
+from ..cuda_checks import check_kernel, check_last_matrices_past_32_bits, compiled_together
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import EmulationError, compile_program
-from ..fenced_memory import sparse_zeros
 from ..kernel_runs import GuardedMemory, make_spec, run_kernel
 from ..matrices import DATA, dominant, wishart
 
@@ -70,19 +69,8 @@ DESIGN = sorted(
 )
 
 
-def spec_of(choice: Choice) -> tuple[KernelSpec, int | None]:
-    """The spec of a choice and its chunk."""
-    fields = {name: value for name, value in choice.items() if name not in ("batch", "constant_chunk")}
-    chunk = fields["layout"] if isinstance(fields["layout"], int) else None
-    if chunk is not None:
-        fields |= {"layout": "chunked", "stride": chunk if choice["constant_chunk"] else None}
-    return make_spec(**fields, family="block", target="cuda"), chunk
-
-
-def case_id(choice: Choice) -> str:
-    spec, chunk = spec_of(choice)
-    return f"{spec.name}-{choice['batch']}" + (f"-chunk{chunk}" if chunk else "")
-
+spec_of = partial(cuda_checks.spec_of, family="block")
+case_id = partial(cuda_checks.case_id, family="block")
 
 # Every order to 33, and those at which larger ones have one tile more or less; with corners of every size.
 EVERY_ORDER = [
@@ -208,28 +196,9 @@ def test_canonical_arrays_that_begin_anywhere(in_place: bool, order: str) -> Non
     "layout", [Layout.canonical(), Layout.interleaved(), *map(Layout.chunked, (32, 33))], ids=str
 )
 def test_last_matrices_of_a_batch_past_32_bits(layout: Layout) -> None:
-    n, lanes, batch, last = 2, 4, 2**32 + 77, 37
-    spec = make_spec(
-        n, 4, family="block", lanes=lanes, layout=layout.kind, order=layout.order, in_place=True, target="cuda"
-    )
-    a = wishart(last, n).astype(np.float32)
-    try:
-        data, info = sparse_zeros(prod(array_shape(n, batch, layout)), np.float32), sparse_zeros(batch, np.int32)
-    except OSError as error:
-        pytest.skip(f"needs 86 GB of addresses, not of memory: {error}")
-    places = np.array(
-        [
-            [[element_offset(n, batch, layout, m, i, j) for j in range(n)] for i in range(n)]
-            for m in range(batch - last, batch)
-        ]
-    )
-    data[places] = a
-    kernel = EmulatedKernel.of(spec)
-    blocks = ((batch - last) // lanes, -(-batch // lanes))
-    arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
-    kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
-    assert not info[-last:].any()
-    assert ratios(a, data[places]).max() <= RATIO_BOUND["ieee"]
+    choices = {"layout": layout.kind, "order": layout.order, "in_place": True}
+    spec = make_spec(2, 4, family="block", lanes=4, target="cuda", **choices)
+    check_last_matrices_past_32_bits(spec, layout)
 
 
 # ---- The shape of a block ----

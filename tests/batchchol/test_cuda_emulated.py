@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batchchol.layouts import array_shape, element_offset, stride
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
 
 from ..covering import Choice, covering_design
-from ..cuda_checks import check_kernel, compiled_together
+from ..cuda_checks import case_id, check_kernel, check_last_matrices_past_32_bits, compiled_together, spec_of
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import compile_program
-from ..fenced_memory import sparse_zeros
 from ..kernel_runs import make_spec, run_kernel
 from ..matrices import conditioned, dominant, lapack_factor, wishart
 
@@ -68,20 +66,6 @@ def lines_of(n: int, nb: int, unroll: str) -> float:
 DESIGN = sorted(
     covering_design(FACTORS, CONSTRAINED, compile_cost), key=lambda choice: (choice["math"], choice["dtype"])
 )
-
-
-def spec_of(choice: Choice) -> tuple[KernelSpec, int | None]:
-    """The spec of a choice and its chunk."""
-    fields = {name: value for name, value in choice.items() if name not in ("batch", "constant_chunk")}
-    chunk = fields["layout"] if isinstance(fields["layout"], int) else None
-    if chunk is not None:
-        fields |= {"layout": "chunked", "stride": chunk if choice["constant_chunk"] else None}
-    return make_spec(**fields, target="cuda"), chunk
-
-
-def case_id(choice: Choice) -> str:
-    spec, chunk = spec_of(choice)
-    return f"{spec.name}-{choice['batch']}" + (f"-chunk{chunk}" if chunk else "")
 
 
 @cache
@@ -183,24 +167,5 @@ def test_ill_conditioned(math: str, dtype: str, condition: float) -> None:
     "layout", [Layout.canonical(), Layout.interleaved(), *map(Layout.chunked, (32, 33))], ids=str
 )
 def test_last_matrices_of_a_batch_past_32_bits(layout: Layout) -> None:
-    n, batch, last = 2, 2**32 + 77, 40
-    spec = make_spec(n, 1, layout=layout.kind, order=layout.order, in_place=True, target="cuda")
-    a = wishart(last, n).astype(np.float32)
-    try:
-        data, info = sparse_zeros(prod(array_shape(n, batch, layout)), np.float32), sparse_zeros(batch, np.int32)
-    except OSError as error:
-        pytest.skip(f"needs 86 GB of addresses, not of memory: {error}")
-    places = np.array(
-        [
-            [[element_offset(n, batch, layout, m, i, j) for j in range(n)] for i in range(n)]
-            for m in range(batch - last, batch)
-        ]
-    )
-    data[places] = a
-    kernel = EmulatedKernel.of(spec)
-    threads = kernel.source.launch.threads
-    blocks = ((batch - last) // threads, -(-batch // threads))
-    arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
-    kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
-    assert not info[-last:].any()
-    assert ratios(a, data[places]).max() <= RATIO_BOUND["ieee"]
+    spec = make_spec(2, 1, layout=layout.kind, order=layout.order, in_place=True, target="cuda")
+    check_last_matrices_past_32_bits(spec, layout)

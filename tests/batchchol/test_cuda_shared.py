@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import cycle
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SharedSchedule, S
 from kernelgen.shared import generate_single
 from kernelgen.tiles import Gemm, Potrf, Syrk, Trsm, expand, tile_program
 
+from .. import cuda_checks
 from ..covering import Choice, covering_design
 from ..cuda_checks import FORWARD_BOUND, check_kernel, compiled_together
 from ..cuda_kernels import EmulatedKernel
@@ -81,18 +82,8 @@ def barriers(n: int, nb: int) -> int:
 DESIGN = sorted(covering_design(FACTORS, CONSTRAINED, turns), key=lambda choice: (choice["math"], choice["dtype"]))
 
 
-def spec_of(choice: Choice) -> tuple[KernelSpec, int | None]:
-    """The spec of a choice and its chunk."""
-    fields = {name: value for name, value in choice.items() if name not in ("batch", "constant_chunk")}
-    chunk = fields["layout"] if isinstance(fields["layout"], int) else None
-    if chunk is not None:
-        fields |= {"layout": "chunked", "stride": chunk if choice["constant_chunk"] else None}
-    return make_spec(**fields, family="shared", target="cuda"), chunk
-
-
-def case_id(choice: Choice) -> str:
-    spec, chunk = spec_of(choice)
-    return f"{spec.name}-{choice['batch']}" + (f"-chunk{chunk}" if chunk else "")
+spec_of = partial(cuda_checks.spec_of, family="shared")
+case_id = partial(cuda_checks.case_id, family="shared")
 
 
 @cache
