@@ -2,7 +2,7 @@
 # make test   sets everything up and runs the tests
 # make lint   ruff and the type checker
 # make clean  removes .venv
-# GPU=1       installs PyCUDA too: needs the CUDA toolkit and a C++ compiler
+# GPU=1       installs PyCUDA and cuda-bindings too: needs the CUDA toolkit and a C++ compiler
 
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -11,7 +11,7 @@ GPU ?=
 VENV := .venv
 BIN := $(VENV)/bin
 comma := ,
-WITH_GPU := $(if $(GPU),$(comma)gpu)
+WITH_GPU := $(if $(GPU),$(comma)gpu$(comma)graphs)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint $(CONSTRAINTS)
 
 .PHONY: run test lint clean

@@ -9,7 +9,16 @@ from batchchol.backends import get_backend
 from batchchol.batch import Batch
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError
-from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule, SpecError, ThreadSchedule
+from kernelgen import (
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    SharedSchedule,
+    SpecError,
+    ThreadSchedule,
+    WarpSchedule,
+)
 
 __version__ = "0.1.0"
 
@@ -25,6 +34,7 @@ __all__ = [
     "SharedSchedule",
     "SpecError",
     "ThreadSchedule",
+    "WarpSchedule",
     "cholesky",
     "cholesky_ex",
     "default_spec",

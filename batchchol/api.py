@@ -14,6 +14,7 @@ from batchchol.batch import Batch, check_dtype
 from batchchol.defaults import default_spec
 from batchchol.memory import aligned_empty
 from batchchol.prepared import prepare
+from batchchol.recording import current_recorder
 from kernelgen import MAX_N, KernelSpec, Layout
 
 
@@ -98,8 +99,9 @@ def cholesky_ex(
             return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
         device = get_backend(backend)
     *outer, n, _ = matrices.shape
-    chosen = _spec_of_arrays(device, n, matrices.dtype.name, upper, spec)
-    l, info = _factor_arrays(device, matrices.reshape(math.prod(outer), n, n), chosen)
+    dense = matrices.reshape(math.prod(outer), n, n)
+    chosen, layout = _choice_of_arrays(device, dense, upper, spec)
+    l, info = _factor_arrays(device, dense, chosen, layout)
     return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
 
 
@@ -113,6 +115,8 @@ def factor(
     stream: Any = None,
 ) -> Factor:
     """Factor a batch in its own layout, without packing, where it lives.
+
+    While a graph is recorded (`batchchol.cuda.graphs.record`), the result is written when that is launched.
 
     Parameters
     ----------
@@ -145,7 +149,8 @@ def factor(
     OutOfMemory
         If the factors would not fit.
     """
-    if not isinstance(batch, Batch) or not isinstance(out, Batch | None):
+    # Making the union of `Batch | None` would cost each call as much as all of its other checks.
+    if not isinstance(batch, Batch) or not (out is None or isinstance(out, Batch)):
         raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
     if backend not in (None, batch.backend):
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
@@ -155,7 +160,11 @@ def factor(
     device, kernel, result = prepared.device, prepared.kernel, prepared.result
     info = device.info(batch, prepared.spec, poisoned=False)
     if kernel is not None:
-        kernel(batch, result, info, int(threads or device.threads), stream)
+        recorder = current_recorder()
+        if recorder is None:
+            kernel(batch, result, info, int(threads or device.threads), stream)
+        else:
+            recorder.add(kernel, batch, result, info, stream)
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
@@ -192,24 +201,37 @@ def _check_square(shape: tuple[int, ...]) -> None:
         )
 
 
-def _spec_of_arrays(device: Backend, n: int, dtype: str, upper: bool, given: KernelSpec | None) -> KernelSpec:
-    """The kernel for arrays (batch, n, n): the one that is given, if it fits, else the backend's best."""
-    if not isinstance(given, KernelSpec | None):
+def _choice_of_arrays(
+    device: Backend, dense: Any, upper: bool, given: KernelSpec | None
+) -> tuple[KernelSpec, Layout]:
+    """The kernel for arrays (batch, n, n) and the layout it works in: the one that is given, else the best."""
+    batch, n, _ = dense.shape
+    dtype = dense.dtype.name
+    if given is not None:
+        _check_given(device, n, dtype, upper, given)
+        return given, _layout_of(device, given)
+    layout = device.array_layout(n, batch, dtype)
+    # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
+    copied = layout.kind != "canonical" or (device.name == "cuda" and isinstance(dense, np.ndarray))
+    spec = default_spec(
+        n,
+        target=device.target,
+        dtype=dtype,
+        layout=layout.kind,
+        chunk=layout.chunk,
+        order=layout.order,
+        uplo="upper" if upper else "lower",
+        in_place=copied,
+        batch=batch,
+        arch=device.architecture,
+    )
+    return spec, layout
+
+
+def _check_given(device: Backend, n: int, dtype: str, upper: bool, given: KernelSpec) -> None:
+    """Refuse a spec that does not fit the arrays."""
+    if not isinstance(given, KernelSpec):
         raise TypeError(f"spec: got {type(given).__name__}, expected a KernelSpec: start from default_spec")
-    if given is None:
-        layout, uplo = device.array_layout(dtype), "upper" if upper else "lower"
-        # What is packed is a copy: it may be overwritten.
-        in_place = layout.kind != "canonical"
-        return default_spec(
-            n,
-            target=device.target,
-            dtype=dtype,
-            layout=layout.kind,
-            chunk=layout.chunk,
-            order=layout.order,
-            uplo=uplo,
-            in_place=in_place,
-        )
     if upper != (given.problem.uplo == "upper"):
         raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")
     if given.in_place:
@@ -221,22 +243,28 @@ def _spec_of_arrays(device: Backend, n: int, dtype: str, upper: bool, given: Ker
         )
     if reason := device.unsupported(given):
         raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
-    return given
 
 
-def _factor_arrays(device: Backend, dense: Any, spec: KernelSpec) -> tuple[Any, Any]:
+def _layout_of(device: Backend, spec: KernelSpec) -> Layout:
+    """The layout that a spec works in; where it leaves the chunk open, the fastest: on a CPU that is the smallest."""
+    if spec.layout != "chunked":
+        return Layout(spec.layout, None, spec.order)
+    fastest = spec.lanes if device.name == "cpu" else device.default_layout(spec.problem.n, spec.problem.dtype).chunk
+    return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)
+
+
+def _factor_arrays(device: Backend, dense: Any, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
     """Factors (batch, n, n) and info of matrices (batch, n, n), each where the matrices are."""
     if device.name == "cuda":
         from batchchol.cuda.dense import factor_device, factor_host
 
-        return (factor_host if isinstance(dense, np.ndarray) else factor_device)(device, dense, spec)
-    factors, info = factor(_as_batch(dense, spec), spec)
+        return (factor_host if isinstance(dense, np.ndarray) else factor_device)(device, dense, spec, layout)
+    factors, info = factor(_as_batch(dense, layout), spec)
     return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
 
 
-def _as_batch(dense: NDArray[np.floating], spec: KernelSpec) -> Batch:
-    """The matrices in the layout that a spec works on; the smallest chunk, which is the fastest."""
-    layout = Layout(spec.layout, spec.lanes if spec.layout == "chunked" else None, spec.order)
+def _as_batch(dense: NDArray[np.floating], layout: Layout) -> Batch:
+    """The matrices in a layout; what lies in it already is not copied."""
     if layout == Layout.canonical():
         return Batch(dense, dense.shape[-1], len(dense), layout)
     return Batch.from_dense(dense, layout)

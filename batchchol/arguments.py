@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from threading import TIMEOUT_MAX
+
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"([1-9]\d*)(KiB|MiB|GiB)?")
 
 
 def integers(text: str) -> list[int]:
@@ -22,6 +26,23 @@ def names(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
         return list(dict.fromkeys(found))
 
     return parse
+
+
+def sizes(text: str) -> list[str]:
+    """The batches of a list such as ``"1024,2GiB"``: so many matrices, or as many as so much memory holds."""
+    for size in (found := [part.strip() for part in text.split(",")]):
+        if not _SIZE.fullmatch(size):
+            raise ArgumentTypeError(f"got {size!r}, expected matrices or an amount of memory such as 2GiB")
+    return found
+
+
+def matrices(size: str, n: int, dtype: str) -> int:
+    """How many matrices one of `sizes` means: a number, or as many as so much memory holds, in whole 1,024s."""
+    number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]
+    if unit is None:
+        return int(number)
+    per_matrix = n * n * {"float32": 4, "float64": 8}[dtype]
+    return max(1, int(number) * _UNITS[unit] // per_matrix // 1024) * 1024
 
 
 def positive(text: str) -> int:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from kernelgen import FAMILIES, KernelSpec, SpecError
+from kernelgen import FAMILIES, KernelSpec, SpecError, ThreadSchedule
 
 
 def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
     """The spec with these choices in its schedule; `family` may be one of them.
+
+    Where only the thread family has all of them it is meant.
 
     Raises
     ------
     SpecError
         If the family has no such choice, or has no default for one that is not said.
     """
-    family = FAMILIES[chosen.get("family", spec.family)]
     choices = {name: value for name, value in chosen.items() if name != "family"}
+    family = FAMILIES[chosen.get("family") or _family_of(choices, spec.family)]
     has = {field.name: field.default for field in fields(family)}
     if foreign := [name for name in choices if name not in has]:
         name = foreign[0]
@@ -32,3 +34,10 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
             f"{missing[0]}=None cannot be built: family {family.family!r} has no measured default of it, say which"
         )
     return replace(spec, schedule=family(**{"math": spec.schedule.math, **choices}))
+
+
+def _family_of(choices: Collection[str], default: str) -> str:
+    """The default's family, or the thread family where only that has all of these choices."""
+    has = {name: {field.name for field in fields(family)} for name, family in FAMILIES.items()}
+    oldest = ThreadSchedule.family
+    return oldest if not has[default] >= set(choices) <= has[oldest] else default

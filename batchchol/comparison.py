@@ -37,7 +37,7 @@ ROUNDS = 5
 SHORTLIST_SAMPLES = 6
 _FLOOR_CALLS = 200
 # What an optional library may fail with without ending the comparison of the others.
-_PEER_ERRORS = (BatchcholError, ImportError, AttributeError, OSError, RuntimeError)
+PEER_ERRORS = (BatchcholError, ImportError, AttributeError, OSError, RuntimeError)
 
 Report = Callable[[str], None]
 
@@ -215,7 +215,7 @@ def _ready(run: Run, peer: Peer, small: Workload, workload: Workload, threads: i
     """A peer's contender; none if the peer cannot do what it is asked."""
     try:
         return [_checked(lambda data: peer.contender(data, threads), small, workload)]
-    except _PEER_ERRORS as error:
+    except PEER_ERRORS as error:
         run.report(f"n = {workload.n}, threads = {threads}: {peer.name} left out: {error}")
         return []
 

@@ -88,7 +88,7 @@ def save(path: Path | str, a: NDArray[Any] | Slices) -> None:
     slices = a if isinstance(a, Slices) else Slices.of(a)
     descr = np.dtype(slices.dtype).newbyteorder("<").str
     shape = (slices.batch, slices.n, slices.n)
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path)) as file:
         np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
         for dense in _checked(slices):
             file.write(np.ascontiguousarray(dense, dtype=descr).data)
@@ -128,7 +128,7 @@ def write_text(path: Path | str, a: NDArray[Any] | Slices) -> None:
     """
     slices = a if isinstance(a, Slices) else Slices.of(a)
     line = " ".join([_NUMBER[slices.dtype]] * slices.n) + "\n"
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path)) as file:
         file.write(f"{slices.batch}\n{slices.n}\n".encode())
         for dense in _checked(slices):
             rows = dense.reshape(len(dense) * slices.n, slices.n)
@@ -182,7 +182,7 @@ def _checked(slices: Slices) -> Iterator[NDArray[Any]]:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file in the same folder: it takes the place of `path` when all went well, else it vanishes."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:

@@ -16,7 +16,7 @@ from batchchol.api import factor
 from batchchol.asv_results import ResultRow, load_results
 from batchchol.backends import Backend
 from batchchol.cache import replace_file
-from batchchol.defaults import default_spec
+from batchchol.defaults import default_choice, default_spec
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.plots import Point, draw
 from batchchol.roofline import Ceilings, flops, roofline_fraction, roofline_seconds
@@ -57,7 +57,10 @@ def demonstrate(backend: Backend, say: Say) -> None:
         If a factor is wrong.
     """
     batch = backend.empty(SHOWN_N, SHOWN_BATCH)
-    spec = default_spec(SHOWN_N, target=backend.target, chunk=batch.layout.chunk)
+    chunk, arch = batch.layout.chunk, backend.architecture
+    choice = default_choice(SHOWN_N, target=backend.target, chunk=chunk, batch=SHOWN_BATCH, arch=arch)
+    spec = choice.spec
+    say(f"choice    {choice.origin}")
     for recipe in CHECKED_RECIPES:
         backend.fill(batch, recipe)
         say(f"data      {SHOWN_BATCH:,} {recipe} matrices of order {SHOWN_N}, {batch.layout}, float32")
@@ -143,7 +146,7 @@ def _place(backend: Backend) -> str:
 def _points(rows: Sequence[BestRow], backend: Backend, ceilings: Ceilings) -> list[Point]:
     points = []
     for row in rows:
-        ceiling = flops(row.n) / roofline_seconds(row.n, 1, backend.default_layout(), ceilings) / 1e9
+        ceiling = flops(row.n) / roofline_seconds(row.n, 1, backend.default_layout(row.n), ceilings) / 1e9
         points.append(Point("batchchol factor", row.n, row.gflops, ceiling))
         points.append(Point("numpy.linalg.cholesky", row.n, row.gflops / row.times_numpy, ceiling))
     return points
@@ -197,7 +200,7 @@ def _best_row(
         unroll=schedule["unroll"],
         seconds_per_matrix=seconds,
         gflops=flops(n) / seconds / 1e9,
-        roofline_fraction=roofline_fraction(seconds, n, 1, backend.default_layout(), ceilings),
+        roofline_fraction=roofline_fraction(seconds, n, 1, backend.default_layout(n), ceilings),
         times_numpy=numpy / seconds,
         call_times_numpy=numpy / whole if whole else None,
     )
@@ -207,10 +210,10 @@ def _schedule(row: ResultRow, backend: Backend) -> Mapping[str, Any]:
     if _question(row) == "Tiles":
         return row.params
     n, dtype = row.params["n"], row.params["dtype"]
-    chunk = backend.default_layout(dtype).chunk
-    schedule = default_spec(n, target=backend.target, dtype=dtype, chunk=chunk).schedule
+    chunk, arch = backend.default_layout(n, dtype).chunk, backend.architecture
+    spec = default_spec(n, target=backend.target, dtype=dtype, chunk=chunk, batch=TABLE_BATCH, arch=arch)
     # Empty where a family of kernels has no such choice.
-    return {name: getattr(schedule, name, "") for name in ("nb", "looking", "unroll")}
+    return {name: getattr(spec.schedule, name, "") for name in ("nb", "looking", "unroll")}
 
 
 def _seconds_per_matrix(rows: Iterable[ResultRow], question: str) -> dict[int, float]:

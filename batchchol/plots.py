@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the same story in grey.
-_STYLES = (
+STYLES = (
     ("#0072B2", "o", "-"),
     ("#D55E00", "s", "-"),
     ("#009E73", "^", "--"),
@@ -26,24 +27,49 @@ _STYLES = (
     ("#E69F00", "D", "-."),
     ("#56B4E9", "P", "-."),
     ("#000000", "X", ":"),
+    ("#8C510A", "<", "-"),
+    ("#762A83", ">", "--"),
+    ("#1B7837", "p", "-."),
+    ("#67001F", "*", ":"),
+    ("#4575B4", "h", "-"),
 )
+_KINDS: dict[str, dict[str, Any]] = {
+    "own": {"linestyle": "-", "linewidth": 2.2},
+    "peer": {"linestyle": "--", "linewidth": 1.4, "markersize": 4},
+    "reference": {"linestyle": ":", "linewidth": 1.0, "markersize": 4, "markerfacecolor": "white", "alpha": 0.8},
+}
 _ROOFLINE_COLOUR = "#767676"
 _SIZE_INCHES, _DOTS_PER_INCH = (9.0, 5.4), 160
+# A panel, and how much of the caption there is to an inch.
+_PANEL_INCHES, _CAPTION_CHARACTERS, _CAPTION_LINE_INCHES = (6.4, 6.2), 15.5, 0.16
 # Labels at the ends of the lines keep this distance, in points.
 _LABEL_SPACING = 13.0
 # What makes files differ from run to run stays out of them.
 _FORMATS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-_SETTINGS: Any = {"svg.hashsalt": "batchchol", "font.size": 10, "axes.titlesize": 12}
+SETTINGS: Any = {"svg.hashsalt": "batchchol", "font.size": 10, "axes.titlesize": 12}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: `label` is its line, `roofline_gflops` what the machine would allow at this n."""
+    """One measurement: `label` is its line, `roofline_gflops` what the machine would allow at this n.
+
+    In panels its `kind` decides how it is drawn: "own" solid, a "peer" dashed, and a "reference", which was measured
+    elsewhere or earlier, dotted, thin and hollow; a reference has no roofline.
+    """
 
     label: str
     n: int
     gflops: float
     roofline_gflops: float
+    kind: str = "own"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes beside others."""
+
+    title: str
+    points: tuple[Point, ...]
 
 
 def require_matplotlib() -> None:
@@ -86,9 +112,67 @@ def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "")
     everything = list(points)
     if not everything:
         raise BatchcholError("points: got none, expected at least one to draw")
-    with mpl.rc_context(_SETTINGS):
+    with mpl.rc_context(SETTINGS):
         figure = _figure(everything, title, subtitle)
-        return [_save(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
+        return write(figure, stem)
+
+
+def draw_panels(panels: Sequence[Panel], stem: Path, *, title: str, caption: str = "") -> list[Path]:
+    """Draw panels as `draw` does, beside each other over the same GFLOP/s; a label is the same line in each.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+    stem : Path
+        Where to, as in `draw`.
+    title, caption : str
+        Above and below all of them.
+
+    Raises
+    ------
+    BatchcholError
+        As `draw`.
+    """
+    require_matplotlib()
+    import matplotlib as mpl
+
+    if not panels or not all(panel.points for panel in panels):
+        raise BatchcholError("panels: got one without points, expected at least one point to draw in each")
+    with mpl.rc_context(SETTINGS):
+        figure = _panels_figure(panels, title, caption)
+        return write(figure, stem)
+
+
+def _panels_figure(panels: Sequence[Panel], title: str, caption: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    width, height = _PANEL_INCHES
+    lines = textwrap.wrap(caption, round(width * len(panels) * _CAPTION_CHARACTERS)) if caption else []
+    size = (width * len(panels), height + _CAPTION_LINE_INCHES * len(lines))
+    figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
+    figure.suptitle(title, x=0.005, ha="left", fontsize=13)
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.005, ha="left", fontsize=8.5, color=_ROOFLINE_COLOUR)
+    styles = dict(_styled([point for panel in panels for point in panel.points]))
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    drawn = []
+    for axes, panel in zip(every, panels, strict=True):
+        ends = [_series_line(axes, panel.points, label, styles[label]) for label in _labels(panel.points)]
+        drawn.append([*ends, _roofline(axes, [point for point in panel.points if point.kind != "reference"])])
+        _decorate(axes, sorted({point.n for point in panel.points}), panel.title, "")
+        if axes is not every[0]:
+            axes.set_ylabel("")
+    for axes, ends in zip(every, drawn, strict=True):
+        _label(axes, ends)
+    return figure
+
+
+def _series_line(axes: Axes, points: Sequence[Point], label: str, style: tuple[str, str, str]) -> _End:
+    kind = next(point.kind for point in points if point.label == label)
+    colour, marker, _ = style
+    end = _line(axes, *_series(points, label), (colour, marker, _KINDS[kind]["linestyle"]))
+    axes.lines[-1].set(**_KINDS[kind])
+    return end
 
 
 def _figure(points: Sequence[Point], title: str, subtitle: str) -> Figure:
@@ -114,8 +198,11 @@ class _End:
 
 
 def _styled(points: Sequence[Point]) -> Iterable[tuple[str, tuple[str, str, str]]]:
-    labels = list(dict.fromkeys(point.label for point in points))
-    return [(label, _STYLES[index % len(_STYLES)]) for index, label in enumerate(labels)]
+    return [(label, STYLES[index % len(STYLES)]) for index, label in enumerate(_labels(points))]
+
+
+def _labels(points: Iterable[Point]) -> list[str]:
+    return list(dict.fromkeys(point.label for point in points))
 
 
 def _series(points: Sequence[Point], label: str) -> tuple[str, list[int], list[float]]:
@@ -143,7 +230,7 @@ def _decorate(axes: Axes, ns: Sequence[int], title: str, subtitle: str) -> None:
     axes.set_yscale("log")
     axes.set_xticks(_ticks(ns), labels=map(str, _ticks(ns)))
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,g}")
     axes.set_xlabel("n, order of each matrix")
     axes.set_ylabel("GFLOP/s (n³/3 a matrix)")
     axes.set_title(title, loc="left", pad=22 if subtitle else None)
@@ -197,6 +284,17 @@ def spread(places: Sequence[float], distance: float) -> list[float]:
 
 def _middle(crowd: Sequence[float]) -> float:
     return sum(crowd) / len(crowd)
+
+
+def write(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure that was made with `SETTINGS` to `stem`.png and `stem`.svg; folders are made.
+
+    Raises
+    ------
+    BatchcholError
+        If a file cannot be written.
+    """
+    return [_save(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
 
 
 def _save(figure: Figure, path: Path, kind: str) -> Path:

@@ -73,6 +73,8 @@ def _default(device: Backend, batch: Batch, in_place: bool) -> KernelSpec:
         chunk=batch.layout.chunk,
         order=batch.layout.order,
         in_place=in_place,
+        batch=batch.batch,
+        arch=device.architecture,
     )
 
 

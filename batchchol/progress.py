@@ -16,7 +16,7 @@ class Progress:
     """How far a build of many kernels is: kernels done of `total`, how many of them were `reused` and have `failed`.
 
     `seconds` since it began; `seconds_left` by the time that kernels took for their length, None until one was
-    compiled.
+    compiled. `things` are what is done.
     """
 
     done: int
@@ -25,6 +25,7 @@ class Progress:
     failed: int
     seconds: float
     seconds_left: float | None
+    things: str = "kernels"
 
 
 class ProgressDisplay:
@@ -54,7 +55,7 @@ class ProgressDisplay:
 
 def describe(progress: Progress) -> str:
     """Such as ``"12 of 80 kernels, 1 failed, 0:31, about 2:40 left"``."""
-    parts = [f"{progress.done} of {progress.total} kernels"]
+    parts = [f"{progress.done} of {progress.total} {progress.things}"]
     parts += [f"{progress.failed} failed"] * (progress.failed > 0) + [minutes(progress.seconds)]
     if progress.seconds_left is not None and progress.done < progress.total:
         parts.append(f"about {minutes(progress.seconds_left)} left")

@@ -1,14 +1,13 @@
-"""Measuring the schedules of every family, and the table of defaults that comes of it."""
+"""Measuring the schedules of every family; what is chosen from the points is `batchchol.choosing`'s."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from batchchol.backends import Backend
 from batchchol.batch import Batch
-from batchchol.defaults import Choice
 from batchchol.errors import BatchcholError, CompileError, ResidualError
 from batchchol.timing import Buffers, rotating_buffers, sample_factor
 from kernelgen import (
@@ -22,10 +21,20 @@ from kernelgen import (
     SharedSchedule,
     SpecError,
     ThreadSchedule,
+    WarpSchedule,
 )
 from kernelgen.block_shape import WARP
-from kernelgen.schedules import CACHES, DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, straight_line_operations
+from kernelgen.schedules import (
+    CACHES,
+    DEFAULT_THREADS,
+    FULL_UNROLL_BUDGET,
+    LOOKINGS,
+    MAX_RESIDENT_BLOCKS,
+    MAX_SHARED_BYTES,
+    straight_line_operations,
+)
 from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.warp_shape import BLOCK
 
 SIMD_TILE_SIZES = (2, 3, 4, 5, 6, 8)
 GPU_TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -35,12 +44,22 @@ BLOCK_TILE_SIZES = (4, 5, 6, 7, 8)
 # Matrices of a block up to each order: with fewer, warps are half empty wherever few tiles have work; with more, the
 # block has too many threads.
 BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2, 4), 128: (1, 2, 4)}
-# The least padding among the tile sizes, and this much more, in rows and columns of the matrix.
-BLOCK_PADDING = 1
+# So many tile sizes: those that need the least padding.
+BLOCK_FITTING = 2
 # Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
 # Each of its schedulers has this many of them, for whole warps, and hands them out by eights.
-RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 6, 8), 32
+RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
 SCHEDULERS, REGISTERS, EIGHT = 4, 16_384, 8
+# Pipelines: from the order up where one thread no longer holds a matrix in its registers; small tiles are for many
+# threads. The fewer columns of tiles share a warp, the less of it is idle. What a thread needs beside a tile is more
+# by so many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.
+PIPELINE_MIN_N, PIPELINE_TILE_SIZES = 24, (6, 7, 8)
+PIPELINE_LANES = {40: (8, 16, 32), 64: (4, 8, 16), 96: (2, 4, 8), 104: (2, 4, 6), 112: (2, 4, 5), 128: (1, 2, 4)}
+PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
+# Matrices and warps of a team of the warp family, a second warp only where it has tiles. Straight-line code is for
+# few columns of tiles. Numbers of registers that a thread may need beside its tiles.
+WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 1, 4), 32
+WARP_REGISTERS = (48, 80)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
@@ -95,15 +114,43 @@ def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
         yield ThreadSchedule(nb, looking, unroll, math, stride=stride)
 
 
-def block_schedules(n: int, math: str) -> Iterator[BlockSchedule]:
+def block_schedules(n: int, math: str, dtype: str = "float32") -> Iterator[BlockSchedule]:
     """The candidates of the block family for order n, on the default chunk and on the chunk of a block's matrices."""
     sizes = [nb for nb in BLOCK_TILE_SIZES if nb <= max(n, BLOCK_TILE_SIZES[0])]
-    least = min(-n % nb for nb in sizes)
-    fitting = [nb for nb in sizes if -n % nb <= least + BLOCK_PADDING or nb == sizes[-1]]
+    fitting = sorted(sizes, key=lambda nb: (-n % nb, -nb))
     lanes = next(numbers for largest, numbers in BLOCK_LANES.items() if n <= largest)
-    for nb, number in itertools.product(fitting, lanes):
+    for nb, number in itertools.product(fitting[:BLOCK_FITTING], lanes):
         for stride in dict.fromkeys((None, DEFAULT_THREADS, max(number, 2))):
             yield BlockSchedule(nb, number, math, stride=stride)
+    if n >= PIPELINE_MIN_N:
+        yield from _pipelines(Problem(n, dtype), math, [nb for nb in fitting if nb in PIPELINE_TILE_SIZES])
+
+
+def _pipelines(problem: Problem, math: str, fitting: Sequence[int]) -> Iterator[BlockSchedule]:
+    """With tiles of the size that fits best, and with the largest ones where they do not."""
+    lanes = next(numbers for largest, numbers in PIPELINE_LANES.items() if problem.n <= largest)
+    for nb, number in itertools.product(dict.fromkeys((fitting[0], max(fitting))), lanes):
+        for stride in dict.fromkeys((DEFAULT_THREADS, max(number, 2))):
+            schedule = BlockSchedule(nb, number, math, stride=stride, pipeline=1)
+            if nb == fitting[0] or stride == number:
+                yield replace(schedule, blocks=_resident_blocks(schedule, problem, PIPELINE_REGISTERS)[-1])
+
+
+def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpSchedule]:
+    """The candidates of the warp family for order n, on the default chunk, any, and the chunk of a team's matrices.
+
+    Whatever the chunk, some numbers of teams and straight-line code are better than others: they are tried on one.
+    """
+    for matrices, warps in WARP_TEAMS:
+        if warps > 1 and n <= BLOCK:
+            continue
+        strides = dict.fromkeys((DEFAULT_THREADS, None, max(matrices, 2)) if layout == "chunked" else (None,))
+        usual, *others = WARP_BLOCKS_OF_TEAMS if warps == 1 else (1,)
+        schedules = [WarpSchedule(matrices, warps, usual, math=math, stride=stride) for stride in strides]
+        yield from schedules
+        yield from (replace(schedules[0], teams=teams) for teams in others)
+        if n <= WARP_FULL_UNROLL_MAX_N:
+            yield replace(schedules[-1], unroll="full")
 
 
 def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
@@ -118,6 +165,13 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
     schedule = spec.schedule
     varied: list[Schedule]
     match schedule:
+        case BlockSchedule() if schedule.pipeline:
+            depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
+            pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
+            varied = [each for each in pipelines if _fits(each, spec.problem)]
+        case WarpSchedule():
+            choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
+            varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
         case BlockSchedule():
             choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
@@ -131,11 +185,28 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
     return [replace(spec, schedule=schedule) for schedule in varied]
 
 
-def _resident_blocks(schedule: BlockSchedule, problem: Problem) -> list[int]:
+def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:
+    """Numbers of blocks that leave a thread so many registers beside its tile."""
     words = ELEMENT_BYTES[problem.dtype] // 4
-    needed = words * schedule.nb**2 + REGISTERS_BESIDE_A_TILE
+    needed = words * schedule.nb**2 + beside
     warps = schedule.shape(problem).threads // WARP
     return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or _registers(blocks * warps) >= needed]
+
+
+def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
+    """Numbers of blocks: one, which leaves a thread all registers, and as many as there are registers for."""
+    shape = schedule.shape(problem)
+    warps, tiles = shape.threads // WARP, 4 * schedule.matrices * shape.most_tiles
+    fitting = [
+        [blocks for blocks in range(1, MAX_RESIDENT_BLOCKS + 1) if _registers(blocks * warps) >= tiles + beside]
+        for beside in WARP_REGISTERS
+    ]
+    return sorted({1, *(blocks[-1] for blocks in fitting if blocks)})
+
+
+def _fits(schedule: BlockSchedule, problem: Problem) -> bool:
+    """Whether a multiprocessor has shared memory for all its blocks."""
+    return (schedule.blocks or 1) * schedule.shape(problem).shared_bytes <= MAX_SHARED_BYTES
 
 
 def _registers(warps: int) -> int:
@@ -145,21 +216,27 @@ def _registers(warps: int) -> int:
 
 
 def specs(
-    n: int, dtype: str, math: str, target: str, families: Sequence[str] = (ThreadSchedule.family,)
+    n: int,
+    dtype: str,
+    math: str,
+    target: str,
+    families: Sequence[str] = (ThreadSchedule.family,),
+    layout: str = "chunked",
 ) -> list[KernelSpec]:
-    """The candidates of these families for order n as chunked kernels: those that can be built."""
+    """The candidates of these families for order n in a layout, canonical in rows: those that can be built."""
     candidates: dict[str, Iterable[Schedule]] = {
         ThreadSchedule.family: schedules(n, math, target),
         SharedSchedule.family: shared_schedules(n, math),
-        BlockSchedule.family: block_schedules(n, math),
+        BlockSchedule.family: block_schedules(n, math, dtype),
+        WarpSchedule.family: warp_schedules(n, math, layout),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)
-    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), schedule, target))]
+    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), layout, schedule, target))]
 
 
-def _spec(problem: Problem, schedule: Schedule, target: str) -> KernelSpec | None:
+def _spec(problem: Problem, layout: str, schedule: Schedule, target: str) -> KernelSpec | None:
     try:
-        return KernelSpec(problem, "chunked", "col", schedule, target)
+        return KernelSpec(problem, layout, "row" if layout == "canonical" else "col", schedule, target)
     except SpecError:
         return None
 
@@ -170,19 +247,24 @@ def families_of(target: str) -> tuple[str, ...]:
 
 
 class _Bench:
-    """Measures kernels, each on a batch of its own chunk, and keeps the data of one chunk at a time."""
+    """Measures kernels, each on a batch in its own layout, and keeps the data of one layout at a time."""
 
     def __init__(self, backend: Backend, batch: int, threads: int) -> None:
         self._backend, self._batch, self._threads = backend, batch, threads
-        self._chunk: int | None = None
+        self._layout: Layout | None = None
         self._buffers: Buffers = []
 
     def measure(self, spec: KernelSpec, samples: int, protocol: str | None = None) -> Point:
         """One point of a kernel."""
-        if chunk_of(spec) != self._chunk:
-            self._chunk, self._buffers = chunk_of(spec), []
+        if layout_of(spec) != self._layout:
+            self._layout, self._buffers = layout_of(spec), []
             self._buffers = rotating_buffers(self._backend, _data(self._backend, spec, self._batch))
         return _measured(self._backend, self._buffers, self._threads, spec, samples, protocol)
+
+
+def layout_of(spec: KernelSpec) -> Layout:
+    """The layout of the batch that a candidate is measured on."""
+    return Layout(spec.layout, chunk_of(spec) if spec.layout == "chunked" else None, spec.order)
 
 
 def chunk_of(spec: KernelSpec) -> int:
@@ -190,13 +272,20 @@ def chunk_of(spec: KernelSpec) -> int:
     return spec.schedule.stride or (DEFAULT_THREADS if TARGETS[spec.target].gpu else spec.lanes)
 
 
-def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, threads: int) -> list[Point]:
+def measure(
+    backend: Backend,
+    candidates: Iterable[KernelSpec],
+    batch: int,
+    threads: int,
+    measured: Callable[..., Point] | None = None,
+) -> list[Point]:
     """Measure the candidates of one order, then the best with their variations, then the winner in every protocol.
 
-    What does not compile is recorded as such. Candidates may have been built before.
+    What does not compile is recorded as such. Candidates may have been built before. `measured(spec, samples,
+    protocol)` is who measures, by default this process: see `batchchol.sweep.isolated`.
     """
     pool = sorted(candidates, key=chunk_of)
-    measured = _Bench(backend, batch, threads).measure
+    measured = measured or _Bench(backend, batch, threads).measure
     first = [measured(spec, FIRST_SAMPLES) for spec in pool]
     ranked = sorted((point for point in first if point.status == "correct"), key=lambda p: p.median_seconds)
     finalists = sorted((varied for spec in _finalists(ranked) for varied in variations(spec)), key=chunk_of)
@@ -208,12 +297,16 @@ def measure(backend: Backend, candidates: Iterable[KernelSpec], batch: int, thre
 
 
 def _finalists(ranked: Sequence[Point]) -> list[KernelSpec]:
-    """The best kernels of each family for any chunk, and those for one chunk alone."""
+    """The best kernels of each family for any chunk, and those for one chunk alone, pipelines apart."""
     finalists = []
-    for kind in dict.fromkeys((point.spec.family, point.spec.schedule.stride) for point in ranked):
-        rivals = [point.spec for point in ranked if (point.spec.family, point.spec.schedule.stride) == kind]
+    for kind in dict.fromkeys(_kind(point.spec) for point in ranked):
+        rivals = [point.spec for point in ranked if _kind(point.spec) == kind]
         finalists += rivals[: GPU_FINALISTS if TARGETS[rivals[0].target].gpu else SIMD_FINALISTS]
     return finalists
+
+
+def _kind(spec: KernelSpec) -> tuple[object, ...]:
+    return spec.family, spec.schedule.stride, bool(getattr(spec.schedule, "pipeline", 0))
 
 
 def best(points: Iterable[Point]) -> Point:
@@ -230,38 +323,6 @@ def best(points: Iterable[Point]) -> Point:
         raise BatchcholError("no candidate gave a correct result: their statuses say why")
     most = max(point.samples for point in correct)
     return min((point for point in correct if point.samples == most), key=lambda point: point.median_seconds)
-
-
-def table(points: Sequence[Point]) -> list[Choice]:
-    """The table of defaults that measured points of one batch and math make.
-
-    The best of the kernels for any chunk come first. Where some run on one chunk alone, the best of all on that
-    chunk follow. Only the thread family has defaults.
-    """
-    points = [point for point in points if point.spec.family == ThreadSchedule.family]
-    chunks = sorted({stride for point in points if (stride := point.spec.schedule.stride) is not None})
-    anywhere = _choices([point for point in points if point.spec.schedule.stride is None], None)
-    return anywhere + [
-        choice for chunk in chunks for choice in _choices([p for p in points if p.chunk == chunk], chunk)
-    ]
-
-
-def _choices(points: Sequence[Point], chunk: int | None) -> list[Choice]:
-    """Winners by order; one within the margin of its predecessor's schedule keeps that."""
-    choices: list[Choice] = []
-    kept: ThreadSchedule | None = None
-    for n in sorted({point.spec.problem.n for point in points}):
-        measured_here = [point for point in points if point.spec.problem.n == n]
-        winner = best(measured_here)
-        schedule = winner.spec.schedule
-        assert isinstance(schedule, ThreadSchedule)
-        if kept is not None and kept != schedule:
-            rivals = [p.median_seconds for p in measured_here if p.status == "correct" and p.spec.schedule == kept]
-            if rivals and min(rivals) <= winner.median_seconds * (1 + MARGIN):
-                schedule = kept
-        kept = schedule
-        choices.append(Choice.of(n, schedule, chunk))
-    return choices
 
 
 def _measured(
@@ -300,7 +361,6 @@ def _measured(
 
 
 def _data(backend: Backend, spec: KernelSpec, batch: int) -> Batch:
-    layout = Layout.chunked(chunk_of(spec))
-    data = backend.empty(spec.problem.n, batch, layout, spec.problem.dtype)
+    data = backend.empty(spec.problem.n, batch, layout_of(spec), spec.problem.dtype)
     backend.fill(data, "diagonally_dominant")
     return data

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.provenance import source_hash
 from batchchol.roofline import Ceilings, flops, roofline_seconds
 from batchchol.tuning import Point
-from kernelgen import FAMILIES, Layout, generate
+from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule, generate
 
 _DIGITS = 5
 
@@ -113,18 +116,104 @@ def read(path: Path) -> list[Measured]:
         If it cannot be read or is something else; names the line.
     """
     measured = []
+    for line, values in _rows(path):
+        with _named(path, line):
+            measured.append(_measured(values))
+    return measured
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """The correct rows of a file with their lines."""
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             for line, values in enumerate(csv.DictReader(stream), start=2):
-                try:
-                    if values["status"] == "correct":
-                        measured.append(_measured(values))
-                except (KeyError, ValueError, TypeError) as error:
-                    reason = f"not a row of a tuning run ({error!r}): choose another file"
-                    raise DataFileError(path, f"line {line}", reason) from error
+                with _named(path, line):
+                    correct = values["status"] == "correct"
+                if correct:
+                    yield line, values
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataFileError(path, "reading", str(error)) from error
-    return measured
+
+
+@contextmanager
+def _named(path: Path, line: int) -> Iterator[None]:
+    """Whatever is wrong with a row, in words."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError) as error:
+        reason = f"not a row of a tuning run ({error!r}): choose another file"
+        raise DataFileError(path, f"line {line}", reason) from error
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of a file, and what they were measured on.
+
+    `copy_bytes_per_second` is None if the file does not say it.
+    """
+
+    points: tuple[Point, ...]
+    machine: str
+    toolkit: str
+    date: str
+    copy_bytes_per_second: float | None
+
+
+def read_points(path: Path) -> Points:
+    """The correct points of a file that `append` wrote, or of the data set of a sweep, specs and all.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read or is something else; names the line.
+    """
+    if path.is_dir() or path.suffix == ".parquet":
+        # What needs pyarrow is loaded where there is something for it.
+        from batchchol.sweep import tuned
+
+        return tuned.read_points(path)
+    points: list[Point] = []
+    copies: list[float] = []
+    last: Mapping[str, str] = {}
+    for line, values in _rows(path):
+        with _named(path, line):
+            points.append(_point(values))
+            copies += [float(text)] if (text := values.get("copy_bytes_per_second")) else []
+        last = values
+    if not points:
+        raise DataFileError(path, "reading", "has no correct measurement: choose another file")
+    machine, toolkit = last.get("gpu") or last["cpu"], last.get("toolkit") or last["compiler"].split("|")[0].strip()
+    return Points(tuple(points), machine, toolkit, last["date"], median(copies) if copies else None)
+
+
+def _point(values: Mapping[str, str]) -> Point:
+    """A row's point; what it does not say of a spec is what older files took for granted."""
+    family = FAMILIES[values.get("family") or ThreadSchedule.family]
+    columns = {field.name: "block" if field.name == "threads" else field.name for field in fields(family)}
+    chosen = {name: _value(text) for name, column in columns.items() if (text := values.get(column))}
+    problem = Problem(int(values["n"]), values["dtype"], values.get("uplo") or "lower")
+    order = values.get("order") or "col"
+    spec = KernelSpec(problem, values["layout"], order, family(**chosen), values["target"])
+    return Point(
+        spec,
+        int(values["chunk"]) if values.get("chunk") else None,
+        int(values["batch"]),
+        int(values["threads"]),
+        values.get("protocol") or "single",
+        values["status"],
+        float(values["median_seconds"]),
+        float(values["spread"]),
+        float(values["ratio"]),
+        int(values["samples"]),
+        float(values.get("floor_seconds") or "nan"),
+    )
+
+
+def _value(text: str) -> Any:
+    """A field of a schedule: a truth value, a number or a word."""
+    if text in ("True", "False"):
+        return text == "True"
+    return int(text) if text.isdecimal() else text
 
 
 def _measured(values: Mapping[str, str]) -> Measured:

@@ -23,22 +23,24 @@ from .cases import planned
 from .grid import CUDA
 
 
-def blueprint() -> Any:
-    """What a plan asks of a backend, as far as no GPU is needed to know."""
-    from batchchol.cuda.arrays import WARP, default_layout
+def blueprint(arch: str | None = None) -> Any:
+    """What a plan asks of the backend of an architecture, as far as no GPU is needed to know."""
+    from batchchol.cuda.arrays import WARP
+    from batchchol.defaults import default_layout
 
     return SimpleNamespace(
         name="cuda",
         target="cuda",
+        architecture=arch,
         lanes=lambda dtype: WARP,
-        default_layout=lambda dtype: default_layout(),
+        default_layout=lambda n, dtype: default_layout(n, target="cuda", dtype=dtype, arch=arch),
         unsupported=lambda spec, layout: None,
     )
 
 
-def measured_specs(profile: str) -> Iterator[library.KernelSpec]:
-    """The specs of all GPU kernels that a profile measures, some of them several times."""
-    backend = blueprint()
+def measured_specs(profile: str, arch: str | None = None) -> Iterator[library.KernelSpec]:
+    """The specs of all kernels that a profile measures on an architecture, some of them several times."""
+    backend = blueprint(arch)
     for benchmark in disc_benchmarks(str(Path(__file__).parent)):
         question = benchmark.func.__self__
         names = question.param_names
@@ -46,7 +48,7 @@ def measured_specs(profile: str) -> Iterator[library.KernelSpec]:
             continue
         for named in profiles.kept_points(profile, type(question).__name__, names, question.params, *CUDA):
             with suppress(SkipNotImplemented):
-                yield planned(grid.Point(**named), backend, question.defaults).spec
+                yield planned(grid.point_of(named), backend, question.defaults).spec
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", required=True, help="the architecture of the GPU, such as sm_90")
     arch = parser.parse_args(arguments).arch
-    specs = dict.fromkeys(measured_specs(profiles.profile()))
+    specs = dict.fromkeys(measured_specs(profiles.profile(), arch))
     display = ProgressDisplay(sys.stderr, arch)
     outcomes = build_all([*map(library.generate_source, specs), *support_kernels()], arch, progress=display)
     display.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -65,7 +65,7 @@ class Case:
                 cold=True,
                 protocol=point.protocol,
             )
-        return Taken([seconds / point.batch for seconds in sample.seconds], _about(plan, sample))
+        return Taken([seconds / point.batch for seconds in sample.seconds], about(plan, sample))
 
 
 @cache
@@ -83,8 +83,8 @@ def plan(point: Point, defaults: bool = False) -> Plan:
 def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
     """The plan of `point` on a backend; see `plan`."""
     with skipping():
-        layout = library.default_layout(backend, point.dtype) if defaults else layout_of(point, backend)
-        spec = (_default_spec if defaults else _spec)(point, layout, backend.target)
+        layout = library.default_layout(backend, point.n, point.dtype) if defaults else layout_of(point, backend)
+        spec = (_default_spec if defaults or point.nb is None else _spec)(point, layout, backend)
     if reason := backend.unsupported(spec, layout):
         raise SkipNotImplemented(reason)
     return Plan(point, backend, spec, layout)
@@ -160,7 +160,9 @@ class _KernelQuestion(_Question):
                 yield plan(grid.Point(**named), self.defaults)
 
 
-def _spec(point: Point, layout: library.Layout, target: str) -> library.KernelSpec:
+def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> library.KernelSpec:
+    family = library.schedule_type(point.family)
+    has = {field.name for field in fields(family)}
     choices: dict[str, Any] = {
         "prefetch": point.prefetch,
         "staged": point.staged,
@@ -168,23 +170,22 @@ def _spec(point: Point, layout: library.Layout, target: str) -> library.KernelSp
         "cache": point.cache,
         "stride": point.stride,
     }
-    schedule = library.ThreadSchedule(
-        nb=point.nb,
-        looking=point.looking,
-        unroll=point.unroll,
-        math=point.math,
-        # An older commit has fewer of these, and does not take None for its default.
-        **{name: chosen for name, chosen in choices.items() if chosen is not None},
-    )
+    every = {"nb": point.nb, "looking": point.looking, "unroll": point.unroll, "math": point.math}
+    # An older commit has fewer of these, and does not take None for its default.
+    given = {name: chosen for name, chosen in choices.items() if chosen is not None}
+    schedule = family(**{name: chosen for name, chosen in every.items() if name in has}, **given)
     problem = library.Problem(point.n, point.dtype)
-    return library.KernelSpec(problem, layout.kind, layout.order, schedule, target)
+    return library.KernelSpec(problem, layout.kind, layout.order, schedule, backend.target)
 
 
-def _default_spec(point: Point, layout: library.Layout, target: str) -> library.KernelSpec:
-    return library.default_spec(point.n, target, layout, dtype=point.dtype, math=point.math)
+def _default_spec(point: Point, layout: library.Layout, backend: library.Backend) -> library.KernelSpec:
+    asked: dict[str, Any] = {"dtype": point.dtype, "math": point.math, "batch": point.batch}
+    if point.family is not None:
+        return library.family_spec(point.n, backend, layout, family=point.family, **asked)
+    return library.default_spec(point.n, backend, layout, **asked)
 
 
-def _about(measured: Plan, sample: library.Sample) -> dict[str, Any]:
+def about(measured: Plan, sample: library.Sample) -> dict[str, Any]:
     """What the record of a measurement says besides its samples."""
     source = library.generate_source(measured.spec)
     return {

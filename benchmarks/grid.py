@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,6 +25,13 @@ CACHE = ("l1", "shared")
 STRIDE = (None, 32)
 THREADS = (1, 2, 4, 8, 16, 32)
 PROTOCOL = ("single", "queued")
+FAMILY = ("thread", "block", "shared", "warp")
+# Of the published variant that has its tiles in shared memory.
+SHARED_NB = (4, 8, 16, 32)
+SMALL_N = (8, 16, 32, 64)
+SMALL_BATCH = (128, 1_024)
+# How calls reach the GPU: by a protocol; or in graphs, one at a time, side by side, or all of them side by side.
+WAY = ("single", "queued", "chain", "graph", "free")
 RECIPE = ("diagonally_dominant", "wishart")
 # Past this, a question measures large batches of small matrices only.
 MATRIX_BYTES = 8 << 30
@@ -38,7 +45,8 @@ class Point:
     speeds are stated for. None is the backend's own choice: `chunk` as many matrices as one of its SIMD registers or
     warps holds, if the layout has chunks; `protocol` the first of its protocols; and of `prefetch`, `staged` (a CPU's
     alone), `block` (threads of a block), `cache` and `stride` (a GPU's alone) its default, or nothing where there is
-    no choice.
+    no choice. Without `nb` the schedule is the one that the library's table of defaults has for the layout: the best
+    of `family`, or the best of all if that is None.
     """
 
     backend: str = "cpu"
@@ -47,7 +55,7 @@ class Point:
     dtype: str = "float32"
     layout: str = "chunked"
     chunk: int | None = None
-    nb: int = 4
+    nb: int | None = 4
     looking: str = "left"
     unroll: str = "tiles"
     math: str = "ieee"
@@ -58,6 +66,7 @@ class Point:
     stride: int | None = None
     threads: int = 1
     protocol: str | None = None
+    family: str | None = None
 
     @property
     def matrix_bytes(self) -> int:
@@ -65,10 +74,20 @@ class Point:
         return self.batch * self.n**2 * ELEMENT_BYTES[self.dtype]
 
 
-AXES = tuple(field.name for field in fields(Point))
+_EVERY = tuple(field.name for field in fields(Point))
+# Of the thread family, which nothing names: results from before there were others keep their place.
+AXES = tuple(name for name in _EVERY if name != "family")
 # What is left of them where the library chooses layout and schedule.
 _CHOICES = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged", "block", "cache", "stride")
 WITHOUT_CHOICES = tuple(name for name in AXES if name not in _CHOICES)
+# What is left where the table of defaults chooses the schedule, and the layout is a parameter.
+_LAYOUT = ("layout", "chunk", "nb")
+WITH_LAYOUT = (*WITHOUT_CHOICES, *_LAYOUT)
+
+
+def point_of(named: Mapping[str, Any]) -> Point:
+    """The point that parameters name; some questions have others besides."""
+    return Point(**{name: value for name, value in named.items() if name in _EVERY})
 
 
 def axes(names: Sequence[str] = AXES, **varied: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:

@@ -16,7 +16,7 @@ import batchchol
 
 MISSING = ""
 try:
-    from batchchol.api import cholesky
+    from batchchol.api import cholesky, factor
     from batchchol.backends import Backend, get_backend
     from batchchol.batch import Batch
     from batchchol.batch import default_layout as _host_layout
@@ -64,14 +64,19 @@ __all__ = [
     "default_layout",
     "default_spec",
     "empty",
+    "factor",
+    "family_spec",
     "fill",
     "generate",
     "generate_source",
     "get_backend",
+    "graphs",
+    "host_seconds",
     "nothing",
     "protocols",
     "ratios",
     "sample_factor",
+    "schedule_type",
 ]
 
 
@@ -80,16 +85,95 @@ def protocols(backend: Backend) -> tuple[str, ...]:
     return getattr(backend, "protocols", ("single",))
 
 
-def default_layout(backend: Backend, dtype: str) -> Layout:
-    """The layout in which the backend factors fastest."""
-    return getattr(backend, "default_layout", _host_layout)(dtype)
+def default_layout(backend: Backend, n: int, dtype: str) -> Layout:
+    """The layout in which the backend factors matrices of order `n` fastest."""
+    choose: Callable[..., Layout] = getattr(backend, "default_layout", _host_layout)
+    return choose(n, dtype) if "n" in signature(choose).parameters else choose(dtype)
 
 
-def default_spec(n: int, target: str, layout: Layout, **options: Any) -> KernelSpec:
-    """The spec that the library uses for matrices of order `n` in that layout."""
-    if "chunk" in signature(_default_spec).parameters:
-        options["chunk"] = layout.chunk
-    return _default_spec(n, target=target, layout=layout.kind, order=layout.order, **options)
+def default_spec(n: int, backend: Backend, layout: Layout, **options: Any) -> KernelSpec:
+    """The spec that the library uses on a backend for matrices of order `n` in that layout."""
+    options |= {"chunk": layout.chunk, "arch": getattr(backend, "architecture", None)}
+    known = signature(_default_spec).parameters
+    options = {name: value for name, value in options.items() if name in known}
+    return _default_spec(n, target=backend.target, layout=layout.kind, order=layout.order, **options)
+
+
+def family_spec(
+    n: int, backend: Backend, layout: Layout, *, family: str, dtype: str, math: str, batch: int
+) -> KernelSpec:
+    """The best spec of one family, of those that the table of defaults names anywhere for that layout.
+
+    Raises
+    ------
+    SpecError
+        If it names none, or this commit has no such table.
+    """
+    try:
+        from batchchol.defaults import source_of
+        from batchchol.tables import nearest, rows
+    except ImportError as error:
+        raise SpecError(f"family={family!r} cannot be built: this commit has no tables of families") from error
+    table = source_of(backend.target, getattr(backend, "architecture", None)).table
+    order = layout.order if layout.kind == "canonical" else None
+    named = [
+        entry
+        for case, entries in table.cases.items()
+        if (case.dtype, case.math, case.layout) == (dtype, math, layout.kind)
+        and case.chunk in (None, layout.chunk)
+        and case.order in (None, order)
+        for entry in entries
+        if entry.schedule.family == family
+    ]
+    row = next(rows(sorted(named, key=lambda entry: entry.n), n), None)
+    if row is None:
+        raise SpecError(f"family={family!r} cannot be built: the table of defaults names none for {layout}, {math}")
+    schedule = nearest(row, batch).schedule
+    return KernelSpec(Problem(n, dtype), layout.kind, layout.order, schedule, backend.target)
+
+
+def schedule_type(family: str | None) -> Any:
+    """The class of a family's schedules; that of the only family there was, if nobody says which.
+
+    Raises
+    ------
+    SpecError
+        If this commit has no such family.
+    """
+    import kernelgen
+
+    known = getattr(kernelgen, "FAMILIES", {"thread": ThreadSchedule})
+    if (family or "thread") not in known:
+        raise SpecError(f"family={family!r} cannot be built: this commit has {', '.join(known)}")
+    return known[family or "thread"]
+
+
+def graphs(backend: Backend, spec: KernelSpec, batch: Batch, **options: Any) -> Any:
+    """Graphs of calls on copies of a batch; see `batchchol.cuda.graph_samples.record_calls`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit has no graphs, or this machine no cuda-bindings.
+    """
+    try:
+        from batchchol.cuda.graph_samples import record_calls
+    except ImportError as error:
+        raise BackendUnavailable("this commit of batchchol has no graphs") from error
+    return record_calls(backend, spec, batch, **options)
+
+
+def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:
+    """Seconds of the host that a call on a GPU takes.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit does not measure that.
+    """
+    if not hasattr(backend, "host_seconds"):
+        raise BackendUnavailable("this commit of batchchol does not measure the host's time")
+    return list(backend.host_seconds(call))
 
 
 def empty(backend: Backend, n: int, batch: int, layout: Layout, dtype: str) -> Batch:

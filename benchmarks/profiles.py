@@ -31,7 +31,6 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
             {**QUICK_CPU, "n": (4, 8, 16, 24, 32, 48), "nb": (3, 4), "looking": ("right", "left")},
             {**QUICK_CPU, "n": (64, 100), "nb": (3, 4), "looking": ("left",)},
             {**QUICK_CUDA, "n": (16, 24, 32, 64), "nb": (4, 8), "looking": ("top",)},
-            {**QUICK_CUDA, "n": (16, 24, 32, 64), "nb": (4,), "looking": ("left",)},
         ),
         "Defaults": (QUICK_CPU, QUICK_CUDA, {**QUICK_CUDA, "n": (4, 8, 16), "batch": (1_048_576,)}),
         "Latency": ({**QUICK_CUDA, "n": (8, 32, 64)},),
@@ -51,6 +50,8 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
             {"backend": CUDA, "n": (32, 64), "batch": (100_000,)},
         ),
         "Filling": ({"backend": CUDA, "n": (32,), "recipe": ("diagonally_dominant",)},),
+        "Canonical": ({**QUICK_CUDA, "n": (32, 64), "layout": ("canonical",)},),
+        "SmallBatches": ({"n": (32,), "batch": (1_024,), "way": ("graph",)},),
     },
     "ci": {
         "Tiles": (
@@ -83,6 +84,10 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
             {"backend": CUDA, "n": (4, 8, 16, 17, 32, 64, 128)},
         ),
         "Filling": ({"n": (8, 32, 64)},),
+        "Families": ({"n": (8, 24, 32, 64, 128), "batch": (16_384,), "math": ("fast",)},),
+        "Shared": ({"n": (32,), "layout": ("chunked",), "looking": ("left",)},),
+        "Canonical": ({"n": (8, 32, 64), "batch": (16_384, 1_048_576), "layout": ("canonical",)},),
+        "SmallBatches": ({"n": (8, 32), "batch": (1_024,)},),
     },
     "full": None,
 }

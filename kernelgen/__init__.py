@@ -10,6 +10,7 @@ from kernelgen.schedules import (
     Schedule,
     SharedSchedule,
     ThreadSchedule,
+    WarpSchedule,
 )
 from kernelgen.source import generate
 from kernelgen.spec import MAX_N, KernelSpec, Layout, Problem
@@ -35,5 +36,6 @@ __all__ = [
     "SpecError",
     "Target",
     "ThreadSchedule",
+    "WarpSchedule",
     "generate",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.block_shape import PIECE_BYTES, WARP
+from kernelgen.block_shape import BARRIERS, PIECE_BYTES, WARP
 from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
 from kernelgen.schedules import BlockSchedule
@@ -27,7 +27,10 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         barrier="__syncwarp" if shape.threads == WARP else "__syncthreads",
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
+        barriers=BARRIERS,
+        entry="block_pipeline.cu.jinja" if schedule.pipeline else "block_barriers.cu.jinja",
     )
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
-    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, schedule.cache or "shared")
+    resident = schedule.blocks if schedule.pipeline else None
+    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, schedule.cache or "shared", resident)
     return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.spec import KernelSpec
+from kernelgen.spec import KernelSpec, Problem
 from kernelgen.targets import TARGETS
 from kernelgen.tiles import operations, resident, tile_program
 
@@ -17,6 +18,28 @@ FAST_FLAGS = {"float32": ("-ftz=true",), "float64": ()}
 _DEFINED = re.compile(r"^#define (\w+)", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class _AnyBlock:
+    """What the template asks of a spec, for the text that specs share which differ in how they are launched."""
+
+    name: str
+    problem: Problem
+    layout: str
+    order: str
+    in_place: bool
+
+
+def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    """The source of `generate_thread` for blocks of any size: equal for all specs that differ in that and in `cache`.
+
+    A block's size is read where it runs, and the compiler does not know it: what needs more registers than a
+    multiprocessor has for a block of that size cannot be launched. The entry is named after neither.
+    """
+    name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)
+    shared = _AnyBlock(name, spec.problem, spec.layout, spec.order, spec.in_place)
+    return _generate(spec, schedule, shared, "blocks of any size", "", "blockDim.x")
+
+
 def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The CUDA source of one factorization kernel.
 
@@ -24,11 +47,22 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     the distance between neighbouring elements of one matrix, and `info` has room for `batch` numbers. `a` is `l` for
     a spec in place. A schedule with a `stride` of its own takes no other.
     """
+    threads = schedule.threads
+    geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"
+    return _generate(spec, schedule, spec, geometry, f"__launch_bounds__({threads}) ", str(threads))
+
+
+def _generate(
+    spec: KernelSpec, schedule: ThreadSchedule, named: KernelSpec | _AnyBlock, geometry: str, bounds: str, block: str
+) -> KernelSource:
     problem = spec.problem
     strides = element_strides(spec, problem.n)
     text = render(
         "thread.cu.jinja",
-        spec=spec,
+        spec=named,
+        geometry=geometry,
+        bounds=bounds,
+        block=block,
         schedule=schedule,
         target=TARGETS[spec.target],
         n=problem.n,
@@ -43,7 +77,7 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
     threads = schedule.threads or DEFAULT_THREADS
     launch = Launch(threads, threads, cache=schedule.cache or "l1")
-    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)
+    return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch)
 
 
 def stride_expression(spec: KernelSpec) -> str:

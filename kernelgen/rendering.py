@@ -23,17 +23,24 @@ class Launch:
     """The launch geometry of a GPU kernel: blocks of `threads` threads, each block working on `items` items.
 
     An item is a matrix unless the kernel says otherwise. `shared_bytes` is dynamic shared memory, `cache` which of
-    the two the hardware's split of its on-chip memory favours, "l1" or "shared".
+    the two the hardware's split of its on-chip memory favours, "l1" or "shared". A kernel whose blocks go on to
+    further items, as many at a time, has `resident` blocks to a multiprocessor; others have a block for all items.
     """
 
     threads: int
     items: int
     shared_bytes: int = 0
     cache: str = "l1"
+    resident: int | None = None
 
     def blocks(self, items: int) -> int:
         """Blocks that cover so many items."""
         return -(-items // self.items)
+
+    def grid(self, items: int, multiprocessors: int) -> int:
+        """Blocks of a launch for so many items: those that cover them, or that a GPU holds if those are fewer."""
+        blocks = self.blocks(items)
+        return blocks if self.resident is None else min(blocks, self.resident * multiprocessors)
 
 
 @dataclass(frozen=True)

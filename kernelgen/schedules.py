@@ -1,4 +1,4 @@
-"""How a kernel factors: one small description for each family of kernels: thread, shared and block."""
+"""How a kernel factors: one small description for each family of kernels: thread, shared, block and warp."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kernelgen.block_shape import WARP, BlockShape
 from kernelgen.refusals import integer, one_of, require
 from kernelgen.targets import Target
+from kernelgen.warp_shape import WarpShape
 
 if TYPE_CHECKING:
     from kernelgen.spec import Problem
@@ -33,8 +34,15 @@ MAX_SHARED_BYTES = 227 << 10
 # A tile of the shared family has a thread for each of its elements.
 MAX_SHARED_NB = 32
 MIN_BLOCK_NB = 4
-BLOCK_LANES = (1, 2, 4, 8, 16, 32)
+MAX_LANES = 32
 MAX_RESIDENT_BLOCKS = 32
+MAX_PIPELINE = 4
+# The smallest tiles of the largest matrices have as many columns.
+MAX_EARLY = 32
+UPDATES = ("tensor", "fma")
+MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 2, 8
+# Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
+MAX_TILE_REGISTERS = 176
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,12 @@ class BlockSchedule:
     `nb` is the tile size, `lanes` how many matrices a block factors side by side, `blocks` how many blocks a
     multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1); `math`, `cache`
     and `stride` are those of the thread family.
+
+    With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
+    as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
+    for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last `early`
+    columns fetch their next tiles before they begin with the present ones. Without (None and 0) all columns of a
+    block wait for each other, and there are as many blocks as it takes.
     """
 
     family: ClassVar[str] = "block"
@@ -182,25 +196,37 @@ class BlockSchedule:
     blocks: int | None = None
     stride: int | None = None
     cache: str | None = None
+    pipeline: int | None = None
+    early: int | None = None
 
     def __post_init__(self) -> None:
         integer("nb", self.nb, MIN_BLOCK_NB, MAX_NB)
-        plain = isinstance(self.lanes, int) and not isinstance(self.lanes, bool)
-        works = f"use one of {', '.join(map(str, BLOCK_LANES))}"
-        require(plain and self.lanes in BLOCK_LANES, "lanes", self.lanes, works)
+        integer("lanes", self.lanes, 1, MAX_LANES)
         if self.blocks is not None:
             integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+        if self.pipeline is not None:
+            integer("pipeline", self.pipeline, 0, MAX_PIPELINE)
+        if self.early is not None:
+            integer("early", self.early, 0, MAX_EARLY if self.pipeline else 0)
         _check_common(self)
 
     def settled(self, target: Target) -> BlockSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
         _check_gpu(self.family, target)
-        return replace(self, blocks=self.blocks or 1, cache=self.cache or "shared")
+        return replace(
+            self,
+            blocks=self.blocks or 1,
+            cache=self.cache or "shared",
+            pipeline=self.pipeline or 0,
+            early=self.early or 0,
+        )
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         _check_fit(self, problem, layout, smallest=MIN_BLOCK_NB)
         shape = self.shape(problem)
+        works = f"n={problem.n} by tiles of {self.nb} is {shape.side} columns of them, use no more"
+        require((self.early or 0) <= shape.side, "early", self.early, works)
         require(
             shape.threads <= MAX_BLOCK_THREADS,
             "lanes",
@@ -213,28 +239,115 @@ class BlockSchedule:
             "lanes",
             self.lanes,
             f"n={problem.n} by tiles of {self.nb} is {shape.shared_bytes:,} bytes of shared memory, over "
-            f"the {MAX_SHARED_BYTES:,} of a block; use fewer lanes",
+            f"the {MAX_SHARED_BYTES:,} of a block; use fewer lanes"
+            + (" or a smaller pipeline" if self.pipeline else ""),
         )
 
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype)
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, self.pipeline or 0, self.early or 0)
 
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.family, f"nb{self.nb}", f"lanes{self.lanes}", self.math)
+        parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
+        parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
+        return (*parts, self.math)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
         return (f"b{self.blocks}", *_memory_words(self))
 
 
-Schedule = ThreadSchedule | SharedSchedule | BlockSchedule
+@dataclass(frozen=True)
+class WarpSchedule:
+    """A warp or two for a few whole matrices, their triangles in its registers, for float32.
 
-FAMILIES: Mapping[str, type[ThreadSchedule] | type[SharedSchedule] | type[BlockSchedule]] = MappingProxyType(
-    {schedule.family: schedule for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule)}
+    `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads, which changes nothing
+    but how they are handed out: None is two, or one of two warps. `update` says what takes a panel's part from the
+    tiles to its right: "tensor", the tensor cores, three products of 11 bits for one of 24, where the math is "fast",
+    or "fma", multiply-adds; None is the first where it can be. `unroll` is "full" for straight-line code, or "tiles"
+    for a loop over the panels; `math`, `blocks`, `cache` and `stride` are those of the block family.
+    """
+
+    family: ClassVar[str] = "warp"
+
+    matrices: int = 1
+    warps: int = 1
+    teams: int | None = None
+    update: str | None = None
+    unroll: str = "tiles"
+    math: str = "ieee"
+    blocks: int | None = None
+    stride: int | None = None
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("matrices", MAX_TEAM_MATRICES), ("warps", MAX_TEAM_WARPS), ("teams", MAX_TEAMS)):
+            number = getattr(self, name)
+            if number is not None or name != "teams":
+                integer(name, number, 1, most)
+                require(number & (number - 1) == 0, name, number, "use a power of two")
+        if self.blocks is not None:
+            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+        one_of("unroll", self.unroll, UNROLLS)
+        _check_common(self)
+        works = "a team of several warps has one matrix, and a block of threads to itself; use 1"
+        require(self.warps == 1 or self.matrices == 1, "matrices", self.matrices, works)
+        require(self.warps == 1 or self.teams in (None, 1), "teams", self.teams, works)
+        if self.update is not None:
+            one_of("update", self.update, UPDATES)
+            works = "tensor cores round more than math='ieee' may, use 'fma'"
+            require(self.math == "fast" or self.update == "fma", "update", self.update, works)
+
+    def settled(self, target: Target) -> WarpSchedule:
+        """The schedule with its defaults filled in; refuses every target but a GPU."""
+        _check_gpu(self.family, target)
+        update = self.update or ("tensor" if self.math == "fast" else "fma")
+        teams = self.teams or (2 if self.warps == 1 else 1)
+        return replace(self, teams=teams, update=update, blocks=self.blocks or 1, cache=self.cache or "shared")
+
+    def check(self, problem: Problem, layout: str) -> None:
+        """Refuse what this schedule cannot do with a problem in a layout."""
+        works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
+        require(problem.dtype == "float32", "dtype", problem.dtype, works)
+        _check_stride(self, layout)
+        registers = 4 * self.matrices * self.shape(problem).most_tiles
+        field = "matrices" if self.matrices > 1 else "warps"
+        require(
+            registers <= MAX_TILE_REGISTERS,
+            field,
+            getattr(self, field),
+            f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
+            + ("fewer" if self.matrices > 1 else "more"),
+        )
+
+    def shape(self, problem: Problem) -> WarpShape:
+        """How matrices are spread over warps, registers and shared memory."""
+        return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1)
+
+    @property
+    def method(self) -> tuple[str, ...]:
+        """The part of a kernel's name that says how it factors."""
+        return (self.family, f"m{self.matrices}", f"w{self.warps}", str(self.update), self.unroll, self.math)
+
+    def details(self, layout: str) -> tuple[str, ...]:
+        """The last part of a kernel's name, its choices of detail."""
+        return (f"t{self.teams}", f"b{self.blocks}", *_memory_words(self))
+
+
+Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule
+
+FAMILIES: Mapping[str, type[Schedule]] = MappingProxyType(
+    {schedule.family: schedule for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule)}
 )
+
+
+def with_math(schedule: Schedule, math: str) -> Schedule:
+    """The schedule in an accuracy class; what not every class has is its default again if it was of another one."""
+    if isinstance(schedule, WarpSchedule) and schedule.math != math:
+        return replace(schedule, math=math, update=None)
+    return replace(schedule, math=math)
 
 
 def straight_line_operations(n: int) -> int:
@@ -256,11 +369,17 @@ def _check_gpu(family: str, target: Target) -> None:
     require(target.gpu, "family", family, works)
 
 
-def _check_fit(schedule: Schedule, problem: Problem, layout: str, smallest: int = 1) -> None:
+def _check_fit(
+    schedule: ThreadSchedule | SharedSchedule | BlockSchedule, problem: Problem, layout: str, smallest: int = 1
+) -> None:
     """A tile fits the matrix, or is the smallest there is; a constant stride has a chunk to be the stride of."""
     most = max(min(problem.n, MAX_NB if schedule.family != "shared" else MAX_SHARED_NB), smallest)
     works = f"a tile fits the matrix, use nb from {smallest} to {most}"
     require(schedule.nb <= most, "nb", schedule.nb, works)
+    _check_stride(schedule, layout)
+
+
+def _check_stride(schedule: Schedule, layout: str) -> None:
     require(
         schedule.stride is None or layout == "chunked",
         "stride",

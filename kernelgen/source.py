@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernelgen import block, cuda, shared, simd
+from kernelgen import block, cuda, shared, simd, warp
 from kernelgen.rendering import KernelSource
-from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule
+from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule, WarpSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
 
@@ -20,3 +20,5 @@ def generate(spec: KernelSpec) -> KernelSource:
             return shared.generate_shared(spec, schedule)
         case BlockSchedule() as schedule:
             return block.generate_block(spec, schedule)
+        case WarpSchedule() as schedule:
+            return warp.generate_warp(spec, schedule)

@@ -92,7 +92,7 @@ class KernelSpec:
 
     @property
     def family(self) -> str:
-        """Who works on a matrix: "thread", "shared" or "block"."""
+        """Who works on a matrix: "thread", "shared", "block" or "warp"."""
         return self.schedule.family
 
     @property

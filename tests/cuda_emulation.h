@@ -2,6 +2,7 @@
  *
  * Every thread of a block is a fiber with a stack of its own. They run one at a time, each as far as the next barrier,
  * in ascending or in descending order: where a barrier is missing, one of the two orders reads what is not there yet.
+ * Barriers in shared memory and copies that nobody waits for: see tests/cuda_async.h. Tensor cores: tests/cuda_tensor.h.
  * The blocks of a grid follow one another. Before each block its shared memory is filled with NaN.
  *
  * Stricter than the hardware: a barrier that part of a block does not reach, and a warp's exchange that a thread of
@@ -10,7 +11,13 @@
  */
 #pragma once
 
+/* Of kernels whose text has other words for the hardware. */
+#define CUDA_EMULATION 1
+
 #include "cuda_threads.h"
 
+#include "cuda_async.h"
+#include "cuda_blocks.h"
 #include "cuda_intrinsics.h"
 #include "cuda_launch.h"
+#include "cuda_tensor.h"

@@ -1,7 +1,7 @@
 /* Launches of emulated kernels from outside: faults end them, arguments come by address. See tests/cuda_emulation.h. */
 #pragma once
 
-#include "cuda_threads.h"
+#include "cuda_blocks.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -32,6 +32,8 @@ _HEADER = _FOLDER / "cuda_emulation.h"
 
 # The orders in which the threads of a block take turns: a result that depends on it lacks a barrier.
 ORDERS = ("ascending", "descending")
+# One in which threads of a warp are far apart: what they need of each other before one speaks for all comes too late.
+ACROSS_WARPS = "across warps"
 
 # Little optimization, for straight-line code compiles slowly, but contraction as nvcc does it, which GCC counts as
 # expensive; what is undefined traps.
@@ -87,6 +89,7 @@ class _Geometry(ctypes.Structure):
         ("last_block", ctypes.c_uint64),
         ("shared_bytes", ctypes.c_uint64),
         ("descending", ctypes.c_int),
+        ("across_warps", ctypes.c_int),
         ("flush_denormals", ctypes.c_int),
     )
 
@@ -231,7 +234,8 @@ def _header_text() -> str:
 def _geometry(
     launched: Launch, flags: tuple[str, ...], items: int, order: str, blocks: tuple[int, int] | None
 ) -> _Geometry:
-    count = launched.blocks(items)
+    # Of blocks that go on to further items there are few, so that each does; all of them if some are asked for.
+    count = launched.blocks(items) if blocks else launched.grid(items, multiprocessors=1)
     first, last = blocks or (0, count)
     return _Geometry(
         (count, 1, 1),
@@ -240,6 +244,7 @@ def _geometry(
         last,
         launched.shared_bytes,
         order == "descending",
+        order == ACROSS_WARPS,
         _FLUSH_DENORMALS in flags,
     )
 

@@ -31,7 +31,16 @@ from numpy.typing import NDArray
 from batchchol import datasets, factor, get_backend
 from batchchol.errors import BackendUnavailable
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
+from kernelgen import (
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    Schedule,
+    SharedSchedule,
+    ThreadSchedule,
+    WarpSchedule,
+)
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -81,8 +90,10 @@ def cases() -> Iterator[Case]:
     for schedule_of, rounds in SCHEDULES.items():
         for turn in range(rounds * len(ORDERS)):
             n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
-            problem = Problem(n, ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 5 % 2])
             in_place, schedule = turn % 4 == 3, schedule_of(turn, n)
+            # Blocks of the tensor cores in shared memory are of single precision.
+            dtype = "float32" if turn % 3 < 2 or schedule.family == WarpSchedule.family else "float64"
+            problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
@@ -113,10 +124,29 @@ def shared_schedule(turn: int, n: int) -> SharedSchedule:
 def block_schedule(turn: int, n: int) -> BlockSchedule:
     """The choices of the block family whose turn it is; large matrices leave room for few and large tiles."""
     small = n <= 33
+    pipeline = (None, 1, 2)[turn // 2 % 3] if n <= 65 else (None, 1)[turn % 2]
     return BlockSchedule(
         min((4, 8, 5, 6, 7)[turn % 5], max(n, 4)) if small else (8, 16, 9)[turn % 3],
-        (8, 1, 16, 2)[turn % 4] if small else (4, 1, 2)[turn % 3],
+        (8, 1, 12, 2)[turn % 4] if small else (1, 3, 2)[turn % 3],
         ("ieee", "fast")[turn // 3 % 2],
+        blocks=(None, 2)[turn // 2 % 2],
+        cache=("l1", "shared")[turn % 2],
+        pipeline=pipeline,
+        early=1 if pipeline and turn % 2 else None,
+    )
+
+
+def warp_schedule(turn: int, n: int) -> WarpSchedule:
+    """The choices of the warp family whose turn it is; large matrices leave room for one, or half of one."""
+    warps = 2 if n > 96 else (1, 2, 1)[turn % 3]
+    matrices = (4, 2, 1)[turn // 3 % 3] if warps == 1 and n <= 33 else 1
+    return WarpSchedule(
+        matrices,
+        warps,
+        (2, 4, 1)[turn // 2 % 3] if warps == 1 else 1,
+        update=(None, "fma")[turn // 2 % 2],
+        unroll=("tiles", "full")[turn // 3 % 2],
+        math=("ieee", "fast")[turn % 2],
         blocks=(None, 2)[turn // 2 % 2],
         cache=("l1", "shared")[turn % 2],
     )
@@ -127,6 +157,7 @@ SCHEDULES: Mapping[Callable[[int, int], Schedule], int] = {
     thread_schedule: ROUNDS,
     shared_schedule: 1,
     block_schedule: 2,
+    warp_schedule: 3,
 }
 
 

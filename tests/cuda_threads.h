@@ -1,4 +1,4 @@
-/* Blocks of CUDA threads as fibers, with their barriers and their shared memory: see tests/cuda_emulation.h. */
+/* CUDA threads as fibers, and their barriers: see tests/cuda_emulation.h. */
 #pragma once
 
 #include <stdarg.h>
@@ -10,6 +10,8 @@
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
+
+#include <vector>
 
 struct uint3 {
     unsigned x, y, z;
@@ -36,14 +38,30 @@ constexpr unsigned char POISON = 0xFF, GUARD = 0xA5;
 struct Geometry {
     unsigned grid[3], block[3];
     uint64_t first_block, last_block, shared_bytes;
-    int descending, flush_denormals;
+    int descending, across_warps, flush_denormals;
 };
 
-enum class State { ready, at_block_barrier, at_warp_barrier, finished };
+enum class State { ready, at_block_barrier, at_warp_barrier, at_shared_barrier, finished };
+
+/* What a barrier in shared memory is made of: see tests/cuda_async.h. */
+struct Phase {
+    uint16_t mark, arrivals, missing, parity;
+};
+constexpr uint16_t PHASE_MARK = 0xBA22;
+static_assert(sizeof(Phase) == 8);
 
 struct Fiber {
     ucontext_t context;
     unsigned char *stack;            // mapped when the fiber is first used
+};
+
+/* To shared memory, under way: see tests/cuda_async.h. */
+struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    bool committed;
+    unsigned char data[16];
 };
 
 struct Thread {
@@ -53,6 +71,9 @@ struct Thread {
     int line;                        // of the barrier that it waits at
     unsigned mask, participants;     // of the warp's exchange: wanted, and present
     uint64_t offered, received[WARP];
+    const uint64_t *barrier;         // in shared memory, that it waits at for the end of a phase of this parity
+    bool parity;
+    std::vector<Copy> copies;
 };
 
 struct Machine {
@@ -151,6 +172,8 @@ inline void resume(Thread &thread)
     if (thread.state == State::finished) {
         idle[idle_fibers++] = thread.fiber;
         thread.fiber = nullptr;
+        if (!thread.copies.empty())
+            fail("%s has ended while copies of its own were under way", place(thread).characters);
     }
 }
 
@@ -215,21 +238,28 @@ inline void hand_over(Thread *warp, unsigned present)
         }
 }
 
+/* Whether some lanes of a warp have met. */
+inline bool release_warp(unsigned first)
+{
+    bool released = false;
+    Thread *const warp = threads + first;
+    const unsigned lanes = machine.threads - first < WARP ? machine.threads - first : WARP;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (warp[lane].state != State::at_warp_barrier)
+            continue;
+        if (const unsigned present = gathered(warp, lanes, warp[lane].mask); present >> lane & 1) {
+            hand_over(warp, present);
+            released = true;
+        }
+    }
+    return released;
+}
+
 inline bool release_warps()
 {
     bool released = false;
-    for (unsigned first = 0; first < machine.threads; first += WARP) {
-        Thread *const warp = threads + first;
-        const unsigned lanes = machine.threads - first < WARP ? machine.threads - first : WARP;
-        for (unsigned lane = 0; lane < lanes; ++lane) {
-            if (warp[lane].state != State::at_warp_barrier)
-                continue;
-            if (const unsigned present = gathered(warp, lanes, warp[lane].mask); present >> lane & 1) {
-                hand_over(warp, present);
-                released = true;
-            }
-        }
-    }
+    for (unsigned first = 0; first < machine.threads; first += WARP)
+        released |= release_warp(first);
     return released;
 }
 
@@ -248,12 +278,30 @@ inline bool release_block()
     return true;
 }
 
+/* Of threads that wait at barriers in shared memory, those for which their phase has ended. */
+inline bool release_waiting()
+{
+    bool released = false;
+    for (Thread *thread = threads; thread < threads + machine.threads; ++thread) {
+        if (thread->state != State::at_shared_barrier)
+            continue;
+        Phase phase;
+        memcpy(&phase, thread->barrier, sizeof phase);
+        if (phase.parity != thread->parity) {
+            thread->state = State::ready;
+            released = true;
+        }
+    }
+    return released;
+}
+
 inline Text doing(const Thread *thread)
 {
     Text text;
-    const char *const where = thread->state == State::finished           ? "has ended"
-                              : thread->state == State::at_block_barrier ? "waits at the block's barrier"
-                                                                         : "waits at the warp's exchange";
+    const char *const where = thread->state == State::finished            ? "has ended"
+                              : thread->state == State::at_block_barrier  ? "waits at the block's barrier"
+                              : thread->state == State::at_shared_barrier ? "waits at a barrier in shared memory"
+                                                                          : "waits at the warp's exchange";
     const int end = snprintf(text.characters, sizeof text.characters, "%.100s %s", place(*thread).characters, where);
     if (thread->state != State::finished)
         snprintf(text.characters + end, sizeof text.characters - end, " in line %d", thread->line);
@@ -269,72 +317,8 @@ inline void fail_divergent()
     for (const Thread *other = threads; other < threads + machine.threads; ++other)
         if (other->state != waiting->state || other->line != waiting->line)
             return fail("not all threads reach a barrier: %s, but %s", doing(waiting).characters, doing(other).characters);
-    fail("not all threads reach a barrier: %s, with another mask than others", doing(waiting).characters);
-}
-
-/* ---- Blocks and grids ---- */
-
-/* Static shared variables lie in a section of their own, whose ends the linker knows; null if there are none. */
-#define __shared__ static __attribute__((section("cuda_shared")))
-extern "C" unsigned char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
-extern "C" unsigned char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
-
-/* Outside the bytes that the launch asked for, a block writes nothing: near them that is checked after every block. */
-inline void poison_shared()
-{
-    if (__start_cuda_shared)
-        memset(__start_cuda_shared, POISON, __stop_cuda_shared - __start_cuda_shared);
-    memset(dynamic_shared + SHARED_GUARD, POISON, machine.geometry->shared_bytes);
-}
-
-inline void check_guard(const char *side, const unsigned char *guard, size_t bytes)
-{
-    if (guard[0] != GUARD || memcmp(guard, guard + 1, bytes - 1) != 0)
-        fail("block (%u, %u, %u) wrote %s its %llu bytes of dynamic shared memory", blockIdx.x, blockIdx.y, blockIdx.z,
-             side, (unsigned long long)machine.geometry->shared_bytes);
-}
-
-inline void check_shared(size_t after = SHARED_GUARD)
-{
-    check_guard("before", dynamic_shared, SHARED_GUARD);
-    check_guard("after", dynamic_shared + SHARED_GUARD + machine.geometry->shared_bytes, after);
-}
-
-inline void start_threads()
-{
-    machine.threads = 0;
-    for (unsigned z = 0; z < blockDim.z; ++z)
-        for (unsigned y = 0; y < blockDim.y; ++y)
-            for (unsigned x = 0; x < blockDim.x; ++x) {
-                Thread &thread = threads[machine.threads++];
-                thread.index = {x, y, z};
-                thread.state = State::ready;
-                thread.fiber = nullptr;
-            }
-}
-
-inline bool run_ready_threads()
-{
-    bool unfinished = false;
-    for (unsigned turn = 0; turn < machine.threads; ++turn) {
-        Thread &thread = threads[machine.geometry->descending ? machine.threads - 1 - turn : turn];
-        if (thread.state == State::ready)
-            resume(thread);
-        unfinished |= thread.state != State::finished;
-    }
-    return unfinished;
-}
-
-inline void run_block(uint64_t block)
-{
-    blockIdx = {unsigned(block % gridDim.x), unsigned(block / gridDim.x % gridDim.y),
-                unsigned(block / gridDim.x / gridDim.y)};
-    poison_shared();
-    start_threads();
-    while (run_ready_threads() && !machine.error[0])
-        if (!release_warps() && !release_block())
-            fail_divergent();
-    check_shared();
+    const char *const why = waiting->state == State::at_shared_barrier ? "and so do all" : "with another mask than others";
+    fail("not all threads reach a barrier: %s, %s", doing(waiting).characters, why);
 }
 
 } // namespace cuda_emulation

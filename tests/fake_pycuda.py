@@ -12,7 +12,8 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -30,12 +31,17 @@ from kernelgen import KernelSource
 from .cuda_programs import compile_program
 
 CONTEXT = 0xC0DE
-ILLEGAL_ADDRESS, NO_BINARY = 700, 209
+ILLEGAL_ADDRESS, NO_BINARY, INVALID_VALUE = 700, 209, 1
 SECONDS_PER_STEP = 1e-9
-_DESCRIPTIONS = {ILLEGAL_ADDRESS: "an illegal memory access was encountered", NO_BINARY: "no kernel image"}
+_DESCRIPTIONS = {
+    ILLEGAL_ADDRESS: "an illegal memory access was encountered",
+    NO_BINARY: "no kernel image",
+    INVALID_VALUE: "invalid argument",
+}
 _ATTRIBUTES = {
     "L2_CACHE_SIZE": 1 << 16,
     "MULTIPROCESSOR_COUNT": 4,
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
     "CLOCK_RATE": 1980000,
     "MEMORY_CLOCK_RATE": 3201000,
 }
@@ -68,8 +74,10 @@ class FakeGpu:
     pieces: dict[int, Any] = field(default_factory=dict)
     launches: list[tuple[str, int, int]] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
+    capturing: set[int] = field(default_factory=set)
     other_gpus: dict[int, int] = field(default_factory=dict)
     built: list[str] = field(default_factory=list)
+    preferred: list[tuple[str, str]] = field(default_factory=list)
     sources: dict[str, KernelSource] = field(default_factory=dict)
     at_exit: list[Callable[[], None]] = field(default_factory=list)
     after_fork: list[Callable[[], None]] = field(default_factory=list)
@@ -212,6 +220,12 @@ class FakeDriver(Driver):
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
         return list(self.gpu.sources).index(entry)
 
+    def prefer(self, function: int, cache: str, entry: str) -> None:
+        self.gpu.preferred.append((entry, cache))
+
+    def resident_blocks(self, function: int, threads: int, shared_bytes: int, entry: str) -> int:
+        return 1024 // threads
+
     def launch(
         self, function: int, blocks: int, threads: int, shared_bytes: int, stream: int, parameters: int, entry: str
     ) -> None:
@@ -229,14 +243,23 @@ class FakeDriver(Driver):
             # It is there to take time: so many steps.
             self.gpu.clock += float(values[2]) * SECONDS_PER_STEP
             return
+        # The geometry is the caller's: one code may be launched on blocks of any size.
+        items = source.launch.items * threads // source.launch.threads
+        launched = replace(source, launch=replace(source.launch, threads=threads, items=items, resident=None))
         with self.gpu.emulation:
-            program.launch_unfenced(source, blocks * source.launch.items, *values)
+            program.launch_unfenced(launched, blocks * items, *values)
 
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
         (ctypes.c_uint32 * count).from_address(address)[:] = [word & 0xFFFFFFFF] * count
 
     def wait_for(self, other: int, stream: int) -> None:
         self.gpu.waits.append((other, stream))
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.gpu.capturing
+
+    def relaxed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def device_of(self, address: int) -> int | None:
         return self.gpu.other_gpus.get(address, 0 if address in self.gpu.pieces else None)

@@ -57,12 +57,13 @@ class Run:
     info: NDArray[np.int32]
 
 
-def make_spec(n: int, nb: int, **choices: Any) -> KernelSpec:
+def make_spec(n: int, nb: int | None = None, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo") if name in choices})
     family = FAMILIES[choices.pop("family", "thread")]
     schedule_fields = {field.name for field in fields(family)} & choices.keys()
-    schedule = family(nb, **{name: choices.pop(name) for name in schedule_fields})
+    tile = {} if nb is None else {"nb": nb}
+    schedule = family(**tile, **{name: choices.pop(name) for name in schedule_fields})
     rest = {"layout": "chunked", "order": "col", "target": supported_targets()[0], **choices}
     return KernelSpec(problem, schedule=schedule, **rest)
 

@@ -104,6 +104,7 @@ def test_cases_cover_every_choice() -> None:
         "thread": {"looking": 3, "unroll": 2, "math": 2, "threads": 4, "cache": 2},
         "shared": {"looking": 3, "nb": 5, "math": 2, "cache": 2},
         "block": {"nb": 6, "lanes": 5, "math": 2, "blocks": 2, "cache": 2},
+        "warp": {"matrices": 3, "warps": 2, "teams": 3, "update": 2, "unroll": 2, "math": 2, "blocks": 2, "cache": 2},
     }.items():
         for field, values in choices.items():
             found = {getattr(spec.schedule, field) for spec in specs if spec.family == family}
@@ -127,4 +128,4 @@ def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_checks_of_data_sets_pass_what_the_cpu_makes(recipe: str) -> None:
-    check_fill(get_backend("cpu"), recipe, 13, get_backend("cpu").default_layout())
+    check_fill(get_backend("cpu"), recipe, 13, get_backend("cpu").default_layout(13))

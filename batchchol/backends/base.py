@@ -133,6 +133,10 @@ class Backend(Protocol):
         """The first of them."""
 
     @property
+    def architecture(self) -> str | None:
+        """A GPU's, such as "sm_90": what was measured on it serves it first."""
+
+    @property
     def threads(self) -> int:
         """Threads of the host that a kernel may use."""
 
@@ -143,10 +147,10 @@ class Backend(Protocol):
     def lanes(self, dtype: str) -> int:
         """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
 
-    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
-        """The layout in which it factors fastest."""
+    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
+        """The layout in which it factors matrices of order `n` fastest: that of batches if nobody says."""
 
-    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
         """The layout in which arrays of shape (batch, n, n) are factored fastest, copies between layouts included."""
 
     def last_level_cache_bytes(self) -> int:
@@ -231,6 +235,19 @@ class Backend(Protocol):
         ------
         ValueError
             If the backend has no such protocol, or there is nothing to time.
+        """
+
+    def series(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, warm_up: int, burst_seconds: float
+    ) -> tuple[list[float], int]:
+        """`seconds` in the default protocol for whoever has very many calls to time: in the shortest time.
+
+        Where that is "queued" a burst takes about `burst_seconds`.
+
+        Returns
+        -------
+        list of float, int
+            Seconds per call of each sample, and how many calls a sample is of.
         """
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:

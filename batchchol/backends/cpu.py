@@ -70,6 +70,7 @@ class CpuBackend:
 
     name = "cpu"
     protocols = ("single",)
+    architecture = None
 
     def __init__(self) -> None:
         try:
@@ -87,10 +88,10 @@ class CpuBackend:
     def lanes(self, dtype: str) -> int:
         return SIMD_TARGETS[self.target].lanes(dtype)
 
-    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
+    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
         return default_layout(dtype)
 
-    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
         return Layout.canonical()
 
     def last_level_cache_bytes(self) -> int:
@@ -167,6 +168,11 @@ class CpuBackend:
         for call in islice(turns, warm_up):
             call()
         return [_timed(call) for call in turns]
+
+    def series(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, warm_up: int, burst_seconds: float
+    ) -> tuple[list[float], int]:
+        return self.seconds(calls, samples=samples, warm_up=warm_up), 1
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
         return measured_ceilings(threads, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from batchchol.cuda.arrays import WARP, DeviceBatch, default_layout
 from batchchol.cuda.clock import Clock
 from batchchol.cuda.device import Device, Function, device
 from batchchol.cuda.toolkit import find_nvcc
+from batchchol.defaults import array_layout
 from batchchol.errors import BackendUnavailable, BatchcholError
 from batchchol.layouts import stride
 from batchchol.memory import total_bytes
@@ -27,7 +28,7 @@ from batchchol.native import supported_targets
 from batchchol.parallel import available_threads
 from batchchol.roofline import Ceilings
 from batchchol.stats import CompileStats
-from kernelgen import CUDA, KernelSpec, Layout, generate
+from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,23 @@ class CudaKernel:
         return self.function.stats
 
     def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
+        words = self.words(a, out, info)
+        if stream is not None:
+            memory.share(stream, a.data, out.data, info)
+        self.gpu.run(self.function, a.batch, words, stream)
+
+    def words(self, a: Any, out: Any, info: Any) -> tuple[int, ...]:
+        """The arguments of the code, 64 bits each.
+
+        Raises
+        ------
+        ValueError
+            If it is not the code for the batch's stride.
+        """
         apart, fixed = stride(a.batch, a.layout), self.spec.schedule.stride
         if fixed is not None and fixed != apart and self.spec.layout != "canonical":
             raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
-        if stream is not None:
-            memory.share(stream, a.data, out.data, info)
-        words = (a.address, out.address, int(info.gpudata or 0), apart, a.batch)
-        self.gpu.run(self.function, a.batch, words, stream)
+        return a.address, out.address, int(info.gpudata or 0), apart, a.batch
 
 
 class CudaBackend:
@@ -78,14 +89,19 @@ class CudaBackend:
         self._floors: dict[str, float] = {}
         self._ceilings: dict[str, Ceilings] = {}
 
+    @property
+    def architecture(self) -> str:
+        return self._gpu.architecture
+
     def lanes(self, dtype: str) -> int:
         return WARP
 
-    def default_layout(self, dtype: DTypeLike = "float32") -> Layout:
-        return default_layout()
+    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
+        return default_layout(n, dtype)
 
-    def array_layout(self, dtype: DTypeLike = "float32") -> Layout:
-        return default_layout()
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
+        named = np.dtype(dtype).name
+        return array_layout(n, batch, target=self.target, dtype=named, arch=self.architecture)
 
     def last_level_cache_bytes(self) -> int:
         return self._attribute("L2_CACHE_SIZE")
@@ -195,6 +211,20 @@ class CudaBackend:
     def _load(self, spec: KernelSpec) -> Kernel:
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
 
+    def kernel_of(self, spec: KernelSpec, source: KernelSource, launch: Launch) -> CudaKernel:
+        """The kernel of a spec from a source that others share, launched in its own way.
+
+        What the hardware's split of on-chip memory favours is what the last one favours that was asked for.
+        """
+        function = replace(self._gpu.load(source), launch=launch)
+        self._gpu.prefer(function)
+        return CudaKernel(spec, self._gpu, function)
+
+    def occupancy(self, kernel: CudaKernel) -> float:
+        """Threads of a kernel that a multiprocessor holds at once, over the most that it can hold."""
+        resident = self._gpu.resident_blocks(kernel.function) * kernel.function.launch.threads
+        return resident / self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+
     def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
         tell = None if progress is None else lambda state: progress(state.done, state.total)
         outcomes = modules.build_all([generate(spec) for spec in specs], self._gpu.architecture, progress=tell)
@@ -208,6 +238,17 @@ class CudaBackend:
         chosen = check_protocol(self, protocol)
         check_calls(calls, samples)
         return self._clock.seconds(calls, samples, chosen, warm_up)
+
+    def series(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, warm_up: int, burst_seconds: float
+    ) -> tuple[list[float], int]:
+        check_calls(calls, samples)
+        return self._clock.series(calls, samples, warm_up, burst_seconds)
+
+    def host_seconds(self, call: Callable[[], None], *, samples: int = 20) -> list[float]:
+        """Seconds that the host takes to queue a call, in each sample: where it is longer, that is its cost."""
+        check_calls([call], samples)
+        return self._clock.host_seconds(call, samples)
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
         if dtype not in self._ceilings:

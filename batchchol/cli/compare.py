@@ -9,29 +9,50 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchchol.arguments import integers, names, sizes
 from batchchol.errors import BatchcholError
+from kernelgen.schedules import MATHS
 
 if TYPE_CHECKING:
     from batchchol.comparison_rows import Row
 
 HELP = "time the library and its peers side by side, with the same data, clock and checks"
+PROTOCOLS = ("queued", "single")
+OUT = Path("compare.csv")
 ORDERS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compare, and where the results go."""
-    parser.add_argument("--n", type=_numbers, default=ORDERS, metavar="N,...", help="orders, 1 to 128")
-    parser.add_argument("--batch", type=int, default=16_384, help="matrices in a batch (default: %(default)s)")
-    parser.add_argument("--threads", type=_numbers, metavar="T,...", help="numbers of threads (default: 1 and all)")
+    parser.add_argument("--backend", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--n", type=integers, metavar="N,...", help="orders, such as 8,16-20 (default: a selection)")
+    parser.add_argument(
+        "--batch",
+        type=sizes,
+        metavar="B,...",
+        help="matrices in a batch (default: 16384); on a GPU also several, and as many as fill so much memory "
+        "(default: 1024,16384,2GiB)",
+    )
+    parser.add_argument(
+        "--threads", type=_numbers, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
+    )
     parser.add_argument("--samples", type=int, default=20, help="timed calls of each (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--peers", type=_names, metavar="PEER,...", help="names (default: all that are installed)")
-    parser.add_argument("--backend", help="backend of the library (default: chosen automatically)")
+    parser.add_argument(
+        "--math", type=names(MATHS), metavar="LIST", help="accuracy of the library's GPU kernels (default: fast)"
+    )
+    parser.add_argument(
+        "--protocol", type=names(PROTOCOLS), metavar="LIST", help="queued, single on a GPU (default: both)"
+    )
+    parser.add_argument(
+        "--tuned", type=Path, action="append", metavar="FILE", help="a tuning run whose best GPU kernels take part"
+    )
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("compare.csv"),
-        help="written after every point; what it has of the same commit is not measured again (default: %(default)s)",
+        help="written on the way; what it has of the same commit is not measured again "
+        "(default: compare.csv, on a GPU compare_cuda.csv)",
     )
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG")
 
@@ -39,28 +60,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print the table and draw the plots."""
     from batchchol import plots
-    from batchchol.comparison import compare
-    from batchchol.comparison_rows import table
+    from batchchol.backends import get_backend
 
     if arguments.plot is not None:
         # Known before hours of measuring, not after.
         plots.require_matplotlib()
+    backend = get_backend(arguments.backend)
     try:
-        rows = compare(
-            arguments.n,
-            arguments.batch,
-            arguments.threads,
-            arguments.samples,
-            peers=arguments.peers,
-            dtype=arguments.dtype,
-            backend=arguments.backend,
-            out=arguments.out,
-        )
+        if backend.name == "cuda":
+            from batchchol import device_report
+
+            arguments.out = arguments.out or device_report.OUT
+            return device_report.run(_for(arguments, "a GPU", "threads"), backend)
+        arguments.out = arguments.out or OUT
+        return _run_on_cpu(_for(arguments, "a CPU", "math", "protocol", "tuned"))
     except ValueError as error:
         raise BatchcholError(str(error)) from error
     except KeyboardInterrupt:
         print(f"the finished points are in {arguments.out}: the same command goes on from there", file=sys.stderr)
         raise
+
+
+def _for(arguments: argparse.Namespace, place: str, *foreign: str) -> argparse.Namespace:
+    """The arguments, if none is given that there is no choice of."""
+    for name in foreign:
+        if getattr(arguments, name) is not None:
+            raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
+    return arguments
+
+
+def _run_on_cpu(arguments: argparse.Namespace) -> int:
+    from batchchol.comparison import compare
+    from batchchol.comparison_rows import table
+
+    batches = arguments.batch or ["16384"]
+    if len(batches) != 1 or not batches[0].isdecimal():
+        raise BatchcholError(f"--batch: got {','.join(batches)}, expected one number of matrices on a CPU")
+    rows = compare(
+        arguments.n or ORDERS,
+        int(batches[0]),
+        arguments.threads,
+        arguments.samples,
+        peers=arguments.peers,
+        dtype=arguments.dtype,
+        backend=arguments.backend,
+        out=arguments.out,
+    )
     print(table(rows), end="")
     print(_footer(rows), end="")
     if arguments.plot is not None:

@@ -14,10 +14,10 @@ from batchchol.arguments import integers, names, positive, seconds
 from batchchol.choices import with_choices
 from batchchol.cuda.modules import Outcome, build_all, find
 from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc, parse_architecture
-from batchchol.defaults import default_spec
+from batchchol.defaults import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS, UPDATES
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.support import support_kernels
 from kernelgen.targets import ELEMENT_BYTES
@@ -32,8 +32,13 @@ SCHEDULE_OPTIONS = (
     "unroll",
     "threads",
     "matrices",
+    "warps",
+    "teams",
+    "update",
     "lanes",
     "blocks",
+    "pipeline",
+    "early",
     "cache_pref",
     "stride",
 )
@@ -56,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
     _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
     _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
-    parser.add_argument("--chunk", type=integers, default=[32], help="of the batches to run on (default: 32)")
+    parser.add_argument(
+        "--chunk", type=integers, help="of the batches to run on (default: the fastest of each order)"
+    )
     _add_list(parser, "--order", ORDERS)
     _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
     _add_list(parser, "--math", MATHS, ["ieee"])
@@ -66,9 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_list(parser, "--looking", LOOKINGS)
     _add_list(parser, "--unroll", UNROLLS)
     parser.add_argument("--threads", type=integers, help="threads of a block")
-    parser.add_argument("--matrices", type=integers, help="of a block of family shared")
+    parser.add_argument("--matrices", type=integers, help="of a block of family shared, of a team of family warp")
+    parser.add_argument("--warps", type=integers, help="of a team of family warp")
+    parser.add_argument("--teams", type=integers, help="of family warp, that make a block of threads")
+    _add_list(parser, "--update", UPDATES)
     parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
-    parser.add_argument("--blocks", type=integers, help="of family block, that a multiprocessor has room for")
+    parser.add_argument(
+        "--blocks", type=integers, help="that a multiprocessor has room for (families block and warp)"
+    )
+    parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
+    parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
     _add_list(parser, "--cache-pref", CACHES)
     parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
     parser.add_argument(
@@ -126,7 +140,7 @@ def select(arguments: argparse.Namespace) -> Selection:
     for problem in _problems(arguments):
         for chosen in schedules:
             try:
-                specs[_spec(problem, chosen)] = None
+                specs |= dict.fromkeys(_specs(problem, chosen))
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
@@ -148,19 +162,25 @@ def _architectures(text: str) -> list[str]:
 
 
 def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `default_spec`."""
-    axes = {"n": arguments.n, "dtype": arguments.dtype, "layout": arguments.layout, "chunk": arguments.chunk}
-    axes |= {"order": arguments.order or [None], "uplo": arguments.uplo, "math": arguments.math}
+    """The arguments of `choices`; None is what is best, or usual, there."""
+    axes = {"arch": arguments.arch, "n": arguments.n, "dtype": arguments.dtype, "layout": arguments.layout}
+    axes |= {"chunk": arguments.chunk or [None], "order": arguments.order or [None]}
+    axes |= {"uplo": arguments.uplo, "math": arguments.math}
     return [
         dict(zip(axes, values, strict=True)) | {"in_place": arguments.in_place}
         for values in itertools.product(*axes.values())
     ]
 
 
-def _spec(problem: dict[str, Any], chosen: dict[str, Any]) -> KernelSpec:
+def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
+    """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one."""
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
-    spec = default_spec(target=CUDA.name, **problem | {"order": order})
-    return with_choices(spec, chosen)
+    n, dtype, arch = (problem[name] for name in ("n", "dtype", "arch"))
+    chunk = problem["chunk"] or default_layout(n, target=CUDA.name, dtype=dtype, arch=arch).chunk
+    case = problem | {"target": CUDA.name, "order": order, "chunk": chunk}
+    if chosen:
+        return [with_choices(default_spec(**case), chosen)]
+    return [choice.spec for choice in choices(**case)]
 
 
 def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from batchchol.choices import with_choices
 from batchchol.defaults import default_spec
 from batchchol.native import supported_targets
 from kernelgen import FAMILIES, TARGETS, KernelSpec, generate
-from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS, UPDATES
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -33,9 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--staged", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument("--threads", type=positive, help="threads of a GPU's block")
     parser.add_argument("--cache", choices=CACHES, help="which a GPU's on-chip memory favours")
-    parser.add_argument("--matrices", type=positive, help="that a block of family shared factors side by side")
+    parser.add_argument("--matrices", type=positive, help="of a block of family shared, of a team of family warp")
+    parser.add_argument("--warps", type=positive, help="of a team of family warp")
+    parser.add_argument("--teams", type=positive, help="of family warp, that make a block of threads")
+    parser.add_argument("--update", choices=UPDATES, help="of family warp: tensor cores, or multiply-adds")
     parser.add_argument("--lanes", type=positive, help="matrices that a block of family block factors side by side")
-    parser.add_argument("--blocks", type=positive, help="of family block, that a multiprocessor has room for")
+    parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (block, warp)")
+    parser.add_argument("--pipeline", type=int, help="of family block, groups of matrices that have panels at a time")
+    parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
     parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
     parser.add_argument("--in-place", action="store_true")

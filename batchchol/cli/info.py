@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import batchchol
 from batchchol.backends import fastest_backend, survey
 from batchchol.cache import default_folder
+from batchchol.defaults import source_of
 from batchchol.errors import BackendUnavailable
 
 HELP = "say what was found on this machine, what is missing and how to get it"
@@ -55,6 +56,10 @@ def _print_device(found: set[str]) -> bool:
         print(f"            not cuda: {why_no_gpu}")
     for key, value in backend.device().items():
         print(f"            {key}: {value}")
+    table, reason = source_of(backend.target, backend.architecture)
+    print(f"defaults    {reason}")
+    for dtype, measured in table.measured.items():
+        print(f"            {dtype}: {measured}")
     return True
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol.arguments import integers, names, positive
-from kernelgen.schedules import FAMILIES, MATHS, ThreadSchedule
+from batchchol.sweep import command as space_command
+from kernelgen.schedules import FAMILIES, MATHS
+from kernelgen.spec import LAYOUT_KINDS
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend
     from batchchol.tuning import Point
+    from batchchol.tuning_rows import Points
     from kernelgen import KernelSpec
 
 HELP = "measure the schedules of each n on this machine; keep every point, print the best"
@@ -28,29 +29,51 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([1-9]\d*)(KiB|MiB|GiB)?")
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
 _REPORT_SECONDS = 5.0
+_DEFAULTS = {
+    "n": integers(ORDERS),
+    "dtype": "float32",
+    "math": ["ieee"],
+    "family": "thread",
+    "layout": ["chunked"],
+    "batch": ["16384"],
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure and where to keep it."""
     parser.add_argument("--backend", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--n", type=integers, default=ORDERS, help="orders, such as 8,16-20 (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--math", type=names(MATHS), default="ieee", metavar="LIST", help="default: ieee")
-    parser.add_argument(
-        "--family", default="thread", choices=(*FAMILIES, "all"), help="kernels to measure (default: thread)"
-    )
+    parser.add_argument("--n", type=integers, help=f"orders, such as 8,16-20 (default: {ORDERS})")
+    parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
+    parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
+    parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: thread)")
+    parser.add_argument("--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: chunked")
     parser.add_argument("--target", help="instruction set (default: this machine's widest)")
     parser.add_argument(
         "--batch",
         type=_sizes,
-        default="16384",
-        help="matrices, or as many as fill so much memory (2GiB); comma-separated, the table is made from the first",
+        help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
     )
     parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument(
         "--out", type=Path, default=Path("tune.csv"), help="every point, appended (default: tune.csv)"
     )
-    parser.add_argument("--table", type=Path, help="write the winners as a table of defaults (JSON) here")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing: choose from what is in these files, for --table",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
+    )
+    parser.add_argument(
+        "--arch", help="architecture, such as sm_90, that the points of --from were measured on, or to compile for"
+    )
+    space_command.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,34 +81,89 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol import tuning
     from batchchol.backends import get_backend
     from batchchol.provenance import about
-    from batchchol.tuning_rows import append, row
+    from batchchol.sweep.isolated import FEW_POINTS, ceilings_of, isolated
+    from batchchol.sweep.worker import Measurer
+    from batchchol.tuning_rows import Points, append, row
 
+    if arguments.space or arguments.data or arguments.t4:
+        return space_command.run(arguments, _narrowing(arguments))
+    if arguments.source:
+        return _choose(arguments)
+    for name, value in _DEFAULTS.items():
+        setattr(arguments, name, getattr(arguments, name) or value)
     backend = get_backend(arguments.backend or "cpu")
     target = arguments.target or backend.target
     families = _families(arguments, target)
-    cases = itertools.product(arguments.n, arguments.math)
-    candidates = {case: tuning.specs(case[0], arguments.dtype, case[1], target, families) for case in cases}
+    candidates = {
+        (n, math, layout): specs
+        for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
+        if (specs := tuning.specs(n, arguments.dtype, math, target, families, layout))
+    }
     _build(backend, [spec for specs in candidates.values() for spec in specs])
-    ceilings, origin = backend.ceilings(arguments.dtype, arguments.threads), about(backend)
+    origin = about(backend)
     print(_HEADER)
-    for_table: list[Point] = []
-    first = (arguments.math[0], arguments.batch[0])
-    for (n, math), specs in candidates.items():
-        for size in arguments.batch:
-            batch = _matrices(size, n, arguments.dtype)
-            found = tuning.measure(backend, specs, batch, arguments.threads)
+    points: list[Point] = []
+    with Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer:
+        ceilings = ceilings_of(measurer, arguments.dtype, arguments.threads, backend.target)
+        for ((n, _, _), specs), size in itertools.product(candidates.items(), arguments.batch):
+            batch, threads = _matrices(size, n, arguments.dtype), arguments.threads
+            found = tuning.measure(backend, specs, batch, threads, isolated(measurer, backend, batch, threads))
             append(arguments.out, [row(point, ceilings, origin) for point in found])
             _print(tuning.best(found))
-            for_table += found if (math, size) == first else []
+            points += found
     if arguments.table:
-        rows = [asdict(choice) for choice in tuning.table(for_table)]
-        rows = [{key: value for key, value in entry.items() if value is not None} for entry in rows]
-        arguments.table.write_text(json.dumps(rows, indent=1) + "\n")
+        place = origin.get("gpu") or origin["cpu"], origin.get("toolkit") or origin["compiler"], origin["date"]
+        measured = Points(tuple(points), *place, ceilings.copy_bytes_per_second)
+        _write_table(arguments.table, [measured], backend.architecture)
     return 0
 
 
+def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
+    """The values of a space's points that were asked for."""
+    from batchchol.errors import BatchcholError
+
+    if any(not size.isdecimal() for size in arguments.batch or ()):
+        raise BatchcholError(f"--batch: got {','.join(arguments.batch)}, expected numbers of matrices of the space")
+    return {
+        "n": arguments.n,
+        "dtype": arguments.dtype and [arguments.dtype],
+        "math": arguments.math,
+        "layout": arguments.layout,
+        "family": [arguments.family] if arguments.family not in (None, "all") else None,
+        "batch": arguments.batch and [int(size) for size in arguments.batch],
+    }
+
+
+def _choose(arguments: argparse.Namespace) -> int:
+    """The table of defaults out of files of points."""
+    from batchchol.errors import BatchcholError
+    from batchchol.tuning_rows import read_points
+
+    if not arguments.table:
+        raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
+    _write_table(arguments.table, [read_points(path) for path in arguments.source], arguments.arch)
+    return 0
+
+
+def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> None:
+    """Put the winners into a file of tables, which may be there already."""
+    from batchchol import choosing, tables
+    from batchchol.cache import replace_file
+    from batchchol.errors import DataFileError
+
+    try:
+        known = tables.parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
+    for table in choosing.tables_of(sources, arch):
+        known[table.name] = known[table.name].updated(table) if table.name in known else table
+        count = sum(len(entries) for entries in table.cases.values())
+        print(f"{path}: {count} entries for {table.name}")
+    replace_file(path, tables.render(known.values()).encode())
+
+
 def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
-    """The families that --family means; refuses one that the target lacks, and a table of one without defaults."""
+    """The families that --family means; refuses one that the target lacks."""
     from batchchol.errors import BatchcholError
     from batchchol.tuning import families_of
 
@@ -93,10 +171,6 @@ def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
     chosen = known if arguments.family == "all" else (arguments.family,)
     if not set(chosen) <= set(known):
         raise BatchcholError(f"--family: got {arguments.family!r}, target {target!r} has {', '.join(known)}")
-    if arguments.table and ThreadSchedule.family not in chosen:
-        raise BatchcholError(
-            f"--table: defaults are of family {ThreadSchedule.family!r}, --family {arguments.family} has none"
-        )
     return chosen
 
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol import defaults
 from batchchol.batch import Batch, check_dtype
 from batchchol.cuda import memory, support
 from batchchol.cuda.device import device
 from batchchol.layouts import array_shape, padded
-from kernelgen import Layout
+from kernelgen import CUDA, Layout
 
 # A warp reads a chunk's elements as one line.
 WARP = 32
@@ -34,7 +35,7 @@ class DeviceBatch(Batch):
     @classmethod
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
         element = check_dtype("dtype", np.dtype(dtype))
-        layout = default_layout() if layout is None else layout
+        layout = default_layout(n, element) if layout is None else layout
         shape = array_shape(n, batch, layout)
         made = cls(memory.empty(shape, element, f"a batch of shape {shape}"), n, batch, layout)
         if padded(batch, layout) != batch:
@@ -43,7 +44,7 @@ class DeviceBatch(Batch):
 
     @classmethod
     def from_dense(cls, a: Any, layout: Layout | None = None) -> Self:
-        """Copy an array of shape (batch, n, n), of the host or the device, into a layout: by default chunks of 32."""
+        """Copy an array of shape (batch, n, n), of the host or the device, into a layout, by default the fastest."""
         _check_array(a, "a")
         if a.ndim != 3 or a.shape[1] != a.shape[2]:
             raise ValueError(f"a: got shape {tuple(a.shape)}, expected (batch, n, n): reshape it")
@@ -145,9 +146,9 @@ class DeviceBatch(Batch):
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
 
 
-def default_layout() -> Layout:
-    """The layout in which GPUs factor: chunks of a warp's threads."""
-    return Layout.chunked(WARP)
+def default_layout(n: int, dtype: DTypeLike = "float32") -> Layout:
+    """The layout in which this GPU factors large batches of matrices of order `n` fastest."""
+    return defaults.default_layout(n, target=CUDA.name, dtype=np.dtype(dtype).name, arch=device().architecture)
 
 
 def _check_array(a: Any, argument: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ BURST_SECONDS, FEWEST_CALLS, MOST_CALLS = 2e-3, 4, 256
 # Launching takes the host less than this (with room to spare): calls that take the GPU longer need no gate.
 HOST_SECONDS = 15e-6
 _CHUNK_CALLS = 64
+# So few that the queue takes them whatever they are: a full one makes the host wait for the GPU.
+_HOST_CALLS = 8
+# Launches that are queued at once in a series: past 1,024 the driver has the host wait.
+MOST_QUEUED = 700
+ESTIMATE_CALLS = 32
 _GATE_THREADS = 32
 _GATE_PROBE_STEPS = 100_000
 
@@ -52,6 +57,68 @@ class Clock:
             else:
                 taken = self._bursts(calls, samples, warm_up)
             self._last_work = time.monotonic()
+        return taken
+
+    def series(
+        self, calls: Sequence[Call], samples: int, warm_up: int, burst_seconds: float
+    ) -> tuple[list[float], int]:
+        """Seconds per call of each sample by the protocol "queued", in the shortest time; and the calls of a burst.
+
+        The bursts follow each other without a pause, all of them queued before the first one ends, and take about
+        `burst_seconds` each. The last call of all is calls[(samples - 1) % len(calls)].
+        """
+        with self._gpu.current("timing"):
+            calls[0]()
+            self._gpu.synchronize()
+            self._bring_up(calls)
+            estimate, host = self._launch_costs(calls)
+            most = max(1, MOST_QUEUED // (samples + warm_up))
+            count = min(max(round(burst_seconds / estimate), 1), most)
+            bursts = samples + warm_up
+            if estimate < HOST_SECONDS:
+                self._close_gate(min(HOST_SECONDS, 1.5 * host) * count * bursts)
+            events = self._record(_turns(calls, first=samples - bursts * count), count, bursts)
+            self._last_work = time.monotonic()
+        seconds = [float(start.time_till(end)) * 1e-3 / count for start, end in pairwise(events)]
+        return seconds[warm_up:], count
+
+    def _record(self, turns: Iterator[Call], count: int, bursts: int) -> list[Any]:
+        """Queue bursts of calls, an event before the first and after each; wait for the last."""
+        events = [self._gpu.pycuda.Event() for _ in range(bursts + 1)]
+        events[0].record()
+        for event in events[1:]:
+            for call in islice(turns, count):
+                call()
+            event.record()
+        events[-1].synchronize()
+        return events
+
+    def _launch_costs(self, calls: Sequence[Call]) -> tuple[float, float]:
+        """About how long a call takes the GPU, and how long launching it takes the host."""
+        count = min(ESTIMATE_CALLS, len(calls))
+        self._close_gate(count * HOST_SECONDS)
+        start, end = self._gpu.pycuda.Event(), self._gpu.pycuda.Event()
+        start.record()
+        begin = time.perf_counter()
+        for call in islice(calls, count):
+            call()
+        host = time.perf_counter() - begin
+        end.record()
+        end.synchronize()
+        return max(float(start.time_till(end)) * 1e-3 / count, 1e-7), host / count
+
+    def host_seconds(self, call: Call, samples: int) -> list[float]:
+        """Seconds that the host takes to queue a call, in each sample."""
+        taken = []
+        with self._gpu.current("timing"):
+            call()
+            for _ in range(samples):
+                self._gpu.synchronize()
+                begin = time.perf_counter()
+                for _ in range(_HOST_CALLS):
+                    call()
+                taken.append((time.perf_counter() - begin) / _HOST_CALLS)
+            self._gpu.synchronize()
         return taken
 
     def _singles(self, calls: Sequence[Call], samples: int, warm_up: int) -> list[float]:

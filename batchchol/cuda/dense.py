@@ -1,6 +1,7 @@
-"""Factors of whole arrays (batch, n, n), of the host or the GPU: packed there, factored, and unpacked, in slices.
+"""Factors of whole arrays (batch, n, n), of the host or the GPU, in slices.
 
-A slice is as many matrices as the free memory takes: all of them, if it does.
+They are factored where they lie, by a kernel for canonical arrays, or packed, factored and unpacked. A slice is as
+many matrices as the free memory takes: all of them, if it does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from batchchol.backends.base import Backend
 from batchchol.batch import check_dtype
 from batchchol.cuda import memory
-from batchchol.cuda.arrays import WARP, DeviceBatch
+from batchchol.cuda.arrays import DeviceBatch
 from batchchol.memory import aligned_empty
 from kernelgen import KernelSpec, Layout
 from kernelgen.schedules import MAX_CHUNK
@@ -26,6 +27,8 @@ _USABLE = 0.9
 _SMALL_BYTES = 64 << 20
 # Whole chunks, whatever their size.
 _STEP = MAX_CHUNK
+# What C-contiguous arrays are without being packed. Kernels for it write the other triangle too, with zeros.
+_AS_THEY_ARE = Layout.canonical("row")
 
 
 def as_matrices(a: Any) -> Any:
@@ -37,27 +40,32 @@ def as_matrices(a: Any) -> Any:
 
 
 def factor_host(
-    backend: Backend, a: NDArray[np.floating], spec: KernelSpec
+    backend: Backend, a: NDArray[np.floating], spec: KernelSpec, layout: Layout
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Factors and info of an array of the host, as arrays of the host."""
     l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
     info = np.empty(len(a), np.int32)
-    for first, last in _slices(len(a), _matrix_bytes(spec, dense=1)):
+    apart = layout == _AS_THEY_ARE and not spec.in_place
+    for first, last in _slices(len(a), _matrix_bytes(spec, layout, dense=2 if apart else 1)):
         dense = memory.to_device(a[first:last], f"{last - first:,} matrices")
+        factors = memory.empty(dense.shape, a.dtype, f"{last - first:,} factors") if apart else dense
         status = memory.info_array(last - first)
-        _factor_slice(backend, int(dense.gpudata), int(dense.gpudata), last - first, spec, status)
-        memory.to_host(dense, out=l[first:last])
+        _factor_slice(backend, dense, factors, spec, layout, status)
+        memory.to_host(factors, out=l[first:last])
         memory.to_host(status, out=info[first:last])
     return l, info
 
 
-def factor_device(backend: Backend, a: Any, spec: KernelSpec) -> tuple[Any, Any]:
+def factor_device(backend: Backend, a: Any, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
     """Factors and info of a GPUArray, as GPUArrays; all is queued on the default stream."""
     l = memory.empty(a.shape, a.dtype, f"an array of shape {a.shape}")
     info = memory.info_array(a.shape[0])
-    for first, last in _slices(a.shape[0], _matrix_bytes(spec, dense=0)):
-        offset = first * spec.problem.n**2 * a.dtype.itemsize
-        _factor_slice(backend, int(a.gpudata) + offset, int(l.gpudata) + offset, last - first, spec, info[first:last])
+    parts = list(_slices(a.shape[0], _matrix_bytes(spec, layout, dense=0)))
+    if len(parts) == 1:
+        _factor_slice(backend, a, l, spec, layout, info)
+        return l, info
+    for first, last in parts:
+        _factor_slice(backend, a[first:last], l[first:last], spec, layout, info[first:last])
     return l, info
 
 
@@ -67,24 +75,24 @@ def factor_nothing(a: Any) -> tuple[Any, Any]:
     return l, memory.to_device(np.zeros(a.shape[:-2], np.int32), "the info")
 
 
-def _factor_slice(backend: Backend, source: int, target: int, batch: int, spec: KernelSpec, info: Any) -> None:
-    """From dense matrices at one address to dense factors at another, which may be the same."""
-    n, dtype, layout = spec.problem.n, spec.problem.dtype, _layout_of(spec)
-    packed = DeviceBatch.empty(n, batch, layout, dtype)
-    packed.pack_from(source, 0, batch)
-    result = packed if spec.in_place else DeviceBatch.empty(n, batch, layout, dtype)
-    backend.kernel(spec)(packed, result, info, backend.threads)
-    result.marked(spec.problem.uplo).unpack_to(target, 0, batch)
+def _factor_slice(backend: Backend, a: Any, l: Any, spec: KernelSpec, layout: Layout, info: Any) -> None:
+    """From dense matrices (batch, n, n) in rows to dense factors, which may be written over them."""
+    batch, n, _ = a.shape
+    kernel = backend.kernel(spec)
+    if layout == _AS_THEY_ARE:
+        kernel(DeviceBatch(a, n, batch, layout), DeviceBatch(l, n, batch, layout), info, backend.threads)
+        return
+    packed = DeviceBatch.empty(n, batch, layout, a.dtype)
+    packed.pack_from(int(a.gpudata), 0, batch)
+    result = packed if spec.in_place else DeviceBatch.empty(n, batch, layout, a.dtype)
+    kernel(packed, result, info, backend.threads)
+    result.marked(spec.problem.uplo).unpack_to(int(l.gpudata), 0, batch)
 
 
-def _layout_of(spec: KernelSpec) -> Layout:
-    chunk = (spec.schedule.stride or WARP) if spec.layout == "chunked" else None
-    return Layout(spec.layout, chunk, spec.order)
-
-
-def _matrix_bytes(spec: KernelSpec, dense: int) -> int:
+def _matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
     """Bytes that each matrix of a slice takes on the GPU: so many dense copies, packed ones, and its info."""
-    copies = dense + (1 if spec.in_place else 2)
+    packed = 0 if layout == _AS_THEY_ARE else 1 if spec.in_place else 2
+    copies = dense + packed
     return copies * spec.problem.n**2 * ELEMENT_BYTES[spec.problem.dtype] + np.dtype(np.int32).itemsize
 
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,7 @@ class Device:
             self.driver = Driver()
         except (self.pycuda.Error, OSError, AttributeError) as error:
             raise BackendUnavailable(f"{self.handle.name()} is there but cannot be used: {error}") from error
+        self.multiprocessors = int(self.handle.get_attribute(self.pycuda.device_attribute.MULTIPROCESSOR_COUNT))
         self._address = int(self._context.handle)
         self._modules: dict[str, int] = {}
         self._functions: dict[KernelSource, Function] = {}
@@ -88,7 +89,7 @@ class Device:
         self._check_other_contexts()
         self._enter_thread()
 
-    @property
+    @cached_property
     def architecture(self) -> str:
         """What code is compiled for, such as "sm_90"."""
         return architecture_of(*self.handle.compute_capability())
@@ -168,6 +169,17 @@ class Device:
                 return self._run(function, items, words, stream)
         self._run(function, items, words, stream)
 
+    def prefer(self, function: Function) -> None:
+        """Have a kernel's next launches favour what its launch says: kernels of one code may differ in it."""
+        with self.current(f"configuring {function.entry}"):
+            self.driver.prefer(function.handle, function.launch.cache, function.entry)
+
+    def resident_blocks(self, function: Function) -> int:
+        """Blocks of a kernel that a multiprocessor holds at once; 0 if it has no room for one."""
+        launch = function.launch
+        with self.current(f"asking for the occupancy of {function.entry}"):
+            return self.driver.resident_blocks(function.handle, launch.threads, launch.shared_bytes, function.entry)
+
     def fill_words(self, address: int, word: int, count: int) -> None:
         """Queue the writing of `count` 32-bit words."""
         with self.current():
@@ -183,7 +195,7 @@ class Device:
         arguments.words[:] = list(words)
         self.driver.launch(
             function.handle,
-            launch.blocks(items),
+            launch.grid(items, self.multiprocessors),
             launch.threads,
             launch.shared_bytes,
             queue,
@@ -197,7 +209,7 @@ class Device:
         if source.launch is None:
             raise ValueError(f"source: {source.entry} has no launch geometry, expected the source of a GPU kernel")
         module = build(source, self.architecture)
-        with self.current(f"loading {module.path}"):
+        with self.current(f"loading {module.path}"), self.driver.relaxed():
             path = str(module.path)
             if path not in self._modules:
                 image = module.path.read_bytes() + b"\0"

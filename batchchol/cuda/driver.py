@@ -7,6 +7,8 @@ loaded and kernels launched here for that reason, by the same library and in the
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
@@ -24,6 +26,7 @@ _MAX_DYNAMIC_SHARED_SIZE = 8
 _SHARED_BYTES = 48 << 10
 _DISABLE_TIMING = 2
 _POINTER_DEVICE = 9
+_RELAXED_CAPTURE = 2
 
 _Address = ctypes.c_void_p
 # What every call of the library makes. These keep the interpreter's lock, which to give up and take again costs more
@@ -32,20 +35,22 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_Address,),
     "cuMemsetD32Async": (_Address, ctypes.c_uint, ctypes.c_size_t, _Address),
     "cuLaunchKernel": (_Address, *(ctypes.c_uint,) * 7, *(_Address,) * 3),
+    "cuEventRecord": (_Address, _Address),
+    "cuStreamWaitEvent": (_Address, _Address, ctypes.c_uint),
+    "cuStreamIsCapturing": (_Address, _Address),
 }
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxSetCurrent": (_Address,),
     "cuCtxSynchronize": (),
     "cuEventCreate": (_Address, ctypes.c_uint),
-    "cuEventDestroy_v2": (_Address,),
-    "cuEventRecord": (_Address, _Address),
     "cuFuncSetAttribute": (_Address, ctypes.c_int, ctypes.c_int),
     "cuFuncSetCacheConfig": (_Address, ctypes.c_int),
     "cuGetErrorString": (ctypes.c_int, _Address),
     "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
     "cuModuleLoadData": (_Address, ctypes.c_char_p),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Address, _Address, ctypes.c_int, ctypes.c_size_t),
     "cuPointerGetAttribute": (_Address, ctypes.c_int, ctypes.c_uint64),
-    "cuStreamWaitEvent": (_Address, _Address, ctypes.c_uint),
+    "cuThreadExchangeStreamCaptureMode": (_Address,),
 }
 
 
@@ -63,9 +68,16 @@ class Driver:
         self._cuda = library
         quick = ctypes.PyDLL(LIBRARY)
         # Prototypes: a call of one takes half as long as of a library's attribute (measured).
-        self._get_current, self._set_words, self._launch = (
-            ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)((name, quick)) for name, arguments in _QUICK.items()
-        )
+        (
+            self._get_current,
+            self._set_words,
+            self._launch,
+            self._record_event,
+            self._wait_event,
+            self._ask_capturing,
+        ) = (ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)((name, quick)) for name, arguments in _QUICK.items())
+        # That nobody is using: making one costs more than the rest of waiting.
+        self._events: list[int] = []
 
     def current_context(self) -> int:
         """The address of the context that is current in this thread, 0 if there is none."""
@@ -89,12 +101,24 @@ class Driver:
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
         """The handle of a module's kernel, allowed as much dynamic shared memory, the split of on-chip memory set."""
         handle = self._out(self._cuda.cuModuleGetFunction, f"looking for {entry}", module, entry.encode())
-        prefer = _PREFER_SHARED if cache == "shared" else _PREFER_L1
-        self.check(self._cuda.cuFuncSetCacheConfig(handle, prefer), f"configuring {entry}")
+        self.prefer(handle, cache, entry)
         if shared_bytes > _SHARED_BYTES:
             status = self._cuda.cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED_SIZE, shared_bytes)
             self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
         return handle
+
+    def prefer(self, function: int, cache: str, entry: str) -> None:
+        """Set the split of on-chip memory for a kernel's next launches."""
+        split = _PREFER_SHARED if cache == "shared" else _PREFER_L1
+        self.check(self._cuda.cuFuncSetCacheConfig(function, split), f"configuring {entry}")
+
+    def resident_blocks(self, function: int, threads: int, shared_bytes: int, entry: str) -> int:
+        """Blocks of so many threads that a multiprocessor holds at once."""
+        blocks = ctypes.c_int()
+        call = self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor
+        status = call(ctypes.byref(blocks), function, threads, shared_bytes)
+        self.check(status, f"asking for the occupancy of {entry}")
+        return blocks.value
 
     def launch(
         self, function: int, blocks: int, threads: int, shared_bytes: int, stream: int, parameters: int, entry: str
@@ -112,13 +136,32 @@ class Driver:
     def wait_for(self, other: int, stream: int) -> None:
         """Have later work of `stream` wait for what is queued on the stream `other` now."""
         doing = "waiting for another library's stream"
-        event = self._out(self._cuda.cuEventCreate, doing, _DISABLE_TIMING)
         try:
-            self.check(self._cuda.cuEventRecord(event, other), doing)
-            self.check(self._cuda.cuStreamWaitEvent(stream, event, 0), doing)
+            event = self._events.pop()
+        except IndexError:
+            event = self._out(self._cuda.cuEventCreate, doing, _DISABLE_TIMING)
+        if status := self._record_event(event, other) or self._wait_event(stream, event, 0):
+            self.check(status, doing)
+        # Who waits for it waits for what it stood for then: it may be used again.
+        self._events.append(event)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is queued on a stream goes into a graph rather than to the GPU."""
+        capturing = ctypes.c_int()
+        if status := self._ask_capturing(stream, ctypes.addressof(capturing)):
+            self.check(status, "asking whether a stream is being captured")
+        return bool(capturing.value)
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Allow this thread what the driver forbids while a stream is being captured, for what is no part of that."""
+        mode = ctypes.c_int(_RELAXED_CAPTURE)
+        doing = "changing the mode of captures"
+        self.check(self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), doing)
+        try:
+            yield
         finally:
-            # The driver keeps it until nobody waits for it.
-            self._cuda.cuEventDestroy_v2(event)
+            self.check(self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)), doing)
 
     def device_of(self, address: int) -> int | None:
         """The number of the GPU whose memory an address lies in; None if the driver does not say."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from batchchol.errors import OutOfMemory
 _KEPT_PIECE, _KEPT_BYTES = 16 << 20, 64 << 20
 _GRANULE = 512
 _MINUS_ONE = 0xFFFFFFFF
+_INFO = np.dtype(np.int32)
 # Streams of the CUDA Array Interface: the default one, with which ours agrees already.
 _LEGACY_STREAM = 1
 
@@ -57,7 +59,7 @@ def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def info_array(batch: int, *, poisoned: bool = True) -> Any:
     """A GPUArray of int32; if `poisoned`, -1 until a kernel has written it."""
-    array = empty((batch,), np.int32, "the info")
+    array = empty((batch,), _INFO, "the info")
     if batch and poisoned:
         device().fill_words(int(array.gpudata), _MINUS_ONE, batch)
     return array
@@ -67,14 +69,23 @@ def share(stream: Any, *arrays: Any) -> None:
     """Make arrays ready for use on another stream than the default one, on which they were allocated and written.
 
     Work on it waits for what the default stream has been given, and pieces of memory that nobody has any more are
-    freed, which waits for the GPU, rather than used again.
+    freed, which waits for the GPU, rather than used again. A stream that is being captured waits for nothing: the
+    graph does not know what it would be.
     """
-    gpu = device()
-    with gpu.current():
-        gpu.driver.wait_for(0, stream_address(stream))
+    gpu, queue = device(), stream_address(stream)
+    if not gpu.is_current():
+        with gpu.current():
+            _await_default(gpu, queue)
+    else:
+        _await_default(gpu, queue)
     for array in arrays:
         if (owned := _memory_of(array)) is not None:
             owned.reusable = False
+
+
+def _await_default(gpu: Device, stream: int) -> None:
+    if not gpu.driver.is_capturing(stream):
+        gpu.driver.wait_for(0, stream)
 
 
 def _memory_of(array: Any) -> Memory | None:
@@ -174,12 +185,22 @@ def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Memory that PyCUDA allocated, and how many bytes."""
+
+    pool: _Pool
+    handle: Any
+    address: int
+    size: int
+
+
 class _Pool:
     """Where memory comes from and goes back to."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
-        self._pieces: dict[int, list[Any]] = {}
+        self._pieces: dict[int, list[_Piece]] = {}
         # Reentrant: the garbage collector may drop an array while another one is being made.
         self._lock = threading.RLock()
         self.kept = 0
@@ -189,24 +210,26 @@ class _Pool:
         with self._lock:
             if pieces := self._pieces.get(size):
                 self.kept -= size
-                return Memory.of(self, pieces.pop(), size)
-        with self._gpu.current("allocating"):
+                return Memory.of(pieces.pop())
+        # A capture that another library has under way is none of this memory's business.
+        with self._gpu.current("allocating"), self._gpu.driver.relaxed():
             try:
-                piece = self._gpu.pycuda.mem_alloc(size)
+                handle = self._gpu.pycuda.mem_alloc(size)
             except self._gpu.pycuda.MemoryError:
                 self.release()
-                piece = self._allocate_at_last(size, purpose)
-        return Memory.of(self, piece, size)
+                handle = self._allocate_at_last(size, purpose)
+        return Memory.of(_Piece(self, handle, int(handle), size))
 
-    def give_back(self, piece: Any, size: int, reusable: bool) -> None:
+    def give_back(self, piece: _Piece, reusable: bool) -> None:
         """Keep a piece for the next of its size, or free it."""
+        size = piece.size
         with self._lock:
             if reusable and size <= _KEPT_PIECE and self.kept + size <= _KEPT_BYTES:
                 self._pieces.setdefault(size, []).append(piece)
                 self.kept += size
                 return
-        with self._gpu.current("freeing"):
-            piece.free()
+        with self._gpu.current("freeing"), self._gpu.driver.relaxed():
+            piece.handle.free()
 
     def release(self) -> None:
         """Free what is kept."""
@@ -214,9 +237,9 @@ class _Pool:
             pieces = [piece for kept in self._pieces.values() for piece in kept]
             self._pieces.clear()
             self.kept = 0
-        with self._gpu.current("freeing"):
+        with self._gpu.current("freeing"), self._gpu.driver.relaxed():
             for piece in pieces:
-                piece.free()
+                piece.handle.free()
 
     def _allocate_at_last(self, size: int, purpose: str) -> Any:
         cuda = self._gpu.pycuda
@@ -234,21 +257,20 @@ def _pool() -> _Pool:
 class Memory(int):
     """The address of a piece of device memory, which goes back to where it came from when nobody has it any more."""
 
-    _pool: _Pool
-    _piece: Any
-    _size: int
-    reusable: bool
+    _piece: _Piece
+    reusable = True
 
     @classmethod
-    def of(cls, pool: _Pool, piece: Any, size: int) -> Memory:
-        """The address of a piece that PyCUDA allocated."""
-        made = cls(int(piece))
-        made._pool, made._piece, made._size, made.reusable = pool, piece, size, True
+    def of(cls, piece: _Piece) -> Memory:
+        """The address of a piece."""
+        made = cls(piece.address)
+        made._piece = piece
         return made
 
     def __del__(self) -> None:
         try:
-            self._pool.give_back(self._piece, self._size, self.reusable)
+            piece = self._piece
+            piece.pool.give_back(piece, self.reusable)
         except Exception:
             # The interpreter or the context is going down, and the memory with it.
             return

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import batchchol
-from batchchol import BlockSchedule, SharedSchedule, default_spec
+from batchchol import BlockSchedule, SharedSchedule, WarpSchedule, default_spec
 from batchchol.cli import main
 from batchchol.native import supported_targets
 from kernelgen import generate
@@ -32,6 +32,7 @@ def test_info_says_what_was_found(capsys: pytest.CaptureFixture[str], cache_fold
         supported_targets()[0],
         "GiB free",
         "memory_bytes",
+        f"defaults    table {supported_targets()[0]}\n            float32: ",
     ):
         assert words in out
     for package in ("asv", "matplotlib", "scikit-learn"):
@@ -96,6 +97,11 @@ def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--family shared --nb 3 --looking top --matrices 5 --cache l1", SharedSchedule(3, "top", 5, "fast", "l1")),
         ("--family block --nb 4 --lanes 16 --blocks 2 --stride 32", BlockSchedule(4, 16, "fast", 2, 32)),
+        (
+            "--family warp --matrices 4 --update fma --cache l1",
+            WarpSchedule(4, update="fma", math="fast", cache="l1"),
+        ),
+        ("--family warp --warps 2 --teams 1 --unroll full", WarpSchedule(1, 2, 1, unroll="full", math="fast")),
         ("--family thread --nb 3", None),
     ],
 )
@@ -112,6 +118,8 @@ def test_emit_of_every_family(options: str, schedule: Any, capsys: pytest.Captur
         ("--family block --nb 4", "lanes=None .*family 'block' has no measured default of it"),
         ("--family shared --nb 4 --lanes 8", "lanes=8 .*family 'shared' has no such choice"),
         ("--threads 32 --family block --nb 4 --lanes 8", "threads=32 .*family 'block' has no such choice"),
+        ("--family warp --lanes 2", "lanes=2 .*family 'warp' has no such choice"),
+        ("--family warp --update tensor", "update='tensor' .*more than math='ieee' may, use 'fma'"),
         ("--matrices 2", "matrices=2 .*family 'thread' has no such choice"),
     ],
 )

@@ -14,7 +14,7 @@ from batchchol.cache import ArtifactCache
 from batchchol.cli import compile as command
 from batchchol.cli import main
 from batchchol.cli.compile import Selection, select
-from batchchol.defaults import default_spec
+from batchchol.defaults import default_layout, default_spec
 from kernelgen import generate
 from kernelgen.support import support_kernels
 
@@ -39,7 +39,9 @@ def no_nvcc(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def run(options: str) -> int:
-    return main(["compile", "--arch", "sm_90", "--no-support", *options.split()])
+    """Compile one kernel of each order, unless more is said: how many the defaults are is the table's business."""
+    one = "" if "--nb" in options else "--family thread --nb 2"
+    return main(["compile", "--arch", "sm_90", "--no-support", *options.split(), *one.split()])
 
 
 def selection(options: str) -> Selection:
@@ -49,11 +51,16 @@ def selection(options: str) -> Selection:
 
 
 def test_what_is_not_said_is_the_measured_default() -> None:
-    assert selection("--n 4,30-31").specs == tuple(default_spec(n, target="cuda", chunk=32) for n in (4, 30, 31))
+    used = {
+        default_spec(n, target="cuda", chunk=default_layout(n, target="cuda").chunk, batch=batch)
+        for n in (4, 30, 31)
+        for batch in (1, 1 << 14, 1 << 24)
+    }
+    assert set(selection("--n 4,30-31").specs) == used
     expected = default_spec(
         4, target="cuda", layout="canonical", order="row", math="fast", uplo="upper", in_place=True
     )
-    assert selection("--n 4 --layout canonical --math fast --uplo upper --in-place").specs == (expected,)
+    assert expected in selection("--n 4 --layout canonical --math fast --uplo upper --in-place").specs
 
 
 def test_all_combinations() -> None:
@@ -74,7 +81,12 @@ def test_all_combinations() -> None:
 def test_families_are_combined_with_their_own_choices() -> None:
     selected = selection("--n 16 --family all --nb 4,8 --lanes 8,16")
     assert {spec.family for spec in selected.specs} == {"block"}
-    assert len(selected.specs) == len(selected.unsupported) // 2 == 4
+    assert len(selected.specs) == len(selected.unsupported) // 3 == 4
+    selected = selection(
+        "--n 16 --family warp --matrices 1,4 --warps 1,2 --update all --math fast --blocks 2 --teams 1"
+    )
+    assert {(spec.schedule.matrices, spec.schedule.warps) for spec in selected.specs} == {(1, 1), (1, 2), (4, 1)}
+    assert {spec.schedule.update for spec in selected.specs} == {"tensor", "fma"}
     selected = selection("--n 16 --family thread,shared --nb 4")
     assert [spec.family for spec in selected.specs] == ["thread", "shared"]
 
@@ -117,7 +129,8 @@ def test_a_second_time_nothing_is_compiled(nvcc: Path, capsys: Output) -> None:
 def test_several_architectures_and_the_support_kernels(nvcc: Path, capsys: Output) -> None:
     assert main(["compile", "--arch", "sm_80,sm_90", "--n", "4"]) == 0
     out = capsys.readouterr().out
-    for source in (generate(default_spec(4, target="cuda", chunk=32)), *support_kernels()):
+    chunk = default_layout(4, target="cuda").chunk
+    for source in (generate(default_spec(4, target="cuda", chunk=chunk)), *support_kernels()):
         rows = [line.split() for line in out.splitlines() if line.endswith(f" {source.entry}")]
         assert [row[0] for row in rows] == ["sm_80", "sm_90"]
 

@@ -13,6 +13,7 @@ from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, datasets
 from batchchol.backends import Backend, survey
 from batchchol.cuda import dense, memory
 from batchchol.cuda.arrays import DeviceBatch
+from batchchol.defaults import default_layout
 from batchchol.errors import OutOfMemory, ResidualError
 from batchchol.layouts import dense_view, padded
 from batchchol.timing import sample_factor
@@ -156,8 +157,78 @@ def test_canonical_specs_work_without_packing(cuda: Backend, spd: Spd) -> None:
     np.testing.assert_allclose(cholesky(on_device(a), spec=spec).get(), np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
 
 
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are factored as they are, whatever the table says, and packing them is a failure."""
+    monkeypatch.setattr("batchchol.backends.cuda.array_layout", lambda *_, **__: Layout.canonical("row"))
+    for name in ("pack", "unpack"):
+        monkeypatch.setattr(
+            f"batchchol.cuda.support.{name}", lambda *_, **__: pytest.fail("this is not to be packed")
+        )
+
+
+@pytest.mark.usefixtures("unpacked")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 4, 13])
+@pytest.mark.parametrize("upper", [False, True])
+def test_canonical_kernels_factor_arrays_where_they_lie(
+    cuda: Backend, spd: Spd, dtype: str, n: int, upper: bool
+) -> None:
+    a = spd(3, 11, n, dtype=dtype)
+    given, expected = a.copy(), np.linalg.cholesky(a.astype("float64"))
+    # What is in the other triangle must not matter, and must not remain.
+    given[..., *np.triu_indices(n, 1)] = np.nan
+    if upper:
+        given, expected = given.swapaxes(-1, -2).copy(), expected.swapaxes(-1, -2)
+    there = on_device(given)
+    for array in (given, there, Foreign(there)):
+        l, info = cholesky_ex(array, upper=upper, backend="cuda")
+        assert l.dtype == dtype
+        np.testing.assert_allclose(cuda.host(l) if array is not given else l, expected, rtol=2e-5, atol=1e-6)
+        assert not (cuda.host(info) if array is not given else info).any()
+    np.testing.assert_array_equal(cuda.host(there), given, err_msg="the input is left as it was")
+
+
+@pytest.mark.usefixtures("unpacked")
+def test_arrays_as_they_are_go_in_slices_too(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = spd(1300, N)
+    a[1100, 2, 2] = -1
+    monkeypatch.setattr(dense, "_slices", lambda batch, each: iter([(0, 512), (512, 1024), (1024, batch)]))
+    for given in (a, on_device(a)):
+        l, info = (cuda.host(each) if given is not a else each for each in cholesky_ex(given, backend="cuda"))
+        np.testing.assert_array_equal(np.flatnonzero(info), [1100])
+        assert info[1100] == 3
+        good = np.delete(np.arange(1300), 1100)
+        np.testing.assert_allclose(l[good], np.linalg.cholesky(a[good]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("unpacked")
+def test_a_canonical_spec_of_the_callers_leaves_the_input(cuda: Backend, spd: Spd) -> None:
+    a = spd(40, N)
+    spec = default_spec(N, target="cuda", layout="canonical", order="row")
+    for given in (a, on_device(a)):
+        l = cholesky(given, spec=spec, backend="cuda")
+        np.testing.assert_allclose(l if given is a else l.get(), np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(a, spd(40, N))
+
+
+@pytest.mark.parametrize("layout", [Layout.chunked(4), Layout.interleaved(), Layout.canonical("col")], ids=str)
+def test_arrays_are_packed_into_the_layout_of_the_table(
+    cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    monkeypatch.setattr("batchchol.backends.cuda.array_layout", lambda *_, **__: layout)
+    packed = []
+    empty = DeviceBatch.empty.__func__  # type: ignore[attr-defined]
+    watched = classmethod(lambda cls, *given: packed.append(given[2]) or empty(cls, *given))
+    monkeypatch.setattr(DeviceBatch, "empty", watched)
+    a = spd(70, N)
+    np.testing.assert_allclose(cholesky(on_device(a)).get(), np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
+    assert packed[0] == layout
+
+
 def test_arrays_that_do_not_fit_go_in_slices(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     a = spd(1700, N)
+    monkeypatch.setattr("batchchol.backends.cuda.array_layout", lambda *_, **__: Layout.chunked(32))
     monkeypatch.setattr(dense, "_SMALL_BYTES", 0)
     monkeypatch.setattr(memory, "free_bytes", lambda: 600 * 2 * 4 * N * N)
     expected = np.linalg.cholesky(a)
@@ -293,7 +364,9 @@ def test_what_the_backend_says_of_itself(cuda: Backend) -> None:
     assert device["architecture"] == "sm_" + str(device["compute_capability"]).replace(".", "")
     assert all(isinstance(value, str | int) and value for value in device.values())
     assert cuda.last_level_cache_bytes() == device["l2_bytes"]
-    assert cuda.default_layout() == Layout.chunked(32)
+    assert (
+        cuda.default_layout(8) == default_layout(8, target="cuda", arch=cuda.architecture) == cuda.empty(8, 1).layout
+    )
     assert (cuda.targets, cuda.threads) == (("cuda",), 1)
     assert 0 < cuda.free_bytes() <= int(device["gpu_memory_bytes"])
 

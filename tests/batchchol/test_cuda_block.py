@@ -264,7 +264,7 @@ DROPPED = {
     "a multiply-add of a factorization": ("factor", r"C\(2, 1\) -= C\(2, 0\) \* C\(1, 0\);"),
     "a scaling of a factorization": ("factor", r"C\(3, 1\) \*= RECIPROCAL\(1\);"),
     "a pivot": ("factor", r"C\(1, 1\) = pivot\(C\(1, 1\), &RECIPROCAL\(1\)\);"),
-    "the reciprocals": ("factor", r"c\[p\]\[p\] = d\[p\];"),
+    "the reciprocals": ("write_diagonal_column", r"c\[p\]\[p\] = d\[p\];"),
     "a call of an update": (MUTATED.name, r"update\(.*\);"),
     "a call of a solution": (MUTATED.name, r"solve\(.*\);"),
 }

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from batchchol.cuda import clock as clock_module
-from batchchol.cuda.clock import FEWEST_CALLS, MOST_CALLS, Clock
+from batchchol.cuda.clock import ESTIMATE_CALLS, FEWEST_CALLS, MOST_CALLS, MOST_QUEUED, Clock
 from batchchol.cuda.device import device
 
 from ..fake_pycuda import FakeGpu
@@ -52,6 +52,28 @@ def test_bursts(fake_gpu: FakeGpu, clock: Clock, seconds: float, length: int, co
     assert len(made) == 7 * length
     assert made[-1] == 4 % count, "whose result is checked"
     assert all((first + 1) % count == second for first, second in pairwise(made)), "in turns"
+
+
+@pytest.mark.parametrize(("seconds", "length"), [(1.0, 1), (4e-5, 5), (1e-6, MOST_QUEUED // 7)])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_a_series_is_bursts_without_a_pause(
+    fake_gpu: FakeGpu, clock: Clock, seconds: float, length: int, count: int
+) -> None:
+    timed = Calls(fake_gpu, count, seconds)
+    taken, calls = clock.series(timed.calls, 5, 2, 2e-4)
+    assert taken == pytest.approx([seconds] * 5)
+    assert calls == length
+    made = timed.made[1 + min(count, ESTIMATE_CALLS) :]
+    assert len(made) == 7 * length
+    assert made[-1] == 4 % count, "whose result is checked"
+    assert all((first + 1) % count == second for first, second in pairwise(made)), "in turns"
+
+
+def test_a_series_of_short_calls_waits_behind_one_gate(fake_gpu: FakeGpu, clock: Clock) -> None:
+    clock.series(Calls(fake_gpu, 1, 1e-3).calls, 5, 0, 1e-4)
+    long_calls = gates(fake_gpu)
+    clock.series(Calls(fake_gpu, 1, 1e-6).calls, 5, 0, 1e-4)
+    assert gates(fake_gpu) - long_calls == 2, "one for the estimate, and one for all bursts"
 
 
 def test_short_calls_wait_behind_a_gate(fake_gpu: FakeGpu, clock: Clock) -> None:

@@ -319,7 +319,9 @@ def test_importing_needs_no_pycuda(run_python: Any) -> None:
 
 def test_info_says_why_a_gpu_is_of_no_use(fake_gpu: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
-    assert "fastest     cuda" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "fastest     cuda" in out
+    assert "defaults    table sm_90" in out
     fake_gpu.load_status = NO_BINARY
     forget()
     assert main(["info"]) == 0

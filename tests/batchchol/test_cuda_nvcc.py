@@ -18,6 +18,7 @@ from kernelgen import (
     Problem,
     SharedSchedule,
     ThreadSchedule,
+    WarpSchedule,
     generate,
 )
 from kernelgen.support import support_kernels
@@ -32,12 +33,24 @@ SPECS = (
     KernelSpec(Problem(9, "float64"), *CHUNKED, SharedSchedule(4, "left"), "cuda"),
     KernelSpec(Problem(13), *CHUNKED, BlockSchedule(6, 8, blocks=4), "cuda"),
     KernelSpec(Problem(12, uplo="upper"), *CANONICAL, BlockSchedule(4, 16, "fast"), "cuda", in_place=True),
+    KernelSpec(Problem(13), *CHUNKED, BlockSchedule(6, 8, blocks=2, pipeline=2, early=1), "cuda"),
+    KernelSpec(Problem(13), *CHUNKED, WarpSchedule(4, math="fast", stride=4), "cuda"),
+    KernelSpec(Problem(20), *CANONICAL, WarpSchedule(2, teams=4, math="fast", update="fma"), "cuda"),
+    KernelSpec(Problem(17), "canonical", "col", WarpSchedule(math="fast", unroll="full"), "cuda", in_place=True),
+    KernelSpec(Problem(24, uplo="upper"), *INTERLEAVED, WarpSchedule(1, 2, 1), "cuda", in_place=True),
 )
 # Kernels whose launch bounds leave a thread few registers more than its tile has elements.
 CROWDED = (
     KernelSpec(Problem(32), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=5, stride=8), "cuda"),
     KernelSpec(Problem(64), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=2, stride=8), "cuda"),
     KernelSpec(Problem(128), *CHUNKED, BlockSchedule(8, 2, "fast", blocks=2, stride=2), "cuda"),
+    KernelSpec(Problem(32), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=5, stride=8, pipeline=1, early=1), "cuda"),
+    KernelSpec(Problem(64), *CHUNKED, BlockSchedule(8, 4, "fast", blocks=3, stride=4, pipeline=1, early=1), "cuda"),
+    KernelSpec(Problem(128), *CHUNKED, BlockSchedule(8, 1, "fast", blocks=3, stride=2, pipeline=1), "cuda"),
+    KernelSpec(Problem(32), *CHUNKED, WarpSchedule(4, math="fast", stride=4), "cuda"),
+    KernelSpec(Problem(64), *CHUNKED, WarpSchedule(math="fast", stride=32), "cuda"),
+    KernelSpec(Problem(128), *CHUNKED, WarpSchedule(1, 2, 1, math="fast", stride=2), "cuda"),
+    KernelSpec(Problem(128), *CANONICAL, WarpSchedule(1, 2, 1, math="fast"), "cuda"),
 )
 
 
@@ -69,7 +82,7 @@ def test_kernels_compile_for_every_architecture(arch: str) -> None:
 def test_tiles_stay_in_registers_on_crowded_multiprocessors() -> None:
     require("sm_90")
     outcomes = build_all([generate(spec) for spec in CROWDED], "sm_90")
-    assert [outcome.stats.spill_bytes for outcome in outcomes if outcome.stats] == [0, 0, 0]
+    assert [outcome.stats.spill_bytes for outcome in outcomes if outcome.stats] == [0] * len(CROWDED)
 
 
 def check(stats: CompileStats, source: KernelSource) -> None:
@@ -102,6 +115,12 @@ def test_an_architecture_of_the_future_gets_ptx() -> None:
     newest = known_architectures()[-1].removeprefix("sm_")
     assert module.kind == "ptx"
     assert re.search(rf"^\.target sm_{newest}", module.path.read_text(), re.MULTILINE)
+
+
+def test_tensor_cores_of_the_past_are_refused_by_name() -> None:
+    require("sm_75")
+    with pytest.raises(CompileError, match=r"family 'warp' needs a GPU of compute capability 8\.0"):
+        build(generate(KernelSpec(Problem(8), *CHUNKED, WarpSchedule(), "cuda")), "sm_75")
 
 
 def test_an_architecture_of_the_past_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-HEAVY = ("scipy", "matplotlib", "asv", "asv_runner", "sklearn", "pycuda", "torch", "pytest", "ctypes.util")
+HEAVY = ("scipy", "matplotlib", "asv", "asv_runner", "sklearn", "cuda", "pycuda", "torch", "pytest", "ctypes.util")
 
 WATCH = """
 import os, sys

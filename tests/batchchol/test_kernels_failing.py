@@ -41,6 +41,10 @@ SPECS = [
     make_spec(N, 8, family="block", lanes=2, layout="canonical", in_place=True, target="cuda"),
     make_spec(N, 6, family="block", lanes=8, layout="interleaved", dtype="float64", uplo="upper", target="cuda"),
     make_spec(N, 16, family="block", lanes=1, layout="chunked", math="fast", in_place=True, target="cuda"),
+    make_spec(N, family="warp", matrices=4, layout="chunked", math="fast", target="cuda"),
+    make_spec(N, family="warp", matrices=2, layout="canonical", order="row", in_place=True, target="cuda"),
+    make_spec(N, family="warp", warps=2, teams=1, layout="interleaved", uplo="upper", math="fast", target="cuda"),
+    make_spec(N, family="warp", teams=4, layout="chunked", update="fma", math="fast", in_place=True, target="cuda"),
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchchol import plots
 from batchchol.errors import BatchcholError
-from batchchol.plots import Point, draw, spread
+from batchchol.plots import Panel, Point, draw, draw_panels, spread
 
 POINTS = [
     Point("fast", 4, 2.0, 8.0),
@@ -109,3 +109,34 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BatchcholError, match=r"a\.png cannot be written"):
         draw(POINTS, tmp_path / "file" / "a", title="")
+
+
+PANELS = [
+    Panel(
+        "small",
+        (Point("ours", 4, 2.0, 8.0), Point("theirs", 4, 1.0, 8.0, "peer"), Point("old", 4, 1.5, 0.0, "reference")),
+    ),
+    Panel("large", (Point("theirs", 4, 3.0, 9.0, "peer"), Point("ours", 4, 5.0, 9.0))),
+]
+
+
+def test_panels_beside_each_other_draw_a_label_alike_and_mark_what_it_is() -> None:
+    figure = plots._panels_figure(PANELS, "T", "who is absent " * 40)
+    small, large = figure.axes
+    assert [axes.get_title(loc="left") for axes in (small, large)] == ["small", "large"]
+    ours, theirs, old, roofline = small.lines
+    assert [line.get_linestyle() for line in (ours, theirs, old)] == ["-", "--", ":"]
+    assert [line.get_color() for line in (theirs, ours)] == [line.get_color() for line in large.lines[:2]]
+    assert old.get_markerfacecolor() == "white"
+    assert list(np.asarray(roofline.get_ydata())) == [8.0], "a reference has none"
+    assert small.get_ylim() == large.get_ylim()
+    assert {"ours", "theirs", "old", "roofline"} <= {text.get_text() for text in small.texts}
+    assert len(figure.get_supxlabel().splitlines()) > 1, "a long caption is broken into lines"
+
+
+def test_panels_are_written_in_both_formats_and_none_is_empty(tmp_path: Path) -> None:
+    png, svg = draw_panels(PANELS, tmp_path / "p", title="T", caption="C")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    with pytest.raises(BatchcholError, match="panels: got one without points"):
+        draw_panels([*PANELS, Panel("empty", ())], tmp_path / "q", title="T")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchchol import BatchcholError, cli, memory, tuning
+from batchchol import BatchcholError, cli, memory, tables, tuning
 from batchchol.errors import CompileError, ResidualError
 from batchchol.stats import CompileStats
+from batchchol.sweep import worker
 from batchchol.timing import Sample
 from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, GPU_FINALISTS, Point
-from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule
+from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule, WarpSchedule
 from kernelgen.schedules import FAMILIES, LOOKINGS
 
 
@@ -109,6 +108,29 @@ def test_blocks_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
     assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
 
 
+@pytest.mark.parametrize("layout", ["chunked", "canonical", "interleaved"])
+@pytest.mark.parametrize("n", [1, 8, 16, 17, 32, 33, 40, 41, 64, 65, 96, 97, 128])
+def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> None:
+    specs = tuning.specs(n, "float32", "fast", "cuda", ("warp",), layout)
+    assert 0 < len(specs) <= 24
+    assert len(set(specs)) == len(specs)
+    schedules = [spec.schedule for spec in specs]
+    strides = {None, 32, *(max(2, schedule.matrices) for schedule in schedules)}
+    assert {schedule.stride for schedule in schedules} == (strides if layout == "chunked" else {None})
+    assert {schedule.warps for schedule in schedules} == ({1} if n <= 16 else {2} if n > 96 else {1, 2})
+    assert {schedule.teams for schedule in schedules} == ({1} if n > 96 else {1, 2, 4})
+    assert {schedule.unroll for schedule in schedules} == ({"tiles", "full"} if n <= 32 else {"tiles"})
+    assert tuning.specs(n, "float64", "fast", "cuda", ("warp",), layout) == []
+
+
+def test_teams_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
+    heavy = KernelSpec(Problem(128), "chunked", "col", WarpSchedule(1, 2, 1, math="fast"), "cuda")
+    assert {spec.schedule.blocks for spec in tuning.variations(heavy)} == {1, 4}
+    light = KernelSpec(Problem(16), "chunked", "col", WarpSchedule(1, 1, 2), "cuda")
+    assert {spec.schedule.blocks for spec in tuning.variations(light)} == {1, 10, 18}
+    assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
+
+
 def test_a_target_has_candidates_of_its_own_families() -> None:
     specs = tuning.specs(8, "float32", "ieee", "cuda", tuning.families_of("cuda"))
     assert {spec.family for spec in specs} == set(FAMILIES)
@@ -133,25 +155,20 @@ def test_each_candidate_is_measured_on_its_own_chunk(fake: FakeBackend) -> None:
     )
 
 
-def test_the_table_of_defaults_is_of_the_thread_family() -> None:
-    block = KernelSpec(Problem(8), "chunked", "col", BlockSchedule(8, 8), "cuda")
-    assert [(choice.n, choice.nb) for choice in tuning.table([point(block, 1.0), point(spec_of(8, 4), 2.0)])] == [
-        (8, 4)
-    ]
+def test_layouts_have_candidates_of_their_own(fake: FakeBackend) -> None:
+    families = tuning.families_of("cuda")
+    specs = tuning.specs(16, "float32", "ieee", "cuda", families, "canonical")
+    assert {spec.family for spec in specs} == set(FAMILIES)
+    assert {(spec.order, spec.schedule.stride) for spec in specs} == {("row", None)}
+    spread = tuning.specs(16, "float32", "ieee", "cuda", families, "interleaved")
+    points = tuning.measure(fake, [specs[0], spread[0], spec_of(8, 4)], 1000, 1)
+    assert [str(layout) for layout in fake.layouts[:3]] == ["canonical-row", "interleaved-col", "chunked32-col"]
+    assert points[0].chunk is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--family", "block"], "--family: got 'block', target"),
-        (["--family", "shared", "--target", "cuda", "--table", "t.json"], "--table: defaults are of family 'thread'"),
-    ],
-)
-def test_families_that_do_not_go_with_the_rest_are_refused(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["tune", "--backend", "cpu", "--n", "2", "--batch", "100", *options]) == 2
-    assert message in capsys.readouterr().err
+def test_families_that_the_target_lacks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--backend", "cpu", "--n", "2", "--batch", "100", "--family", "block"]) == 2
+    assert "--family: got 'block', target" in capsys.readouterr().err
 
 
 def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) -> None:
@@ -191,25 +208,12 @@ def test_no_correct_result_is_no_winner() -> None:
         tuning.best([point(spec_of(8, 4), 1.0, status="wrong")])
 
 
-def test_a_winner_within_the_margin_keeps_its_predecessors_schedule() -> None:
-    old, new = spec_of(8, 4), spec_of(8, 8)
-    points = [point(old, 1.0), point(new, 2.0)]
-    near = [point(replace(old, problem=Problem(9)), 1.02), point(replace(new, problem=Problem(9)), 1.0)]
-    far = [point(replace(old, problem=Problem(10)), 1.2), point(replace(new, problem=Problem(10)), 1.0)]
-    assert [(choice.n, choice.nb) for choice in tuning.table(points + near + far)] == [(8, 4), (9, 4), (10, 8)]
-
-
-def test_a_chunk_with_kernels_of_its_own_has_rows_of_its_own() -> None:
-    points = [point(spec_of(8, 4), 2.0), point(spec_of(8, 8, stride=32), 1.0)]
-    points += [point(spec_of(16, 4), 1.0), point(spec_of(16, 8, stride=32), 2.0)]
-    rows = [(choice.n, choice.nb, choice.stride, choice.chunk) for choice in tuning.table(points)]
-    assert rows == [(8, 4, None, None), (16, 4, None, None), (8, 8, 32, 32), (16, 4, None, 32)]
-
-
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that few buffers exceed."""
+    """A cache that few buffers exceed, here and in the process that measures."""
     monkeypatch.setattr(memory, "last_level_cache_bytes", lambda: 1 << 17)
+    monkeypatch.setattr(worker, "BENCH", "sweep_benches:SmallCache")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
 
 
 @pytest.mark.usefixtures("small_cache")
@@ -222,7 +226,12 @@ def test_the_command_keeps_every_point_and_writes_the_table(tmp_path: Path) -> N
     assert {row["status"] for row in rows} == {"correct"}
     assert all(float(row["median_seconds"]) > 0 and float(row["ratio"]) < 1.5 for row in rows)
     assert all(row["source"] and row["cpu"] and row["compiler"] and row["date"] for row in rows)
-    assert [row["n"] for row in json.loads(table.read_text())] == [1]
+    (written,) = tables.parse(table.read_text()).values()
+    assert [entry.n for entries in written.cases.values() for entry in entries][:1] == [1]
+    assert written.measured["float32"].endswith(rows[0]["date"])
+    again = tmp_path / "again.json"
+    assert cli.main(["tune", "--from", str(out), "--table", str(again)]) == 0
+    assert tables.parse(again.read_text())[written.name].cases.keys() == written.cases.keys()
 
 
 @pytest.mark.usefixtures("small_cache")

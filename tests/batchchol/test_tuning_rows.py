@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batchchol.errors import DataFileError
 from batchchol.roofline import Ceilings
 from batchchol.tuning import Point
-from batchchol.tuning_rows import row
-from kernelgen import BlockSchedule, KernelSpec, Problem, Schedule, SharedSchedule, ThreadSchedule
+from batchchol.tuning_rows import append, read_points, row
+from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
 CEILINGS = Ceilings(4e12, 6e13, 1, "float32", "cuda")
 
@@ -22,3 +28,40 @@ def test_rows_of_every_family_have_the_same_columns() -> None:
     # The threads of a block, for those of a row are the host's.
     assert (thread["block"], thread["threads"], shared["block"]) == (32, 1, None)
     assert (shared["looking"], shared["matrices"], block["looking"], block["lanes"]) == ("top", 5, None, 8)
+
+
+@pytest.mark.parametrize("layout", [Layout.chunked(8), Layout.interleaved(), Layout.canonical("row")], ids=str)
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ThreadSchedule(4, "top", "full", threads=64),
+        SharedSchedule(4, matrices=8),
+        BlockSchedule(4, 8, "fast", blocks=2),
+    ],
+    ids=lambda schedule: schedule.family,
+)
+def test_points_survive_their_file(schedule: Schedule, layout: Layout, tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    own = replace(schedule, stride=8) if layout.chunk else schedule
+    spec = KernelSpec(Problem(13, "float64", "upper"), layout.kind, layout.order, own, "cuda")
+    point = Point(spec, layout.chunk, 1000, 1, "queued", "correct", 1.5e-5, 0.25, 0.5, 25, 2e-6)
+    slow = replace(point, status="timeout", samples=0)
+    where = {"gpu": "a GPU", "toolkit": "CUDA", "date": "today"}
+    append(path, [row(each, Ceilings(4e12, 6e13, 1, "float64", "cuda"), where) for each in (slow, point)])
+    found = read_points(path)
+    assert found.points == (point,)
+    assert (found.machine, found.toolkit, found.date, found.copy_bytes_per_second) == (*where.values(), 4e12)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "words"),
+    [("nb", "99", "line 2: .*nb=99"), ("family", "cosy", "line 2: .*cosy"), ("status", "wrong", "no correct")],
+)
+def test_points_that_cannot_be_are_named(column: str, text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    spec = KernelSpec(Problem(13), "chunked", "col", ThreadSchedule(4), "cuda")
+    point = Point(spec, 32, 1000, 1, "queued", "correct", 1.5e-5, 0.25, 0.5, 25, 2e-6)
+    values = row(point, Ceilings(4e12, 6e13, 1, "float32", "cuda"), {"gpu": "a GPU", "date": "today"})
+    append(path, [values | {column: text}])
+    with pytest.raises(DataFileError, match=words):
+        read_points(path)

@@ -59,6 +59,15 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
     }
 }
 
+/* With the reciprocal of the pivot in its place. */
+INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
+{
+    const vec root = c[p][p];
+    c[p][p] = d[p];
+    write_column(diagonal, c, p);
+    c[p][p] = root;
+}
+
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
  * has the reciprocal of its pivot on the diagonal. */
 #define C(i, j) c[i][j]
@@ -92,6 +101,7 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 0) * C(3, 0);
     C(4, 3) -= C(4, 0) * C(3, 0);
     C(4, 4) -= C(4, 0) * C(4, 0);
+    write_diagonal_column(diagonal, c, d, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -103,6 +113,7 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 1) * C(3, 1);
     C(4, 3) -= C(4, 1) * C(3, 1);
     C(4, 4) -= C(4, 1) * C(4, 1);
+    write_diagonal_column(diagonal, c, d, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
@@ -110,19 +121,15 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 2) * C(3, 2);
     C(4, 3) -= C(4, 2) * C(3, 2);
     C(4, 4) -= C(4, 2) * C(4, 2);
+    write_diagonal_column(diagonal, c, d, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
     C(4, 3) *= RECIPROCAL(3);
     C(4, 4) -= C(4, 3) * C(4, 3);
+    write_diagonal_column(diagonal, c, d, 3);
     C(4, 4) = pivot(C(4, 4), &RECIPROCAL(4));
     COUNT_PIVOT(C(4, 4));
-#pragma unroll
-    for (int p = 0; p < NB; ++p) {
-        const vec root = c[p][p];
-        c[p][p] = d[p];
-        write_column(diagonal, c, p);
-        c[p][p] = root;
-    }
+    write_diagonal_column(diagonal, c, d, 4);
     return good;
 }
 
@@ -306,7 +313,7 @@ INLINE long long matrix_of(const unsigned thread) { return (long long)blockIdx.x
 /* The number of the diagonal tile of a column. */
 INLINE int first_tile(const int column) { return column * SIDE - column * (column - 1) / 2; }
 
-INLINE int column_of(const int tile)
+INLINE int column_of_tile(const int tile)
 {
     int column = 0;
 #pragma unroll
@@ -374,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n11_chunked_col_bl
     using namespace potrf_f32_n11_chunked_col_block_nb5_lanes8_ieee_cuda_b1_shared_s8_code;
     const int tile = threadIdx.x / LANES;
     /* A thread without a tile or without a matrix joins the barriers and has no column. */
-    const int column = tile < TILES && matrix_of(threadIdx.x) < batch ? column_of(tile) : -1;
+    const int column = tile < TILES && matrix_of(threadIdx.x) < batch ? column_of_tile(tile) : -1;
     const int row = tile - first_tile(column) + column;
     Piece *const diagonal = panel + threadIdx.x % LANES, *const mine = diagonal + row * TILE;
     vec c[NB][NB];

@@ -58,6 +58,15 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
     }
 }
 
+/* With the reciprocal of the pivot in its place. */
+INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
+{
+    const vec root = c[p][p];
+    c[p][p] = d[p];
+    write_column(diagonal, c, p);
+    c[p][p] = root;
+}
+
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
  * has the reciprocal of its pivot on the diagonal. */
 #define C(i, j) c[i][j]
@@ -86,6 +95,7 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(2, 2) -= C(2, 0) * C(2, 0);
     C(3, 2) -= C(3, 0) * C(2, 0);
     C(3, 3) -= C(3, 0) * C(3, 0);
+    write_diagonal_column(diagonal, c, d, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -93,19 +103,15 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(2, 2) -= C(2, 1) * C(2, 1);
     C(3, 2) -= C(3, 1) * C(2, 1);
     C(3, 3) -= C(3, 1) * C(3, 1);
+    write_diagonal_column(diagonal, c, d, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
     C(3, 3) -= C(3, 2) * C(3, 2);
+    write_diagonal_column(diagonal, c, d, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
-#pragma unroll
-    for (int p = 0; p < NB; ++p) {
-        const vec root = c[p][p];
-        c[p][p] = d[p];
-        write_column(diagonal, c, p);
-        c[p][p] = root;
-    }
+    write_diagonal_column(diagonal, c, d, 3);
     return good;
 }
 
@@ -229,7 +235,7 @@ INLINE long long matrix_of(const unsigned thread) { return (long long)blockIdx.x
 /* The number of the diagonal tile of a column. */
 INLINE int first_tile(const int column) { return column * SIDE - column * (column - 1) / 2; }
 
-INLINE int column_of(const int tile)
+INLINE int column_of_tile(const int tile)
 {
     int column = 0;
 #pragma unroll
@@ -358,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(32, 2) potrf_f64_n10_canonical_row_
     using namespace potrf_f64_n10_canonical_row_block_nb4_lanes4_fast_cuda_upper_b2_shared_inplace_code;
     const int tile = threadIdx.x / LANES;
     /* A thread without a tile or without a matrix joins the barriers and has no column. */
-    const int column = tile < TILES && matrix_of(threadIdx.x) < batch ? column_of(tile) : -1;
+    const int column = tile < TILES && matrix_of(threadIdx.x) < batch ? column_of_tile(tile) : -1;
     const int row = tile - first_tile(column) + column;
     Piece *const diagonal = panel + threadIdx.x % LANES, *const mine = diagonal + row * TILE;
     vec c[NB][NB];

@@ -1,4 +1,4 @@
-"""Schedules of the shared and the block family: what is filled in, what a name says, and what is refused."""
+"""Schedules of the shared, block and warp families: what is filled in, what a name says, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernelgen import SIMD_TARGETS, BlockSchedule, KernelSpec, Problem, SharedSchedule, SpecError
+from kernelgen import SIMD_TARGETS, BlockSchedule, KernelSpec, Problem, SharedSchedule, SpecError, WarpSchedule
 
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
-both = pytest.mark.parametrize("spec", [SHARED, BLOCK], ids=["shared", "block"])
+WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(), "cuda")
+every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP], ids=["shared", "block", "warp"])
 
 
 def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
@@ -19,9 +20,11 @@ def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
     return replace(spec, **{field: value})
 
 
-@both
+@every_other_family
 def test_other_families_fill_in_what_nobody_chose(spec: KernelSpec) -> None:
-    filled_in = {"shared": SharedSchedule(4, "left", 32, cache="shared"), "block": BlockSchedule(8, 8, blocks=1)}
+    block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0)
+    warp = WarpSchedule(1, 1, 2, "fma", "tiles", blocks=1)
+    filled_in = {"shared": SharedSchedule(4, "left", 32, cache="shared"), "block": block, "warp": warp}
     assert spec.schedule == replace(filled_in[spec.family], cache="shared")
     assert replace(spec, schedule=filled_in[spec.family]) == spec
 
@@ -41,9 +44,13 @@ def test_a_block_of_the_shared_family_has_as_many_matrices_as_threads_suffice_fo
         (BLOCK, "nb", 4),
         (BLOCK, "lanes", 4),
         (BLOCK, "blocks", 2),
+        (WARP, "matrices", 2),
+        (WARP, "teams", 4),
+        (WARP, "unroll", "full"),
+        (WARP, "blocks", 2),
         *(
             (spec, *choice)
-            for spec in (SHARED, BLOCK)
+            for spec in (SHARED, BLOCK, WARP)
             for choice in (("math", "fast"), ("cache", "l1"), ("stride", 32))
         ),
     ],
@@ -62,13 +69,23 @@ def test_every_choice_of_the_other_families_is_in_the_name(spec: KernelSpec, fie
         (SHARED, "matrices", 65, "from 1 to 64"),
         (BLOCK, "nb", 3, "from 4 to 16"),
         (BLOCK, "nb", 17, "from 4 to 16"),
-        (BLOCK, "lanes", 3, "use one of 1, 2, 4, 8, 16, 32"),
-        (BLOCK, "lanes", True, "use one of 1, 2"),
-        (BLOCK, "lanes", None, "use one of 1, 2"),
+        (BLOCK, "lanes", 33, "use an integer from 1 to 32"),
+        (BLOCK, "lanes", True, "use an integer"),
+        (BLOCK, "lanes", None, "use an integer"),
         (BLOCK, "blocks", 0, "from 1 to 32"),
+        (WARP, "matrices", 0, "from 1 to 4"),
+        (WARP, "matrices", 3, "use a power of two"),
+        (WARP, "matrices", 8, "from 1 to 4"),
+        (WARP, "warps", 3, "from 1 to 2"),
+        (WARP, "teams", 16, "from 1 to 8"),
+        (WARP, "teams", 6, "use a power of two"),
+        (WARP, "blocks", 0, "from 1 to 32"),
+        (WARP, "unroll", "half", "'tiles', 'full'"),
+        (WARP, "update", "wgmma", "'tensor', 'fma'"),
+        (WARP, "update", "tensor", "math='ieee' may, use 'fma'"),
         *(
             (spec, *choice)
-            for spec in (SHARED, BLOCK)
+            for spec in (SHARED, BLOCK, WARP)
             for choice in (
                 ("math", "exact", "'ieee', 'fast'"),
                 ("cache", "l2", "'l1', 'shared'"),
@@ -84,13 +101,13 @@ def test_refusals_of_the_other_families(spec: KernelSpec, field: str, value: obj
 
 
 @pytest.mark.parametrize("target", SIMD_TARGETS)
-@both
+@every_other_family
 def test_other_families_are_those_of_gpus(spec: KernelSpec, target: str) -> None:
     with pytest.raises(SpecError, match=f"family='{spec.family}' .*'{target}' has the family 'thread' alone"):
         replace(spec, target=target)
 
 
-@both
+@every_other_family
 def test_other_families_have_constant_strides_of_chunks_alone(spec: KernelSpec) -> None:
     with pytest.raises(SpecError, match=r"stride=32 .*layout 'interleaved'.*use None"):
         replace(spec, layout="interleaved", schedule=replace(spec.schedule, stride=32))
@@ -107,3 +124,40 @@ def test_a_tile_of_the_block_family_may_be_larger_than_a_tiny_matrix() -> None:
     KernelSpec(Problem(1), "chunked", "col", BlockSchedule(4, 32), "cuda")
     with pytest.raises(SpecError, match=r"nb=5 .*use nb from 4 to 4"):
         KernelSpec(Problem(3), "chunked", "col", BlockSchedule(5, 32), "cuda")
+
+
+def test_tensor_cores_update_where_the_math_lets_them() -> None:
+    def update_of(schedule: WarpSchedule) -> object:
+        return changed(KernelSpec(Problem(32), "chunked", "col", schedule, "cuda"), "cache", "l1").schedule.update
+
+    assert update_of(WarpSchedule()) == "fma"
+    assert update_of(WarpSchedule(math="fast")) == "tensor"
+    assert update_of(WarpSchedule(math="fast", update="fma")) == "fma"
+    names = {changed(changed(WARP, "math", "fast"), "update", update).name for update in ("tensor", "fma")}
+    assert len(names) == 2
+
+
+def test_a_team_of_several_warps_has_a_block_and_one_matrix() -> None:
+    assert WarpSchedule(1, 2, 1).warps == 2
+    with pytest.raises(SpecError, match=r"^matrices=2 .*several warps has one matrix.*use 1"):
+        WarpSchedule(2, 2, 1)
+    with pytest.raises(SpecError, match=r"^teams=2 .*several warps has .*a block of threads to itself; use 1"):
+        WarpSchedule(1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("n", "schedule", "message"),
+    [
+        (48, WarpSchedule(4), r"^matrices=4 .*n=48 is 192 registers of each thread, over 176; use fewer"),
+        (128, WarpSchedule(2), r"^matrices=2 .*n=128 is 576 registers of each thread, over 176; use fewer"),
+        (128, WarpSchedule(), r"^warps=1 .*n=128 is 288 registers of each thread, over 176; use more"),
+    ],
+)
+def test_teams_that_registers_do_not_hold_are_refused(n: int, schedule: WarpSchedule, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        KernelSpec(Problem(n), "chunked", "col", schedule, "cuda")
+
+
+def test_the_warp_family_has_single_precision_alone() -> None:
+    with pytest.raises(SpecError, match=r"^dtype='float64' .*use float32 or another family"):
+        KernelSpec(Problem(32, "float64"), "chunked", "col", WarpSchedule(), "cuda")

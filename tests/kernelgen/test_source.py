@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from kernelgen import (
     SharedSchedule,
     SpecError,
     ThreadSchedule,
+    WarpSchedule,
     generate,
 )
+from kernelgen.cuda import generate_any_block
 from kernelgen.shared import generate_single
 from kernelgen.simd import generate_layout_kernels, generate_peak_kernel
 from kernelgen.support import support_kernels
@@ -52,12 +55,21 @@ GOLDEN_CUDA = [
     KernelSpec(
         Problem(10, "float64", "upper"), "canonical", "row", BlockSchedule(4, 4, "fast", blocks=2), "cuda", True
     ),
+    KernelSpec(
+        Problem(16), "chunked", "col", BlockSchedule(8, 8, "fast", blocks=5, stride=8, pipeline=1, early=1), "cuda"
+    ),
+    KernelSpec(Problem(11, "float64", "upper"), "canonical", "row", BlockSchedule(5, 2, pipeline=3), "cuda", True),
+    KernelSpec(Problem(12), "chunked", "col", WarpSchedule(4, math="fast", stride=4), "cuda"),
+    KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3), "cuda"),
+    KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
 ]
+ANY_BLOCK = KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "cuda")
 EVERYTHING = {
     **{spec.name: generate(spec) for spec in GOLDEN + GOLDEN_CUDA},
     "layouts_f32_avx2": generate_layout_kernels("float32", "avx2"),
     "peak_f64_generic": generate_peak_kernel("float64", "generic"),
     "potrf_f32_n33_single_ieee_cuda": generate_single(33),
+    "potrf_f32_n5_chunked_col_top_nb2_tiles_fast_cuda_any": generate_any_block(ANY_BLOCK, ANY_BLOCK.schedule),
     # The others differ in their scalars.
     **{source.entry: source for source in support_kernels() if not source.entry.endswith("f64")},
 }
@@ -103,6 +115,9 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
         assert (threads, items) == (spec.schedule.threads, spec.schedule.threads)
     if isinstance(spec.schedule, SharedSchedule):
         assert (threads, items) == (spec.schedule.matrices * spec.schedule.nb**2, spec.schedule.matrices)
+    if isinstance(spec.schedule, WarpSchedule):
+        matrices, warps, teams = spec.schedule.matrices, spec.schedule.warps, spec.schedule.teams
+        assert (threads, items) == (32 * warps * teams, matrices * teams)
     if isinstance(spec.schedule, BlockSchedule):
         assert (threads, items) == (spec.schedule.shape(spec.problem).threads, spec.schedule.lanes)
     assert source.flags == (
@@ -110,6 +125,21 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
     )
     blocks = source.launch.blocks(1000)
     assert (blocks - 1) * items < 1000 <= blocks * items
+
+
+def test_code_for_blocks_of_any_size_says_nothing_of_a_block() -> None:
+    """One text for all specs that differ in how they are launched, and otherwise that of the spec."""
+    sources = []
+    for threads, cache in ((32, "l1"), (512, "shared")):
+        schedule = replace(ANY_BLOCK.schedule, threads=threads, cache=cache)
+        sources.append(generate_any_block(replace(ANY_BLOCK, schedule=schedule), schedule))
+    assert sources[0].text == sources[1].text
+    assert sources[0].entry == sources[1].entry == ANY_BLOCK.name.replace("_t32_l1", "_any")
+    assert "__launch_bounds__" not in sources[0].text
+    own = generate(ANY_BLOCK).text.replace(ANY_BLOCK.name, sources[0].entry)
+    own = own.replace("blocks of 32, on-chip memory for l1", "blocks of any size")
+    own = own.replace("__launch_bounds__(32) ", "").replace("blockIdx.x * 32 ", "blockIdx.x * blockDim.x ")
+    assert sources[0].text == own
 
 
 @pytest.mark.parametrize("spec", GOLDEN_CUDA, ids=lambda spec: spec.name)

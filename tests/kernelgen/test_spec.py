@@ -26,18 +26,20 @@ from kernelgen import (
     SharedSchedule,
     SpecError,
     ThreadSchedule,
+    WarpSchedule,
 )
 from kernelgen.schedules import (
-    BLOCK_LANES,
     CACHES,
     FULL_UNROLL_BUDGET,
     LOOKINGS,
     MATHS,
     MAX_BLOCK_THREADS,
+    MAX_LANES,
     MAX_SHARED_NB,
     MAX_THREADS,
     MIN_BLOCK_NB,
     UNROLLS,
+    UPDATES,
     straight_line_operations,
 )
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
@@ -46,6 +48,7 @@ GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
+WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
 
 
 @st.composite
@@ -97,8 +100,24 @@ def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
 
 def block_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
     tiles = st.integers(MIN_BLOCK_NB, max(MIN_BLOCK_NB, min(n, MAX_NB)))
-    lanes, blocks = st.sampled_from(BLOCK_LANES), st.none() | st.integers(1, 32)
+    lanes, blocks = st.integers(1, MAX_LANES), st.none() | st.integers(1, 32)
     return st.builds(BlockSchedule, tiles, lanes, st.sampled_from(MATHS), blocks=blocks, **memory_choices(layout))
+
+
+def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    teams = st.tuples(st.sampled_from((1, 2, 4)), st.just(1), st.sampled_from((1, 2, 4, 8))) | st.just((1, 2, 1))
+    methods = st.tuples(st.just("fast"), st.none() | st.sampled_from(UPDATES)) | st.just(("ieee", None))
+    return st.tuples(teams, methods).flatmap(
+        lambda chosen: st.builds(
+            WarpSchedule,
+            *map(st.just, chosen[0]),
+            math=st.just(chosen[1][0]),
+            update=st.just(chosen[1][1]),
+            unroll=st.sampled_from(UNROLLS),
+            blocks=st.none() | st.integers(1, 32),
+            **memory_choices(layout),
+        )
+    )
 
 
 def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
@@ -106,7 +125,12 @@ def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
     return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides}
 
 
-SCHEDULES = {"thread": thread_schedules, "shared": shared_schedules, "block": block_schedules}
+SCHEDULES = {
+    "thread": thread_schedules,
+    "shared": shared_schedules,
+    "block": block_schedules,
+    "warp": warp_schedules,
+}
 
 
 @given(specs())
@@ -237,7 +261,8 @@ def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None
 
 
 def test_dictionaries_name_the_family_and_old_ones_are_of_the_thread_family() -> None:
-    assert [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK)] == ["thread", "shared", "block"]
+    families = [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK, WARP)]
+    assert families == list(FAMILIES) == ["thread", "shared", "block", "warp"]
     values = GOOD.to_dict()
     del values["schedule"]["family"]
     assert KernelSpec.from_dict(values) == GOOD
@@ -290,7 +315,7 @@ def test_impossible_layouts_are_refused(arguments: tuple[Any, ...], message: str
         lambda values: values.pop("problem"),
         lambda values: values.pop("target"),
         lambda values: values["schedule"].pop("nb"),
-        lambda values: values["schedule"].update(family="warp"),
+        lambda values: values["schedule"].update(family="grid"),
         lambda values: values["schedule"].update(family="block"),
         lambda values: values.update(colour="red"),
         lambda values: values["problem"].update(m=3),

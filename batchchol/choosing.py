@@ -1,0 +1,300 @@
+"""From measured points to a table of defaults."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from math import log2
+from statistics import median
+from typing import TypeVar
+
+from batchchol.errors import BatchcholError
+from batchchol.tables import Case, Entry, Placement, Table
+from batchchol.tuning import FIRST_SAMPLES, MARGIN, Point
+from batchchol.tuning_rows import Points
+from kernelgen import TARGETS, Layout, Schedule
+from kernelgen.schedules import MATHS, with_math
+from kernelgen.targets import ELEMENT_BYTES
+
+# Order and batch, and what was measured there or chosen for it.
+Cell = tuple[int, int]
+Measured = dict[Cell, list[Point]]
+_Any = TypeVar("_Any")
+
+
+def table(
+    points: Iterable[Point],
+    name: str,
+    *,
+    measured: Mapping[str, str] | None = None,
+    copy_bytes_per_second: float | None = None,
+) -> Table:
+    """The table of defaults that the points of one target make, whatever their families, batches and maths.
+
+    The fastest schedule of each case, order and batch is chosen, but for one that is within the margin of noise of
+    what serves the order or the batch before it: then that is kept, so that the table is short and stable.
+
+    Parameters
+    ----------
+    points : iterable of Point
+        Of one target. Only correct ones count; on a GPU those of launches in a queue, and the last of each spec.
+    name : str
+        The architecture: a GPU's, such as "sm_90", or the name of a CPU's target.
+    measured : mapping, optional
+        For each dtype where and when.
+    copy_bytes_per_second : float, optional
+        What a copy on the device reaches, bytes read plus bytes written. With it the table also says where canonical
+        arrays are best factored as they are: what packing them and unpacking the factors takes is counted at that
+        rate, and each as a launch at the floor.
+
+    Raises
+    ------
+    BatchcholError
+        If there is nothing to choose from, or the points are of several targets.
+    """
+    usable = _latest(point for point in points if _counts(point))
+    targets = {point.spec.target for point in usable}
+    if len(targets) != 1:
+        got = ", ".join(sorted(targets)) or "none"
+        raise BatchcholError(f"points: got correct ones of {got}, expected one target: a table has no more")
+    return Table(
+        name,
+        targets.pop(),
+        _cases(usable),
+        tuple(_layouts(usable)),
+        tuple(_arrays(usable, copy_bytes_per_second)) if copy_bytes_per_second else (),
+        dict(measured or {}),
+    )
+
+
+def tables_of(sources: Iterable[Points], arch: str | None = None) -> list[Table]:
+    """The tables that files of points make together: one for each CPU target among them, one for a GPU's.
+
+    Parameters
+    ----------
+    sources : iterable of Points
+        Their GPU points are of one architecture.
+    arch : str, optional
+        Which that is; needed if there are any.
+
+    Raises
+    ------
+    BatchcholError
+        If it is not said.
+    """
+    known = list(sources)
+    by_target: dict[str, list[Point]] = defaultdict(list)
+    for source in known:
+        for point in source.points:
+            by_target[point.spec.target].append(point)
+    if arch is None and (gpu := [target for target in by_target if TARGETS[target].gpu]):
+        raise BatchcholError(f"--arch: not given, say on which architecture the points of {gpu[0]!r} were measured")
+    copies = [source.copy_bytes_per_second for source in known if source.copy_bytes_per_second]
+    return [
+        table(
+            points,
+            arch if arch is not None and TARGETS[target].gpu else target,
+            measured=_where(known, target),
+            copy_bytes_per_second=median(copies) if copies and TARGETS[target].gpu else None,
+        )
+        for target, points in by_target.items()
+    ]
+
+
+def _where(sources: Iterable[Points], target: str) -> dict[str, str]:
+    """For each dtype on what it was measured, and when."""
+    words: dict[str, dict[str, None]] = defaultdict(dict)
+    for source in sources:
+        for dtype in {p.spec.problem.dtype for p in source.points if p.spec.target == target}:
+            words[dtype][f"{source.machine}, {source.toolkit}, {source.date}"] = None
+    return {dtype: "; ".join(found) for dtype, found in sorted(words.items())}
+
+
+def _counts(point: Point) -> bool:
+    return point.status == "correct" and (not TARGETS[point.spec.target].gpu or point.protocol == "queued")
+
+
+def _latest(points: Iterable[Point]) -> list[Point]:
+    """Of several measurements of the same, the last of those with the most samples."""
+    kept: dict[tuple[object, ...], Point] = {}
+    for point in points:
+        same = (point.spec, point.chunk, point.batch, point.threads)
+        if same not in kept or point.samples >= kept[same].samples:
+            kept[same] = point
+    return list(kept.values())
+
+
+def _cases(points: Sequence[Point]) -> dict[Case, tuple[Entry, ...]]:
+    """The entries of every case; a chunk whose entries are those for any chunk needs none of its own."""
+    cases: dict[Case, tuple[Entry, ...]] = {}
+    for dtype in sorted({point.spec.problem.dtype for point in points}):
+        own = [point for point in points if point.spec.problem.dtype == dtype]
+        for place in _places(own):
+            for math, cells in _by_math(own, place).items():
+                anywhere = Case(dtype, math, place.layout)
+                entries = tuple(Entry(n, batch, schedule) for n, batch, schedule in _merged(cells))
+                if entries != cases.get(anywhere):
+                    cases[replace(place, dtype=dtype, math=math)] = entries
+    return cases
+
+
+def _places(points: Sequence[Point]) -> list[Case]:
+    """The cases that were measured, but for dtype and math: those for any chunk before those of one."""
+    found = {_place(point) for point in points}
+    found |= {replace(place, chunk=None) for place in found}
+    return sorted(
+        found, key=lambda place: (place.layout != "chunked", place.layout, place.chunk or 0, str(place.order))
+    )
+
+
+def _place(point: Point) -> Case:
+    spec = point.spec
+    flipped = {"row": "col", "col": "row"}[spec.order]
+    order = (spec.order if spec.problem.uplo == "lower" else flipped) if spec.layout == "canonical" else None
+    return Case("", "", spec.layout, point.chunk if spec.layout == "chunked" else None, order)
+
+
+def _by_math(points: Sequence[Point], place: Case) -> dict[str, dict[Cell, Schedule]]:
+    """The schedules of a place for each math that was measured; what one lacks is the other's."""
+    chosen = {
+        math: cells
+        for math in MATHS
+        if (cells := _schedules([point for point in points if point.spec.schedule.math == math], place))
+    }
+    for math, other in product(chosen, chosen):
+        for cell, schedule in chosen[other].items():
+            chosen[math].setdefault(cell, with_math(schedule, math))
+    return chosen
+
+
+def _schedules(points: Sequence[Point], place: Case) -> dict[Cell, Schedule]:
+    """The schedules of a place; at orders that were not measured on its chunk, those for any chunk."""
+    if place.layout != "chunked":
+        return _settled(point for point in points if _place(point) == place)
+    anywhere = _settled(_for_any_chunk(points))
+    if place.chunk is None:
+        return anywhere
+    own = _settled(point for point in points if _place(point) == place)
+    orders = {n for n, _ in own}
+    return own | {cell: schedule for cell, schedule in anywhere.items() if cell[0] not in orders}
+
+
+def _for_any_chunk(points: Iterable[Point]) -> list[Point]:
+    """Kernels that run on any chunk, at each order on the largest chunk: there they profit least from it."""
+    found = [point for point in points if point.spec.layout == "chunked" and point.spec.schedule.stride is None]
+    largest: dict[int, int] = defaultdict(int)
+    for point in found:
+        largest[point.spec.problem.n] = max(largest[point.spec.problem.n], point.chunk or 0)
+    return [point for point in found if (point.chunk or 0) == largest[point.spec.problem.n]]
+
+
+def _settled(points: Iterable[Point]) -> dict[Cell, Schedule]:
+    """The winner of each order and batch, or what serves the one before if that is within the margin of it."""
+    chosen: dict[Cell, Schedule] = {}
+    for cell, rivals in sorted(_measured(points).items()):
+        winner = _winner(rivals)
+        near_enough = winner.median_seconds * (1 + MARGIN)
+        good = {point.spec.schedule for point in rivals if point.median_seconds <= near_enough}
+        kept = [schedule for schedule in _before(chosen, cell) if schedule in good]
+        chosen[cell] = kept[0] if kept else winner.spec.schedule
+    return chosen
+
+
+def _before(chosen: Mapping[Cell, Schedule], cell: Cell) -> list[Schedule]:
+    """What was chosen for the order before, at the batch nearest to this one, and for the batch before."""
+    n, batch = cell
+    smaller = max((order for order, _ in chosen if order < n), default=None)
+    row = [size for order, size in chosen if order == smaller]
+    columns = [size for order, size in chosen if order == n and size < batch]
+    cells = [(smaller, min(row, key=lambda size: abs(log2(size / batch))))] if smaller is not None else []
+    return [chosen[key] for key in [*cells, *((n, size) for size in columns[-1:])]]
+
+
+def _measured(points: Iterable[Point]) -> Measured:
+    cells: Measured = defaultdict(list)
+    for point in points:
+        cells[point.spec.problem.n, point.batch].append(point)
+    return cells
+
+
+def _winner(points: Sequence[Point]) -> Point:
+    """The fastest, of those that were measured longer if there are any."""
+    finalists = [point for point in points if point.samples > FIRST_SAMPLES] or points
+    return min(finalists, key=lambda point: point.median_seconds)
+
+
+def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
+    """The cells as (n, batch, what): a batch of None serves all, an order that is served as the next is left out."""
+    by_order: dict[int, list[tuple[int | None, _Any]]] = defaultdict(list)
+    for (n, batch), what in sorted(cells.items(), key=lambda item: item[0]):
+        by_order[n].append((batch, what))
+    for n, row in by_order.items():
+        if all(what == row[0][1] for _, what in row):
+            by_order[n] = [(None, row[0][1])]
+    following = dict(pairwise(by_order))
+    return [
+        (n, batch, what)
+        for n, row in by_order.items()
+        if n not in following or row != by_order[following[n]]
+        for batch, what in row
+    ]
+
+
+def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
+    """The best chunk of each order at the largest batch, or the one before it within the margin."""
+    for dtype in sorted({point.spec.problem.dtype for point in points}):
+        own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
+        chunks: dict[Cell, Layout] = {}
+        for (n, batch), rivals in sorted(_measured(_of_one_math(own)).items()):
+            if batch < max(point.batch for point in own if point.spec.problem.n == n):
+                continue
+            seconds = _seconds_by_chunk(rivals)
+            before = next(reversed(chunks.values()), None)
+            fastest = min(seconds, key=lambda chunk: seconds[chunk])
+            if before is not None and seconds.get(before.chunk, float("inf")) <= seconds[fastest] * (1 + MARGIN):
+                fastest = before.chunk
+            if fastest is not None:
+                chunks[n, batch] = Layout.chunked(fastest)
+        for n, _, layout in _merged({(n, 0): layout for (n, _), layout in chunks.items()}):
+            yield Placement(dtype, n, None, layout)
+
+
+def _arrays(points: Sequence[Point], copy_bytes_per_second: float) -> Iterable[Placement]:
+    """Where canonical arrays in rows are best factored as they are, and where in chunks, copies included."""
+    for dtype in sorted({point.spec.problem.dtype for point in points}):
+        own = _of_one_math([point for point in points if point.spec.problem.dtype == dtype])
+        cells: dict[Cell, Layout] = {}
+        for (n, batch), rivals in _measured(own).items():
+            direct = [point for point in rivals if _place(point).order == "row"]
+            packed = _seconds_by_chunk([point for point in rivals if point.spec.layout == "chunked"])
+            if not direct or not packed:
+                continue
+            chunk = min(packed, key=lambda chunk: packed[chunk])
+            floors = [point.floor_seconds for point in rivals if point.floor_seconds >= 0]
+            # Whole matrices are read and written, twice.
+            copied = 4 * n * n * ELEMENT_BYTES[dtype] * batch / copy_bytes_per_second
+            through = packed[chunk] + copied + 2 * min(floors, default=0.0)
+            as_they_are = _winner(direct).median_seconds <= through * (1 + MARGIN)
+            cells[n, batch] = Layout.canonical() if as_they_are or chunk is None else Layout.chunked(chunk)
+        for n, size, layout in _merged(cells):
+            yield Placement(dtype, n, size, layout)
+
+
+def _of_one_math(points: Sequence[Point]) -> list[Point]:
+    """At each order and batch the points of one class of accuracy, the default one where it was measured."""
+    cells = _measured(points)
+    first = {cell: min(MATHS.index(point.spec.schedule.math) for point in found) for cell, found in cells.items()}
+    return [
+        point for cell, found in cells.items() for point in found
+        if MATHS.index(point.spec.schedule.math) == first[cell]
+    ]  # fmt: skip
+
+
+def _seconds_by_chunk(points: Iterable[Point]) -> dict[int | None, float]:
+    """The fastest kernel's seconds on each chunk."""
+    by_chunk: dict[int | None, list[Point]] = defaultdict(list)
+    for point in points:
+        by_chunk[point.chunk].append(point)
+    return {chunk: _winner(found).median_seconds for chunk, found in by_chunk.items()}

@@ -1,0 +1,66 @@
+"""cuSOLVER: `cusolverDnSpotrfBatched` through CuPy, in place, on an array of pointers that is there before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+from batchchol.backends import Availability
+from batchchol.device_contenders import Arena, DeviceContender, Result
+from batchchol.peers.gpu.base import DevicePeer
+from kernelgen import Layout
+
+_LOWER = 0  # CUBLAS_FILL_MODE_LOWER
+_DEFAULT_STREAM = 0
+_POINTER_BYTES = 8
+_FUNCTIONS = {"float32": "spotrfBatched", "float64": "dpotrfBatched"}
+
+
+def contenders(arena: Arena) -> Sequence[DeviceContender]:
+    """The lower triangles of column-major matrices."""
+    function, handle = getattr(_library(), _FUNCTIONS[arena.dtype]), _handle()
+    pointers, info = arena.pointers(), arena.info()
+    status, apart = int(info.gpudata), _POINTER_BYTES * arena.batch
+
+    def call(index: int) -> None:
+        # Looked up here, so that whoever may call holds on to the pointers.
+        first = int(pointers.gpudata)
+        function(handle, _LOWER, arena.n, first + index * apart, arena.n, status, arena.batch)
+
+    def result(index: int) -> Result:
+        return arena.result(index, info=info, order="col")
+
+    calls = [partial(call, index) for index in range(arena.sets)]
+    spec = f"cusolverDn{_FUNCTIONS[arena.dtype].capitalize()}, in place"
+    layout = Layout.canonical("col")
+    return [DeviceContender(PEER.name, _version(), spec, layout, arena.math, calls, result, arena.restore)]
+
+
+@cache
+def _library() -> Any:
+    return import_module("cupy_backends.cuda.libs.cusolver")
+
+
+@cache
+def _handle() -> int:
+    """A handle whose work goes to the default stream."""
+    handle = int(_library().create())
+    _library().setStream(handle, _DEFAULT_STREAM)
+    return handle
+
+
+def _version() -> str:
+    cupy: Any = import_module("cupy")
+    return f"cuSOLVER {'.'.join(map(str, _library()._getVersion()))}, CuPy {cupy.__version__}"
+
+
+def _survey() -> Availability:
+    try:
+        return Availability("cusolver", True, _version())
+    except (ImportError, AttributeError, RuntimeError) as error:
+        return Availability("cusolver", False, f"CuPy cannot be used ({error})", "pip install cupy-cuda13x")
+
+
+PEER = DevicePeer("cusolver", _survey, contenders)

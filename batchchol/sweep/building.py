@@ -1,0 +1,135 @@
+"""The compile stage of a sweep: every kernel ahead of its points, in parallel, on a machine that needs no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchchol.backends import get_backend
+from batchchol.cuda.modules import build_all
+from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc
+from batchchol.progress import Progress
+from batchchol.stats import CompileStats
+from batchchol.sweep import code
+from batchchol.sweep.points import Point
+from batchchol.sweep.rows import Row
+from kernelgen import TARGETS, ThreadSchedule
+from kernelgen.support import support_kernels
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The points whose kernels there are, in their order, and the rows of those that have none."""
+
+    points: list[Point]
+    failed: list[Row]
+
+
+class _Outcome(NamedTuple):
+    status: str
+    message: str
+    stats: CompileStats | None
+
+
+def build(
+    points: Sequence[Point],
+    arch: str | None,
+    *,
+    jobs: int | None = None,
+    per_module: int = 8,
+    time_limit: float = TIME_LIMIT,
+    show: Show = lambda _: None,
+) -> Built:
+    """Compile what points need and the cache lacks; after an interrupt the next call goes on there.
+
+    Code for blocks of any size is of no use to a block that would need more registers with it than there are: such
+    a point gets its spec's own code, and is another one for that.
+
+    Parameters
+    ----------
+    arch : str or None
+        What a GPU's kernels are compiled for, such as "sm_90".
+    jobs, per_module, time_limit :
+        See `batchchol.cuda.modules.build_all`.
+
+    Raises
+    ------
+    CompilerNotFound
+        If something is to be compiled and there is no compiler.
+    CacheError
+        If the cache folder cannot be written.
+    """
+    if not points:
+        return Built([], [])
+    if not TARGETS[points[0].spec.target].gpu:
+        return _sorted_out(points, _build_cpu(points, show))
+    assert arch is not None, "a GPU's kernels are for an architecture"
+
+    def compiled(wanted: Sequence[Point], support: bool) -> list[_Outcome]:
+        return _build_cuda(wanted, arch, support, jobs=jobs, per_module=per_module, time_limit=time_limit, show=show)
+
+    outcomes = compiled(points, support=True)
+    settled = [_settled(point, outcome) for point, outcome in zip(points, outcomes, strict=True)]
+    changed = [point for point, before in zip(settled, points, strict=True) if point is not before]
+    again = iter(compiled(changed, support=False) if changed else [])
+    outcomes = [
+        outcome if point is before else next(again)
+        for point, before, outcome in zip(settled, points, outcomes, strict=True)
+    ]
+    return _sorted_out(settled, outcomes)
+
+
+def _settled(point: Point, outcome: _Outcome) -> Point:
+    schedule, stats = point.spec.schedule, outcome.stats
+    if not point.any_block or stats is None or not isinstance(schedule, ThreadSchedule):
+        return point
+    return point.own if code.too_large(stats, schedule.threads or 0) else point
+
+
+def _build_cuda(
+    points: Sequence[Point],
+    arch: str,
+    support: bool,
+    *,
+    jobs: int | None,
+    per_module: int,
+    time_limit: float,
+    show: Show,
+) -> list[_Outcome]:
+    """An outcome for each point; the sources are made once for all points of one code."""
+    codes = {code.identity(point): point for point in points}
+    sources = [code.code_of(point).source for point in codes.values()]
+    more = list(support_kernels()) if support else []
+    found = build_all(sources + more, arch, jobs=jobs, per_module=per_module, time_limit=time_limit, progress=show)
+    if any(outcome.status != "built" for outcome in found):
+        # Without a compiler it is not the kernels that fail.
+        find_nvcc()
+    by_code = dict(zip(codes, found[: len(sources)], strict=True))
+    chosen = [by_code[code.identity(point)] for point in points]
+    return [_Outcome(outcome.status, outcome.message, outcome.stats) for outcome in chosen]
+
+
+def _build_cpu(points: Sequence[Point], show: Show) -> list[_Outcome]:
+    specs = list(dict.fromkeys(point.spec for point in points))
+    begin = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        seconds = time.monotonic() - begin
+        show(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
+
+    found = {outcome.spec: outcome for outcome in get_backend("cpu").build(specs, progress=progress)}
+    return [_Outcome(found[point.spec].status, found[point.spec].message, None) for point in points]
+
+
+def _sorted_out(points: Sequence[Point], outcomes: Sequence[_Outcome]) -> Built:
+    built = Built([], [])
+    for point, outcome in zip(points, outcomes, strict=True):
+        if outcome.status == "built":
+            built.points.append(point)
+        else:
+            built.failed.append(Row(point, outcome.status, outcome.message))
+    return built

@@ -1,0 +1,198 @@
+"""`python -m batchchol tune --space`: a search space compiled, measured and kept."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchchol.arguments import positive, seconds
+from batchchol.errors import BatchcholError
+
+if TYPE_CHECKING:
+    from batchchol.sweep.building import Built
+    from batchchol.sweep.engine import Summary
+    from batchchol.sweep.expansion import Expansion
+    from batchchol.sweep.points import Point
+    from batchchol.sweep.store import DataSet
+    from batchchol.sweep.worker import Measurer
+
+_NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a sweep is told besides."""
+    group = parser.add_argument_group(
+        "a search space",
+        "With --space every point of a search space is measured, each in a process that may die, and kept in a data "
+        "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
+        "--layout, --family and --batch narrow it.",
+    )
+    group.add_argument("--space", metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
+    group.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"
+    )
+    group.add_argument("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU")
+    group.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
+    group.add_argument(
+        "--compile-limit", type=seconds, default=120.0, metavar="SECONDS", help="of a compiler, in s (default: 120)"
+    )
+    group.add_argument(
+        "--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"
+    )
+    group.add_argument(
+        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after so many seconds"
+    )
+    group.add_argument(
+        "--finalists",
+        type=int,
+        choices=range(11),
+        default=3,
+        metavar="COUNT",
+        help="the best of each case are measured again with code of their own, so many (default: 3)",
+    )
+    group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
+    group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
+
+
+def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
+    """Compile, measure, merge; 0 if every point of the space is done, 3 if some are left.
+
+    Without a space the data set is merged and exported alone. `narrow` are the values of n, dtype, math,
+    layout, family and batch to keep; None keeps all.
+    """
+    if not arguments.space:
+        if not arguments.data:
+            raise BatchcholError("--t4: got no --data, say which data set")
+        _export(arguments.data, arguments.t4)
+        return 0
+    from batchchol.sweep.bench import Settings
+    from batchchol.sweep.expansion import Machine, expand
+    from batchchol.sweep.space import load_space
+    from batchchol.sweep.worker import Measurer
+
+    # So that an end from outside, such as a batch system's, ends the compilers and the worker too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    space = load_space(arguments.space)
+    kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
+    if arguments.compile_only:
+        if not arguments.arch:
+            raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
+        expansion = expand(space, Machine.cuda(), **kept)
+        _introduce(space.name, expansion)
+        return _say_built(_built(expansion.points, arguments.arch, arguments))
+    backend = arguments.backend or "cpu"
+    settings = Settings(samples=arguments.samples)
+    with Measurer(backend, settings=settings, time_limit=arguments.time_limit) as measurer:
+        facts = measurer.facts()
+        expansion = expand(space, Machine.of(facts, arguments.threads), **kept)
+        return _sweep(arguments, space.name, expansion, measurer, facts["architecture"])
+
+
+def _sweep(
+    arguments: argparse.Namespace, space: str, expansion: Expansion, measurer: Measurer, arch: str | None
+) -> int:
+    from batchchol.sweep.finalists import finalists
+    from batchchol.sweep.store import DataSet, read_rows
+
+    folder = arguments.data or Path(space)
+    with DataSet(folder, str(measurer.about()["device"]), _warn) as data:
+        _introduce(space, expansion)
+        # A kernel of any block may turn out to be too large for a point, which then has its own.
+        pending = [
+            point for point in expansion.points if point.key not in data.keys and point.own.key not in data.keys
+        ]
+        print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
+        summary = _measure(arguments, space, pending, measurer, arch, data)
+        if arguments.finalists and not summary.left and data.keys:
+            again = [
+                point for point in finalists(read_rows(folder), arguments.finalists) if point.key not in data.keys
+            ]
+            if again:
+                print(f"{len(again):,} finalists are measured with code of their own", file=sys.stderr)
+            summary = summary.plus(_measure(arguments, space, again, measurer, arch, data))
+    statuses = ", ".join(f"{count:,} {status}" for status, count in summary.statuses.most_common())
+    print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
+    _export(folder, arguments.t4)
+    return 3 if summary.left else 0
+
+
+def _measure(
+    arguments: argparse.Namespace,
+    space: str,
+    points: Sequence[Point],
+    measurer: Measurer,
+    arch: str | None,
+    data: DataSet,
+) -> Summary:
+    from batchchol.progress import ProgressDisplay
+    from batchchol.sweep.engine import sweep
+
+    built = _built(points, arch, arguments)
+    display = ProgressDisplay(sys.stderr, "measuring")
+    try:
+        return sweep(
+            built.points,
+            measurer,
+            data,
+            space=space,
+            failed=built.failed,
+            seconds=arguments.duration,
+            show=display,
+        )
+    finally:
+        display.finish()
+
+
+def _export(data: Path, t4_file: Path | None) -> None:
+    """Merge a folder's rows, and write them as T4 results if that is asked for; `data` may be a merged file."""
+    from batchchol.sweep import arrow, store, t4
+
+    if not arrow.available():
+        print(
+            f"{data}: its rows are in the journal there, since pyarrow is missing: where it is not (pip install "
+            f"'batchchol[tune]'), `python -m batchchol tune --data {data}` makes a Parquet file of them"
+        )
+        return
+    if data.is_dir():
+        file = data.with_name(f"{data.name}.parquet")
+        print(f"{file}: {store.merge(data, file, _warn):,} rows")
+    if t4_file:
+        print(f"{t4_file}: {t4.export(store.read(data, _warn), t4_file):,} results")
+
+
+def _built(points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
+    from batchchol.progress import ProgressDisplay
+    from batchchol.sweep.building import build
+
+    display = ProgressDisplay(sys.stderr, "compiling")
+    try:
+        return build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
+    finally:
+        display.finish()
+
+
+def _introduce(space: str, expansion: Expansion) -> None:
+    from batchchol.sweep import code
+
+    kernels = len({code.identity(point) for point in expansion.points})
+    words = f"space {space}: {len(expansion.points):,} points of {kernels:,} kernels"
+    if refused := expansion.unsupported.total():
+        words += f"; {refused:,} combinations are unsupported"
+    print(words, file=sys.stderr)
+    for reason, count in expansion.unsupported.most_common():
+        print(f"  {count:,}: {reason}", file=sys.stderr)
+
+
+def _say_built(built: Built) -> int:
+    print(f"{len(built.points):,} points have their kernels, {len(built.failed):,} have none")
+    for row in built.failed[:3]:
+        print(f"{row.status}: {row.point.spec.name}: {row.message}", file=sys.stderr)
+    return 1 if built.failed else 0
+
+
+def _warn(message: str) -> None:
+    print(f"batchchol: warning: {message}", file=sys.stderr)

@@ -1,0 +1,252 @@
+"""Search spaces: what is measured, as TOML files, of which some are package data."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from batchchol.errors import BatchcholError
+from kernelgen import FAMILIES
+from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.spec import LAYOUT_KINDS, ORDERS
+from kernelgen.targets import ELEMENT_BYTES
+
+SPACES = ("paper", "study2", "full", "quick")
+
+ALL_FAMILIES = "all"
+CHUNK, DEFAULT = "chunk", "default"
+"""Words for numbers: that of the point's chunk, and what is chosen if nobody says."""
+
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "backend": ("cpu", "cuda"),
+        "dtype": tuple(ELEMENT_BYTES),
+        "uplo": ("lower", "upper"),
+        "layout": LAYOUT_KINDS,
+        "order": ORDERS,
+        "protocol": ("queued", "single"),
+        "math": MATHS,
+        "looking": LOOKINGS,
+        "unroll": UNROLLS,
+        "cache": CACHES,
+    }
+)
+_SIZES = re.compile(r"2\^(\d+)|([1-9]\d*)(KiB|MiB|GiB)")
+_RANGE = re.compile(r"(\d+)-(\d+)(?::([1-9]\d*))?")
+_LARGEST_POWER = 40
+_COMMON = {
+    "backend": None,
+    "n": None,
+    "dtype": ("float32",),
+    "uplo": ("lower",),
+    "math": ("ieee",),
+    "batch": (16384,),
+    "layout": ("chunked",),
+    "protocol": (DEFAULT,),
+    "any_block": (False,),
+}
+_KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
+_CANDIDATES = _COMMON | {"variations": (False,)}
+
+Axis = tuple[Any, ...]
+
+
+class SpaceError(BatchcholError):
+    """A search space that is unknown or malformed; names the file, the line and the key."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cross product of some axes, by name: of a family's schedules, or, if `candidates`, of `tuning.specs`."""
+
+    candidates: bool
+    families: tuple[str, ...]
+    axes: Mapping[str, Axis]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space: the points of all its tables; see `sweep.expansion` for what they are on a machine."""
+
+    name: str
+    about: str
+    tables: tuple[Table, ...]
+
+
+def load_space(name: str | Path) -> Space:
+    """The space of a name, or of a TOML file.
+
+    Raises
+    ------
+    SpaceError
+        If there is no such space, or the file is malformed; names the line and the key.
+    """
+    if isinstance(name, str) and name in SPACES:
+        return parse_space((files("batchchol") / "spaces" / f"{name}.toml").read_text(), f"{name}.toml", name)
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise SpaceError(f"space: got {str(name)!r}, expected one of {', '.join(SPACES)}, or a file *.toml")
+    try:
+        return parse_space(path.read_text(encoding="utf-8"), str(path), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpaceError(f"{path}: cannot be read: {error}") from error
+
+
+def parse_space(text: str, file: str, name: str) -> Space:
+    """The space that a TOML text describes; `file` is what messages call it.
+
+    Raises
+    ------
+    SpaceError
+        If it is malformed.
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpaceError(f"{file}: not TOML: {error}{_key_at(text, str(error))}") from error
+    source = _Source(text, file)
+    about = content.pop("about", "")
+    if not isinstance(about, str):
+        raise source.error("about", None, f"got {about!r}, expected a text")
+    tables = []
+    for kind, entries in content.items():
+        if kind not in ("kernels", "candidates"):
+            raise source.error(kind, None, "unknown, expected about, [[kernels]] or [[candidates]]")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise source.error(kind, None, f"expected tables: [[{kind}]]")
+        tables += [_table(source, kind, number, entry) for number, entry in enumerate(entries)]
+    if not tables:
+        raise SpaceError(f"{file}: no points: expected at least one table [[kernels]] or [[candidates]]")
+    return Space(name, " ".join(about.split()), tuple(tables))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A text, to say where in it something is wrong."""
+
+    text: str
+    file: str
+
+    def error(self, key: str, table: tuple[str, int] | None, reason: str) -> SpaceError:
+        line = self._line(key, table)
+        where = f"line {line}: " if line else ""
+        inside = f"[[{table[0]}]] " if table else ""
+        return SpaceError(f"{self.file}: {where}{inside}{key}: {reason}")
+
+    def _line(self, key: str, table: tuple[str, int] | None) -> int:
+        """The line of a key, in the table of that kind and number, else of the table; 0 if neither is found."""
+        counts: dict[str, int] = {}
+        here: tuple[str, int] | None = None
+        start = 0
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := re.match(r"\s*\[\[?\s*([\w-]+)\s*\]", line):
+                kind = header[1]
+                counts[kind] = counts.get(kind, -1) + 1
+                here = (kind, counts[kind])
+                start = number if here == table else start
+                if table is None and kind == key:
+                    return number
+            elif here == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                return number
+        return start
+
+
+def _table(source: _Source, kind: str, number: int, entry: Mapping[str, Any]) -> Table:
+    place = (kind, number)
+    candidates = kind == "candidates"
+    families = _families(source, place, entry, candidates)
+    known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
+    if not candidates:
+        known |= {field.name: None for field in fields(FAMILIES[families[0]])} | {"math": ("ieee",)}
+    axes: dict[str, Axis] = {}
+    for key, values in entry.items():
+        if key == "family":
+            continue
+        if key not in known:
+            raise source.error(key, place, f"unknown, expected one of family, {', '.join(known)}")
+        axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    needed = ["n"] if candidates else ["n", *_needed(families[0])]
+    for key in needed:
+        if key not in axes:
+            raise source.error(key, place, "missing, expected one value or a list of them")
+    return Table(candidates, families, {key: default for key, default in known.items() if default} | axes)
+
+
+def _needed(family: str) -> list[str]:
+    """What a schedule of a family has no default of."""
+    return [field.name for field in fields(FAMILIES[family]) if field.default is MISSING]
+
+
+def _families(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], several: bool) -> tuple[str, ...]:
+    found = entry.get("family", "thread")
+    chosen = found if isinstance(found, list) and several else [found]
+    allowed = (*FAMILIES, ALL_FAMILIES) if several else tuple(FAMILIES)
+    for family in chosen:
+        if family not in allowed:
+            raise source.error("family", place, f"got {family!r}, expected one of {', '.join(allowed)}")
+    return tuple(chosen)
+
+
+def _kind(key: str, families: Sequence[str]) -> str:
+    """What the values of a key are: its name if they are words, "sizes", "orders", "bools", "texts" or "numbers"."""
+    if key in _WORDS:
+        return key
+    if key in ("batch", "n", "any_block", "variations"):
+        return {"batch": "sizes", "n": "orders"}.get(key, "bools")
+    types = {field.name: str(field.type) for family in families for field in fields(FAMILIES[family])}
+    said = types.get(key, "int")
+    return "bools" if "bool" in said else "texts" if "str" in said else "numbers"
+
+
+def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:
+    """The values of an axis: one, or a list of them, in which ranges of numbers are one word."""
+    listed = given if isinstance(given, list) else [given]
+    if not listed:
+        raise refuse("got nothing, expected at least one value")
+    return tuple(dict.fromkeys(value for item in listed for value in _expanded(item, refuse, kind)))
+
+
+def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequence[Any]:
+    if kind in _WORDS:
+        allowed = (*_WORDS[kind], DEFAULT) if kind in ("protocol", "cache") else _WORDS[kind]
+        if item not in allowed:
+            raise refuse(f"got {item!r}, expected some of {', '.join(allowed)}")
+        return [item]
+    if kind == "texts":
+        # A family's own words: the family refuses what is none of them.
+        if not isinstance(item, str):
+            raise refuse(f"got {item!r}, expected a text")
+        return [item]
+    if kind == "bools":
+        if not isinstance(item, bool):
+            raise refuse(f"got {item!r}, expected true or false")
+        return [item]
+    if isinstance(item, int) and not isinstance(item, bool) and item >= 1:
+        return [item]
+    if isinstance(item, str):
+        if (found := _RANGE.fullmatch(item)) and int(found[1]) <= int(found[2]):
+            return range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
+        if kind == "numbers" and item in (CHUNK, DEFAULT):
+            return [item]
+        if kind == "sizes" and (size := _SIZES.fullmatch(item)):
+            return [2 ** min(int(size[1]), _LARGEST_POWER)] if size[1] else [item]
+    words = {"numbers": f', "{CHUNK}" or "{DEFAULT}"', "sizes": ', powers such as "2^14" or sizes such as "2GiB"'}
+    raise refuse(f'got {item!r}, expected positive integers, ranges such as "1-9" or "2-24:2"{words.get(kind, "")}')
+
+
+def _key_at(text: str, message: str) -> str:
+    """What key the line of a syntax error is about, for a message that says only the line."""
+    found = re.search(r"line (\d+)", message)
+    lines = text.splitlines()
+    last = int(found[1]) if found else len(lines)
+    for line in reversed(lines[:last]):
+        if key := re.match(r"\s*([\w-]+)\s*=", line):
+            return f", key {key[1]!r}"
+    return ""

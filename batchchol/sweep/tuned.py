@@ -1,0 +1,51 @@
+"""A data set as the points that `batchchol.choosing` makes tables of defaults of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from batchchol import tuning
+from batchchol.errors import DataFileError
+from batchchol.sweep import store
+from batchchol.sweep.rows import point_of
+from batchchol.tuning_rows import Points
+
+_NUMBERS = ("median_seconds", "spread", "ratio", "floor_seconds", "compile_seconds")
+
+
+def read_points(path: Path) -> Points:
+    """The correct points of a data set, a folder or a file, that ran their specs' own code.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read, or has none.
+    """
+    rows = [row for row in store.read(path).to_pylist() if row["status"] == "correct" and not row["any_block"]]
+    if not rows:
+        raise DataFileError(path, "reading", "has no correct measurement of a spec's own code: choose another one")
+    last = rows[-1]
+    toolkit = last["toolkit"] or last["compiler"].split("|")[0].strip()
+    points = tuple(_point(row) for row in rows)
+    return Points(points, last["device"], toolkit, last["date"][:10], last["copy_bytes_per_second"])
+
+
+def _point(row: Mapping[str, Any]) -> tuning.Point:
+    point = point_of(row)
+    numbers: dict[str, Any] = {name: float("nan") if row[name] is None else row[name] for name in _NUMBERS}
+    return tuning.Point(
+        spec=point.spec,
+        chunk=point.chunk,
+        batch=point.batch,
+        threads=point.threads,
+        protocol=point.protocol,
+        status=row["status"],
+        samples=row["samples"],
+        code_bytes=row["code_bytes"] or 0,
+        registers=row["registers"],
+        spill_bytes=row["spill_bytes"],
+        shared_bytes=row["shared_bytes"],
+        **numbers,
+    )

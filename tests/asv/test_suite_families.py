@@ -1,0 +1,165 @@
+"""Questions about families of kernels, canonical arrays and small batches: whose schedules they measure, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchchol.asv_samples import FILE_VARIABLE, load_samples
+from batchchol.tables import Case, Entry, Table
+from kernelgen import FAMILIES, SharedSchedule, ThreadSchedule
+
+from .. import fake_cuda_bindings
+from ..fake_pycuda import FakeGpu, forget, install
+
+WHY = "the suite's extra is not installed: there is no asv"
+pytest.importorskip("asv", reason=WHY)
+skip_error = pytest.importorskip("asv_runner.benchmarks.mark", reason=WHY).SkipNotImplemented
+
+pytestmark = pytest.mark.usefixtures("suite")
+Part = Callable[[str], Any]
+
+PACKED = Case("float32", "ieee", "chunked")
+THREADS = {
+    n: ThreadSchedule(nb, looking, math="ieee") for n, nb, looking in ((8, 3, "left"), (24, 4, "top"), (48, 5, "top"))
+}
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
+    gpu = install(monkeypatch, tmp_path)
+    # So long that few calls make a burst.
+    gpu.seconds_per_launch = 1e-3
+    fake_cuda_bindings.install(monkeypatch, gpu)
+    monkeypatch.setattr("batchchol.cuda.clock.WARM_UP_SECONDS", 0.0)
+    monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
+    yield gpu
+    forget()
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of defaults in which one thread is best up to order 24, and a block with shared memory past that."""
+    entries = (
+        Entry(8, 1_000, THREADS[8]),
+        Entry(24, 1_000, THREADS[24]),
+        Entry(32, 1_000, SharedSchedule(8, math="ieee")),
+        Entry(32, 100_000, SharedSchedule(16, math="ieee")),
+    )
+    of_chunk = Case("float32", "ieee", "chunked", 64)
+    made = Table("sm_90", "cuda", {PACKED: entries, of_chunk: (Entry(48, None, THREADS[48]),)})
+    monkeypatch.setattr("batchchol.defaults.source_of", lambda target, arch: SimpleNamespace(table=made))
+
+
+def schedule(part: Part, **values: Any) -> Any:
+    point = part("grid").Point(backend="cuda", nb=None, **values)
+    return part("cases").planned(point, part("ahead").blueprint("sm_90"), False).spec.schedule
+
+
+@pytest.mark.usefixtures("table")
+def test_each_family_is_measured_by_what_the_table_names_of_it(part: Part) -> None:
+    assert schedule(part, n=16, family="thread").nb == 4
+    assert schedule(part, n=32, family="thread").nb == 4, "the nearest that is there"
+    assert schedule(part, n=32, family="thread", chunk=64).nb == 5
+    assert schedule(part, n=32, family="shared", batch=2_000).nb == 8
+    assert schedule(part, n=24, family="shared", batch=90_000).nb == 16
+    for values, reason in (
+        ({"family": "block"}, "the table of defaults names none for"),
+        ({"family": "thread", "math": "fast"}, "names none"),
+        ({"family": "thread", "layout": "canonical"}, "names none"),
+        ({"n": 8, "family": "shared", "batch": 90_000}, "nb=16 cannot be built"),
+    ):
+        with pytest.raises(skip_error, match=reason):
+            schedule(part, **values)
+
+
+def test_older_commits_skip_families_with_the_reason(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("batchchol.defaults.source_of")
+    with pytest.raises(skip_error, match="this commit has no tables of families"):
+        schedule(part, family="thread")
+    monkeypatch.delattr("kernelgen.FAMILIES")
+    point = part("grid").Point(backend="cuda", family="shared")
+    with pytest.raises(skip_error, match="family='shared' cannot be built: this commit has thread"):
+        part("cases").planned(point, part("ahead").blueprint(), False)
+
+
+@pytest.mark.parametrize("question", ["families.Families", "shared.Shared", "canonical.Canonical"])
+def test_every_point_is_built_or_skipped(question: str, part: Part) -> None:
+    module, name = question.split(".")
+    asked = getattr(part(module), name)
+    blueprint, cases, grid = part("ahead").blueprint("sm_90"), part("cases"), part("grid")
+    built: list[Any] = []
+    for named in part("profiles").kept_points("full", name, asked.param_names, asked.params, "cuda"):
+        point = grid.point_of(named)
+        try:
+            spec = cases.planned(point, blueprint, asked.defaults).spec
+        except skip_error:
+            continue
+        built.append(spec)
+        assert (spec.problem.n, spec.layout, spec.schedule.math) == (point.n, point.layout, point.math)
+        assert point.family in (None, spec.family)
+    assert len({spec.name for spec in built}) > 10
+    assert {spec.family for spec in built} <= set(FAMILIES)
+
+
+def test_the_published_variant_has_the_tiles_and_the_order_that_are_asked_for(part: Part) -> None:
+    point = part("grid").Point(backend="cuda", family="shared", nb=16, looking="top")
+    assert part("cases").planned(point, part("ahead").blueprint(), False).spec.schedule == SharedSchedule(
+        16, "top", matrices=4, math="ieee", cache="shared"
+    )
+
+
+@pytest.mark.parametrize("way", ["single", "queued", "graph"])
+def test_small_batches_are_timed_by_every_way(
+    way: str,
+    fake_gpu: FakeGpu,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    part: Part,
+    benchmark_at: Callable[..., Any],
+) -> None:
+    monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file"))
+    benchmark = benchmark_at("small_batches.SmallBatches.device_factor", backend="cuda", n=8, batch=128, way=way)
+    assert not benchmark.do_setup()
+    samples = benchmark.do_run()["samples"]
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("calls").SAMPLES)
+    (record,) = load_samples(tmp_path / "file")
+    assert record.params["way"] == way
+    assert 0 < record.about["ratio"] <= 4
+    host = benchmark_at("small_batches.SmallBatches.track_host", backend="cuda", n=8, batch=128, way=way)
+    assert not host.do_setup()
+    if way == "single":
+        with pytest.raises(skip_error, match="what it spends on a queued one"):
+            host.do_run()
+    else:
+        assert 0 < host.do_run() < 1e5
+
+
+def test_ways_of_graphs(part: Part, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    small = part("small_batches")
+    chosen = SimpleNamespace(plan=SimpleNamespace(backend="cuda", spec="a spec"), batch="a batch")
+    monkeypatch.setattr(small, "case", lambda point, defaults: chosen)
+    monkeypatch.setattr(part("library"), "graphs", lambda *what, **options: asked.append(options))
+    for way in small.GRAPHS:
+        small.recorded(part("grid").Point(backend="cuda"), way)
+    assert asked == [{"branches": 1}, {}, {"branches": None}]
+
+
+def test_small_batches_without_cuda_bindings_are_skipped(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, part: Part
+) -> None:
+    def missing() -> Any:
+        raise part("library").BackendUnavailable("graphs need cuda-bindings")
+
+    monkeypatch.setattr("batchchol.cuda.graphs.bindings", missing)
+    asked = part("small_batches").SmallBatches()
+    monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
+    asked.setup("cuda", 8, 128, "fast", "graph")
+    with pytest.raises(skip_error, match="graphs need cuda-bindings"):
+        asked.device_factor()

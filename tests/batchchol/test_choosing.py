@@ -1,0 +1,248 @@
+"""The table of defaults that measured points make: winners, what is kept within the margin, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchchol import BatchcholError, cli, tables
+from batchchol.choosing import table, tables_of
+from batchchol.tables import Case, Table, parse, render
+from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, Point
+from batchchol.tuning_rows import Points, read_points
+from kernelgen import KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
+
+H200 = Path(__file__).parents[2] / "datasets" / "tune_h200.csv"
+SMALL, LARGE = 1024, 1 << 20
+
+
+def point(
+    n: int,
+    schedule: Schedule,
+    seconds: float,
+    batch: int = SMALL,
+    chunk: int | None = 32,
+    *,
+    layout: Layout | None = None,
+    dtype: str = "float32",
+    uplo: str = "lower",
+    **said: Any,
+) -> Point:
+    placed = layout or Layout.chunked(chunk or 32)
+    spec = KernelSpec(Problem(n, dtype, uplo), placed.kind, placed.order, schedule, said.pop("target", "cuda"))
+    given = {"protocol": "queued", "status": "correct", "samples": FINAL_SAMPLES} | said
+    return Point(spec, placed.chunk, batch, 1, median_seconds=seconds, **given)
+
+
+def thread(nb: int, stride: int | None = None, math: str = "ieee") -> ThreadSchedule:
+    return ThreadSchedule(nb, math=math, stride=stride)
+
+
+def chosen(points: list[Point], case: Case | None = None) -> list[tuple[int, int | None, int]]:
+    """(n, batch, nb) of each entry."""
+    entries = table(points, "sm_90").cases[case or Case("float32", "ieee", "chunked")]
+    return [(entry.n, entry.batch, entry.schedule.nb) for entry in entries]
+
+
+def test_a_winner_within_the_margin_keeps_the_schedule_of_the_order_before() -> None:
+    far = [point(8, thread(4), 1.0), point(8, thread(8), 2.0)]
+    near = [point(9, thread(4), 1.02), point(9, thread(8), 1.0)]
+    past = [point(10, thread(4), 1.2), point(10, thread(8), 1.0)]
+    assert chosen(far + near + past) == [(9, None, 4), (10, None, 8)], "and order 8 is served as order 9"
+
+
+def test_a_winner_within_the_margin_keeps_the_schedule_of_the_batch_before() -> None:
+    small = [point(8, thread(4), 1.0), point(8, thread(8), 2.0)]
+    large = [point(8, thread(4), 1.02, LARGE), point(8, thread(8), 1.0, LARGE)]
+    assert chosen(small + large) == [(8, None, 4)]
+    larger = [replace(each, batch=4 * LARGE) for each in (point(8, thread(4), 1.2), point(8, thread(8), 1.0))]
+    assert chosen(small + large + larger) == [(8, SMALL, 4), (8, LARGE, 4), (8, 4 * LARGE, 8)]
+
+
+def test_what_was_chosen_at_another_batch_is_no_neighbour_of_the_next_order() -> None:
+    points = [point(8, thread(4), 1.0), point(8, thread(8), 9.0)]
+    points += [point(8, thread(4), 9.0, LARGE), point(8, thread(8), 1.0, LARGE)]
+    points += [point(9, thread(4), 1.01, LARGE), point(9, thread(8), 1.02, LARGE), point(9, thread(2), 1.0, LARGE)]
+    assert chosen(points)[-1] == (9, None, 8)
+
+
+def test_few_samples_do_not_beat_many_and_a_later_measurement_replaces_an_earlier_one() -> None:
+    lucky = point(8, thread(2), 0.5, samples=FIRST_SAMPLES)
+    assert chosen([lucky, point(8, thread(4), 1.0), point(8, thread(8), 2.0)]) == [(8, None, 4)]
+    again = point(8, thread(8), 0.9)
+    assert chosen([lucky, point(8, thread(4), 1.0), point(8, thread(8), 2.0), again]) == [(8, None, 8)]
+
+
+@pytest.mark.parametrize("fault", [{"status": "wrong"}, {"protocol": "single"}])
+def test_what_does_not_count(fault: dict[str, Any]) -> None:
+    assert chosen([point(8, thread(2), 0.5, **fault), point(8, thread(4), 1.0)]) == [(8, None, 4)]
+    with pytest.raises(BatchcholError, match="got correct ones of none, expected one target"):
+        table([point(8, thread(2), 0.5, **fault)], "sm_90")
+
+
+def test_a_cpu_times_single_calls() -> None:
+    only = point(8, ThreadSchedule(4), 1.0, target="avx2", protocol="single", layout=Layout.chunked(8))
+    assert table([only], "avx2").target == "avx2"
+    with pytest.raises(BatchcholError, match="got correct ones of avx2, cuda, expected one target"):
+        table([only, point(8, thread(4), 1.0)], "sm_90")
+
+
+def test_kernels_of_every_family_compete() -> None:
+    points = [point(8, thread(4), 2.0), point(8, SharedSchedule(2), 1.0)]
+    (entries,) = table(points, "sm_90").cases.values()
+    assert [entry.schedule.family for entry in entries] == ["shared"]
+
+
+def test_a_chunk_whose_winners_are_its_own_has_a_case_of_its_own() -> None:
+    points = [point(8, thread(4), 2.0), point(8, thread(8, stride=32), 1.0)]
+    points += [point(16, thread(4), 1.0), point(16, thread(8, stride=32), 2.0)]
+    cases = table(points, "sm_90").cases
+    assert list(cases) == [Case("float32", "ieee", "chunked"), Case("float32", "ieee", "chunked", 32)]
+    own = cases[Case("float32", "ieee", "chunked", 32)]
+    assert [(entry.n, entry.schedule.nb, entry.schedule.stride) for entry in own] == [(8, 8, 32), (16, 4, None)]
+
+
+def test_a_chunk_that_was_not_measured_at_an_order_is_served_as_any_chunk() -> None:
+    points = [point(8, thread(2), 1.0), point(16, thread(4), 1.0), point(16, thread(8), 0.5, chunk=4)]
+    assert chosen(points, Case("float32", "ieee", "chunked", 4)) == [(8, None, 2), (16, None, 8)]
+
+
+def test_kernels_for_any_chunk_are_chosen_on_the_largest() -> None:
+    points = [point(8, thread(2), 1.0, chunk=64), point(8, thread(4), 2.0, chunk=64)]
+    points += [point(8, thread(2), 2.0, chunk=4), point(8, thread(4), 1.0, chunk=4)]
+    assert chosen(points) == [(8, None, 2)]
+    assert chosen(points, Case("float32", "ieee", "chunked", 4)) == [(8, None, 4)]
+
+
+def test_what_one_math_lacks_is_the_others() -> None:
+    points = [point(8, thread(4), 1.0), point(16, thread(8, math="fast"), 1.0)]
+    for math in ("ieee", "fast"):
+        assert chosen(points, Case("float32", math, "chunked")) == [(8, None, 4), (16, None, 8)]
+    entries = table(points, "sm_90").cases[Case("float32", "fast", "chunked")]
+    assert {entry.schedule.math for entry in entries} == {"fast"}
+
+
+def test_canonical_points_have_cases_of_their_own_by_the_order_of_the_lower_triangle() -> None:
+    points = [point(8, thread(4), 1.0), point(8, thread(2), 0.1, layout=Layout.canonical("row"))]
+    points += [point(8, thread(3), 0.1, layout=Layout.canonical("row"), uplo="upper")]
+    assert chosen(points) == [(8, None, 4)]
+    assert chosen(points, Case("float32", "ieee", "canonical", order="row")) == [(8, None, 2)]
+    assert chosen(points, Case("float32", "ieee", "canonical", order="col")) == [(8, None, 3)]
+
+
+def test_the_layout_of_batches_is_the_best_chunk_at_the_largest_batch() -> None:
+    points = [point(8, thread(4), 1.0, LARGE), point(8, thread(4), 1.5, LARGE, chunk=4)]
+    points += [point(8, thread(4), 0.1, chunk=4), point(8, thread(4), 1.0)]
+    points += [point(16, thread(4), 1.02, LARGE), point(16, thread(4), 1.0, LARGE, chunk=4)]
+    points += [point(32, thread(4), 1.2, LARGE), point(32, thread(4), 1.0, LARGE, chunk=4)]
+    layouts = [(each.n, each.layout) for each in table(points, "sm_90").layouts]
+    assert layouts == [(16, Layout.chunked(32)), (32, Layout.chunked(4))]
+
+
+def test_arrays_are_packed_where_that_is_faster_with_both_copies() -> None:
+    row = Layout.canonical("row")
+    copy = 4 * 16**2 * 4 * SMALL  # bytes: whole matrices are read and written twice
+    points = [point(16, thread(4), 1.0), point(16, thread(4), 1.5, chunk=4), point(16, thread(4), 3.0, layout=row)]
+    assert table(points, "sm_90").arrays == (), "nobody knows what the copies take"
+
+    def arrays(rate: float, floor: float = float("nan")) -> list[Layout]:
+        timed = [replace(each, floor_seconds=floor) for each in points]
+        return [each.layout for each in table(timed, "sm_90", copy_bytes_per_second=rate).arrays]
+
+    assert arrays(copy / 1.0) == [Layout.chunked(32)]
+    assert arrays(copy / 2.5) == [row]
+    assert arrays(copy / 1.0, floor=0.6) == [row], "and each copy is a launch"
+
+
+def test_where_either_way_was_not_measured_nothing_is_said_of_arrays() -> None:
+    assert table([point(16, thread(4), 1.0)], "sm_90", copy_bytes_per_second=1e9).arrays == ()
+
+
+def test_tables_survive_their_file() -> None:
+    points = [point(16, thread(4, stride=32), 1.0), point(16, thread(4), 1.5, chunk=4), point(16, thread(2), 2.0)]
+    points += [point(16, thread(4), 3.0, layout=Layout.canonical("row")), point(16, SharedSchedule(2), 1.0, LARGE)]
+    points += [point(24, thread(4), 1.0, dtype="float64"), point(24, thread(4, math="fast"), 1.0)]
+    made = table(points, "sm_90", measured={"float32": "here"}, copy_bytes_per_second=1e9)
+    text = render([made])
+    assert list(parse(text).values()) == [made]
+    entries = sum(map(len, made.cases.values())) + len(made.layouts) + len(made.arrays)
+    assert text.count("\n   {") + text.count("\n    {") == entries + len(made.cases), "a line an entry"
+
+
+def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> None:
+    old = table([point(8, thread(4), 1.0), point(8, thread(2), 1.0, dtype="float64")], "sm_90")
+    new = table([point(8, thread(8), 1.0), point(8, thread(7, math="fast"), 1.0)], "sm_90")
+    both = old.updated(new)
+    assert {case: entries[0].schedule.nb for case, entries in both.cases.items()} == {
+        Case("float64", "ieee", "chunked"): 2,
+        Case("float32", "ieee", "chunked"): 8,
+        Case("float32", "fast", "chunked"): 7,
+    }
+    assert {each.dtype for each in both.layouts} == {"float32", "float64"}
+
+
+def shipped() -> dict[str, Table]:
+    from batchchol.defaults import shipped_tables
+
+    return shipped_tables()
+
+
+def test_points_of_a_file_say_what_was_measured() -> None:
+    found = read_points(H200)
+    assert len(found.points) > 5000
+    assert (found.machine, found.toolkit) == ("NVIDIA H200", "CUDA 13.0.88")
+    first = found.points[0]
+    assert first.spec.name == H200.read_text().splitlines()[1].split(",")[0]
+    assert (first.batch, first.chunk, first.median_seconds) == (1024, 32, 6.8636e-06)
+    assert found.copy_bytes_per_second is not None
+    assert found.copy_bytes_per_second > 4e12
+
+
+def test_the_architecture_of_gpu_points_has_to_be_said() -> None:
+    points = Points((point(8, thread(4), 1.0),), "a GPU", "CUDA", "today", None)
+    with pytest.raises(BatchcholError, match="--arch: not given, say on which architecture"):
+        tables_of([points])
+    (made,) = tables_of([points], "sm_86")
+    assert (made.name, made.measured) == ("sm_86", {"float32": "a GPU, CUDA, today"})
+
+
+def test_the_command_makes_a_table_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tables.json"
+    path.write_text(render([shipped()["generic"], replace(shipped()["generic"], name="sm_90")]))
+    assert cli.main(["tune", "--from", str(H200), "--arch", "sm_90", "--table", str(path)]) == 0
+    written = tables.parse(path.read_text())
+    assert written["generic"] == shipped()["generic"]
+    assert written["sm_90"].measured["float32"].startswith("NVIDIA H200, CUDA 13.0.88")
+    assert "for sm_90" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--table", "t.json", "--from", str(H200)], "--arch: not given"),
+        (["--from", str(H200)], "--from: got no --table"),
+        (["--from", "/no/such.csv", "--table", "t.json"], "/no/such.csv"),
+    ],
+)
+def test_what_the_command_refuses(
+    options: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tune", *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('{"tables": {"sm_90": {}}}')
+    assert cli.main(["tune", "--from", str(H200), "--arch", "sm_90", "--table", str(path)]) == 2
+    assert "not a file of tables" in capsys.readouterr().err
+    assert path.read_text() == '{"tables": {"sm_90": {}}}'

@@ -1,0 +1,318 @@
+"""The block family's pipelines, emulated by few blocks, so that each has several groups of matrices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import cycle
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchchol.layouts import stride
+from batchchol.residual import RATIO_BOUND, ratios
+from kernelgen import KernelSource, KernelSpec, Launch, Layout, SpecError, generate
+from kernelgen.block_shape import PIECE_BYTES, BlockShape
+
+from .. import cuda_checks
+from ..covering import Choice, covering_design
+from ..cuda_checks import check_kernel, check_last_matrices_past_32_bits, compiled_together
+from ..cuda_kernels import EmulatedKernel
+from ..cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
+from ..kernel_runs import GuardedMemory, Run, make_spec, run_kernel
+from ..matrices import DATA, dominant, wishart
+
+FACTORS: Mapping[str, Sequence[Any]] = {
+    "n": (3, 16, 23, 40, 65, 128),
+    "nb": (4, 7, 8, 12),
+    "lanes": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+    "pipeline": (1, 2, 3),
+    "early": (0, 1, 3),
+    # An integer is the chunk of the chunked layout.
+    "layout": ("canonical", "interleaved", 2, 3, 8, 32, 33),
+    "in_place": (False, True),
+    "math": ("ieee", "fast"),
+    "order": ("row", "col"),
+    "uplo": ("lower", "upper"),
+    "dtype": ("float32", "float64"),
+    "blocks": (1, 2),
+    # Whether the chunk is a constant of the code, where there is a chunk.
+    "constant_chunk": (False, True),
+    "batch": (1, 9, 70),
+}
+CONSTRAINED = ("n", "nb", "lanes", "pipeline", "early", "batch")
+# What a case costs besides its threads' turns at barriers.
+CASE_COST = 20_000
+
+
+def cost_of(choice: Choice) -> float:
+    """What a choice costs, in turns of threads; infinite for what is refused."""
+    try:
+        launched = launch_of(*(choice[name] for name in CONSTRAINED[:-1]))
+    except SpecError:
+        return inf
+    side = -(-choice["n"] // choice["nb"])
+    return float(launched.blocks(choice["batch"]) * launched.threads * 3 * side + CASE_COST)
+
+
+@cache
+def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int) -> Launch:
+    """As much as a double takes."""
+    choices = {"lanes": lanes, "pipeline": pipeline, "early": early, "dtype": "float64"}
+    make_spec(n, nb, family="block", target="cuda", **choices)
+    return Launch(BlockShape(n, nb, lanes, "float64").threads, lanes)
+
+
+DESIGN = sorted(
+    covering_design(FACTORS, CONSTRAINED, cost_of), key=lambda choice: (choice["math"], choice["dtype"], choice["nb"])
+)
+
+spec_of = partial(cuda_checks.spec_of, family="block")
+case_id = partial(cuda_checks.case_id, family="block")
+pipeline = partial(make_spec, family="block", target="cuda")
+
+# Every order to 33 with corners of every size.
+EVERY_ORDER = [
+    pipeline(n, max(4, min(n, nb)), lanes=lanes, layout=layout, pipeline=1, early=early)
+    for n, nb, lanes, layout, early in zip(
+        range(1, 34),
+        cycle((4, 8, 6, 5, 8, 7, 4)),
+        cycle((4, 2, 1, 8)),
+        cycle(("canonical", "chunked", "canonical", "interleaved")),
+        cycle((0, 1, 1)),
+        strict=False,
+    )
+]
+
+
+@cache
+def programs() -> Mapping[str, tuple[KernelSource, ...]]:
+    """The sources that are compiled together with that of each entry: neighbours, of equal flags."""
+    design = (spec_of(choice)[0] for choice in DESIGN)
+    return {**compiled_together(map(generate, design)), **compiled_together(map(generate, EVERY_ORDER))}
+
+
+def emulated(spec: KernelSpec) -> EmulatedKernel:
+    """The kernel of a spec of the design."""
+    return EmulatedKernel(spec, generate(spec), compile_program(programs()[spec.name]))
+
+
+@pytest.mark.parametrize("choice", DESIGN, ids=case_id)
+def test_every_pair_of_values(choice: Choice) -> None:
+    spec, chunk = spec_of(choice)
+    check_kernel(spec, choice["batch"], chunk, emulated(spec))
+
+
+@pytest.mark.parametrize("spec", EVERY_ORDER, ids=lambda spec: spec.name)
+def test_every_order(spec: KernelSpec) -> None:
+    check_kernel(spec, 19, 3, emulated(spec))
+
+
+@pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
+def test_ragged_batches_with_failing_members(layout: str) -> None:
+    spec = pipeline(6, 4, lanes=4, layout=layout, pipeline=1, early=1)
+    a = dominant(20, 6).astype(np.float32)
+    a[::3, 2, 2] = np.nan
+    a[1::6, 5, 5] = -1
+    expected = np.where(np.arange(20) % 3 == 0, 3, np.where(np.arange(20) % 6 == 1, 6, 0))
+    whole = run_kernel(spec, a, 3 if layout == "chunked" else None).l
+    for batch in range(1, 21):
+        run = run_kernel(spec, a[:batch])
+        assert np.array_equal(run.info, expected[:batch])
+        good = run.info == 0
+        assert np.array_equal(np.tril(run.l[good]), np.tril(whole[:batch][good]))
+
+
+@pytest.mark.parametrize("math", ["ieee", "fast"])
+def test_the_first_bad_pivot_is_told_wherever_it_is(math: str) -> None:
+    """In any tile, at its first and last place, alone and before other bad ones, and good matrices after bad ones."""
+    n = 11
+    a = dominant(3 * n, n).astype(np.float32)
+    for m in range(n):
+        a[m, m, m] = -1
+        a[n + m, m:, m:] = np.nan
+    run = run_kernel(pipeline(n, 4, lanes=2, math=math, pipeline=2), a)
+    assert run.info.tolist() == [*range(1, n + 1), *range(1, n + 1), *[0] * n]
+
+
+def test_an_infinite_pivot_has_an_info_of_the_matrix() -> None:
+    a = dominant(5, 6).astype(np.float32)
+    a[:, 2, 2] = np.inf
+    exact = run_kernel(pipeline(6, 4, lanes=4, pipeline=1), a).info
+    fast = run_kernel(pipeline(6, 4, lanes=4, math="fast", pipeline=1), a).info
+    assert (exact == 0).all()
+    assert (fast >= 3).all()
+    assert (fast <= 6).all()
+
+
+def test_same_bits_as_without_a_pipeline() -> None:
+    a = wishart(70, 19).astype(np.float32)
+    expected = np.tril(run_kernel(pipeline(19, 8, lanes=4), a).l).tobytes()
+    for depth, early, blocks in ((1, 0, 1), (1, 2, 3), (2, 0, 2), (2, 3, 1), (4, 1, 1)):
+        spec = pipeline(19, 8, lanes=4, pipeline=depth, early=early, blocks=blocks)
+        assert np.tril(run_kernel(spec, a).l).tobytes() == expected, (depth, early, blocks)
+
+
+@pytest.mark.parametrize("early", [0, 2])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_any_number_of_blocks_will_do(in_place: bool, early: int) -> None:
+    """As many as a GPU has room for, fewer, and one to each group."""
+    n, batch = 9, 33
+    spec = pipeline(n, 4, lanes=4, layout="canonical", order="row", in_place=in_place, pipeline=1, early=early)
+    a = dominant(batch, n).astype(np.float32)
+    for resident in (1, 2, 5, 8, 9, 100):
+        source = generate(spec)
+        assert source.launch is not None
+        source = replace(source, launch=replace(source.launch, resident=resident))
+        run = run_kernel(spec, a, kernel=EmulatedKernel.of(spec, source))
+        assert not run.info.any()
+        assert ratios(a, run.l).max() <= RATIO_BOUND["ieee"]
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_canonical_arrays_that_begin_anywhere(in_place: bool, order: str) -> None:
+    n, batch = 12, 9
+    spec = pipeline(
+        n, 4, lanes=2, layout="canonical", order=order, in_place=in_place, pipeline=1, early=int(in_place)
+    )
+    kernel, a = EmulatedKernel.of(spec), dominant(batch, n).astype(np.float32)
+    for offset in (0, 4, 8):
+        memory = [GuardedMemory(a.shape, np.float32, offset) for _ in range(2)]
+        memory[0].array[...] = a
+        result = memory[0] if in_place else memory[1]
+        info = np.full(batch, -1, np.int32)
+        pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
+        kernel.program.launch_unfenced(kernel.source, batch, *pointers, 1, batch)
+        for guarded in memory:
+            guarded.check()
+        l = result.array if order == "row" else result.array.swapaxes(1, 2)
+        assert not info.any()
+        assert ratios(a, l).max() <= RATIO_BOUND["ieee"]
+        assert not np.triu(l, 1).any()
+
+
+@pytest.mark.parametrize("layout", [Layout.canonical(), *map(Layout.chunked, (32, 33))], ids=str)
+def test_last_matrices_of_a_batch_past_32_bits(layout: Layout) -> None:
+    choices = {"layout": layout.kind, "order": layout.order, "in_place": True, "pipeline": 1, "early": 1}
+    check_last_matrices_past_32_bits(pipeline(2, 4, lanes=4, **choices), layout)
+
+
+# ---- Shapes and launches ----
+
+
+def test_a_pipeline_has_blocks_for_the_whole_gpu_and_no_more() -> None:
+    launched = generate(pipeline(32, 8, lanes=8, pipeline=1, blocks=5)).launch
+    assert launched is not None
+    assert launched.resident == 5
+    assert [launched.grid(items, 132) for items in (1, 8, 9, 5279, 5281, 1 << 40)] == [1, 1, 2, 660, 660, 660]
+    without = generate(pipeline(32, 8, lanes=8, blocks=5)).launch
+    assert without is not None
+    assert without.grid(1 << 20, 132) == without.blocks(1 << 20) == 1 << 17
+
+
+def test_shared_memory_of_a_pipeline() -> None:
+    shape = BlockShape(100, 8, 4, "float32", pipeline=2, early=3)
+    assert (shape.tiles, shape.tile_pieces, shape.barriers, shape.early_threads) == (91, 17, 3 * 13 * 2, 6 * 4)
+    assert shape.shared_bytes == 2 * 91 * 17 * 4 * PIECE_BYTES + 78 * 8 + 24 * 64 * 4
+    source = generate(pipeline(48, 8, lanes=8, pipeline=2, early=1))
+    assert source.launch is not None
+    assert source.launch.shared_bytes == BlockShape(48, 8, 8, "float32", 2, 1).shared_bytes
+    assert re.findall(r".*__shared__.*", source.text) == ["extern __shared__ Piece panel[];"]
+
+
+@pytest.mark.parametrize(
+    ("n", "choices", "reason"),
+    [
+        (20, {"pipeline": 1, "early": 4}, r"early=4 .* is 3 columns of them"),
+        (20, {"early": 1}, r"early=1 .* from 0 to 0"),
+        (20, {"pipeline": 5}, r"pipeline=5 .* from 0 to 4"),
+        (128, {"pipeline": 4}, r"shared memory, over the 232,448 of a block; use fewer lanes or a smaller pipeline"),
+    ],
+)
+def test_refused_are_pipelines_that_do_not_exist(n: int, choices: dict[str, int], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        pipeline(n, 8, lanes=2, **choices)
+
+
+def test_a_name_and_a_description_of_its_own() -> None:
+    spec = pipeline(32, 8, lanes=8, pipeline=2, early=1)
+    assert "_pipe2_early1_" in spec.name
+    assert KernelSpec.from_dict(spec.to_dict()) == spec
+    assert pipeline(32, 8, lanes=8) == pipeline(32, 8, lanes=8, pipeline=0, early=0)
+    assert "pipe" not in pipeline(32, 8, lanes=8).name
+
+
+# ---- One line changed ----
+
+# Each tile has a warp, or several share one.
+MUTATED = pipeline(15, 4, lanes=32, layout="interleaved", pipeline=1, early=1)
+SHARED_WARPS = pipeline(15, 4, lanes=4, layout="interleaved", pipeline=1)
+MUTATED_BATCH = {MUTATED: 7 * 32, SHARED_WARPS: 7 * 4}
+WARP_BARRIER = r"__syncwarp\(\);"
+# A wait, an arrival or what is handed over: dropped, something depends on what runs first, or nothing goes on.
+DROPPED: Mapping[str, Sequence[Any]] = {
+    "waiting for an empty panel": (MUTATED, r"wait_for\(barriers \+ EMPTY, .*\);"),
+    "waiting for a diagonal tile": (MUTATED, r"wait_for\(barriers \+ READY, .*\);"),
+    "waiting for a full panel": (MUTATED, r"wait_for\(barriers \+ FULL, .*\);"),
+    "waiting for the right phase": (MUTATED, r"wait_for\(barriers \+ FULL, .*\);", "wait_for(barriers + FULL, 0);"),
+    "waiting for what was fetched": (MUTATED, r"wait_for_fetched\(\);(?=\n +take)"),
+    "arriving at a diagonal tile": (MUTATED, r"arrive_as_warp\(barriers \+ READY\);"),
+    "arriving at a full panel": (MUTATED, r"arrive_as_warp\(barriers \+ FULL\);"),
+    "arriving at an empty panel": (MUTATED, r"arrive_as_warp\(barriers \+ EMPTY\);"),
+    "setting up": (MUTATED, r"set_up_barriers\(\);"),
+    "all threads knowing of it": (MUTATED, r"__syncthreads\(\);"),
+    "one warp speaking for all its threads": (SHARED_WARPS, WARP_BARRIER),
+    "an update": (MUTATED, r"update\(c, .*\);"),
+    "a solution": (MUTATED, r"solve\(c, .*\);"),
+    "fetching": (MUTATED, r"fetch_tile\(fetched, .*\);"),
+}
+
+
+@pytest.mark.parametrize("line", DROPPED)
+def test_every_line_of_the_pipeline_is_needed(line: str) -> None:
+    spec, pattern, *replacement = DROPPED[line]
+    source = generate(spec)
+    text, found = re.subn(
+        rf"(?<=^)( +){pattern}", rf"\1{''.join(replacement) or '{}'}", source.text, flags=re.MULTILINE
+    )
+    assert found == 1
+    for name, make in DATA.items():
+        a = make(MUTATED_BATCH[spec], 15).astype(np.float32)
+        outcome = run_or_error(spec, replace(source, text=text), a)
+        if isinstance(outcome, Run):
+            assert outcome.info.any() or not ratios(a, outcome.l).max() <= RATIO_BOUND["fast"], name
+        else:
+            assert re.search("depends on the order|waits at a barrier|was not set up|under way", outcome), name
+
+
+def run_or_error(spec: KernelSpec, source: KernelSource, a: Any) -> Run | str:
+    try:
+        return in_every_order(spec, source, a)
+    except EmulationError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("spec", [MUTATED, SHARED_WARPS], ids=lambda spec: spec.name)
+def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
+    a = dominant(MUTATED_BATCH[spec], 15).astype(np.float32)
+    run = in_every_order(spec, generate(spec), a)
+    assert not run.info.any()
+    assert ratios(a, run.l).max() <= RATIO_BOUND["ieee"]
+
+
+def in_every_order(spec: KernelSpec, source: KernelSource, a: Any) -> Run:
+    """A run by an emulation that also lets threads of a warp run far apart."""
+    program = compile_program((source,))
+
+    class Kernel(EmulatedKernel):
+        def __call__(self, a: Any, out: Any, info: Any, threads: int = 1, stream: Any = None) -> None:
+            numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
+            orders = (*ORDERS, ACROSS_WARPS)
+            self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers, orders=orders)
+
+    return run_kernel(spec, a, kernel=Kernel(spec, source, program))

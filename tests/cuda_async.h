@@ -1,0 +1,103 @@
+/* Barriers in shared memory and copies that a thread does not wait for, for tests/cuda_emulation.h.
+ *
+ * A barrier that is used before it is set up, or set up twice, ends the launch with a message, as does a wait that no
+ * thread of the block can end. What a copy is to write is NaN until the thread has waited for it; what it copies is
+ * what was there when it was begun or, if threads run in descending order, when it was waited for.
+ */
+#pragma once
+
+#include "cuda_blocks.h"
+
+namespace cuda_emulation {
+
+inline bool in_shared_memory(const void *at, size_t bytes)
+{
+    const unsigned char *const first = static_cast<const unsigned char *>(at), *const end = first + bytes;
+    const unsigned char *const dynamic = dynamic_shared + SHARED_GUARD;
+    const bool is_static = __start_cuda_shared && first >= __start_cuda_shared && end <= __stop_cuda_shared;
+    return is_static || (first >= dynamic && end <= dynamic + machine.geometry->shared_bytes);
+}
+
+/* The phase of a barrier, which a thread must not look into. */
+inline Phase phase_of(const uint64_t *barrier, const char *doing)
+{
+    Phase phase = {};
+    if (in_shared_memory(barrier, sizeof phase))
+        memcpy(&phase, barrier, sizeof phase);
+    if (phase.mark != PHASE_MARK)
+        fail("%s %s a barrier that was not set up", place(*machine.current).characters, doing);
+    return phase;
+}
+
+} // namespace cuda_emulation
+
+inline void __mbarrier_init(unsigned long long *barrier, unsigned count)
+{
+    using namespace cuda_emulation;
+    Phase phase = {};
+    if (!in_shared_memory(barrier, sizeof phase))
+        return fail("%s sets up a barrier outside shared memory", place(*machine.current).characters);
+    memcpy(&phase, barrier, sizeof phase);
+    if (phase.mark == PHASE_MARK || count < 1 || count > MAX_THREADS)
+        return fail("%s sets up a barrier %s", place(*machine.current).characters,
+                    phase.mark == PHASE_MARK ? "a second time" : "that nobody or too many are to arrive at");
+    phase = {PHASE_MARK, uint16_t(count), uint16_t(count), 0};
+    memcpy(barrier, &phase, sizeof phase);
+}
+
+inline void __mbarrier_arrive(unsigned long long *barrier)
+{
+    using namespace cuda_emulation;
+    Phase phase = phase_of(reinterpret_cast<uint64_t *>(barrier), "arrives at");
+    if (phase.mark != PHASE_MARK)
+        return;
+    if (--phase.missing == 0) {
+        phase.missing = phase.arrivals;
+        phase.parity ^= 1;
+    }
+    memcpy(barrier, &phase, sizeof phase);
+}
+
+/* Comes back when it is true: while a thread waits, others run. */
+inline bool __mbarrier_try_wait_parity(unsigned long long *barrier, bool parity, int line = __builtin_LINE())
+{
+    using namespace cuda_emulation;
+    const uint64_t *const words = reinterpret_cast<const uint64_t *>(barrier);
+    if (phase_of(words, "waits at").mark != PHASE_MARK || phase_of(words, "waits at").parity == parity) {
+        machine.current->barrier = words;
+        machine.current->parity = parity;
+        wait(State::at_shared_barrier, line, 0);
+    }
+    return true;
+}
+
+inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
+{
+    using namespace cuda_emulation;
+    const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || both % bytes || !in_shared_memory(to, bytes))
+        return fail("%s begins a copy of %zu bytes that no GPU can do", place(*machine.current).characters, bytes);
+    Copy copy = {to, from, bytes, false, {}};
+    memcpy(copy.data, from, bytes);
+    memset(to, POISON, bytes);
+    machine.current->copies.push_back(copy);
+}
+
+inline void __pipeline_commit()
+{
+    for (cuda_emulation::Copy &copy : cuda_emulation::machine.current->copies)
+        copy.committed = true;
+}
+
+/* Of all that was committed, whatever else may be under way. */
+inline void __pipeline_wait_prior(size_t)
+{
+    using namespace cuda_emulation;
+    std::vector<Copy> &under_way = machine.current->copies, rest;
+    for (const Copy &copy : under_way)
+        if (copy.committed)
+            memcpy(copy.to, machine.geometry->descending ? copy.from : copy.data, copy.bytes);
+        else
+            rest.push_back(copy);
+    under_way.swap(rest);
+}

@@ -1,0 +1,176 @@
+"""What measures in the worker processes of the tests: benches that are quick, slow, wrong, or do not survive."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from batchchol import memory
+from batchchol.errors import BackendUnavailable, CacheError, DeviceLost
+from batchchol.sweep.bench import Bench, Settings
+from batchchol.sweep.points import Point
+from batchchol.sweep.rows import Row
+
+LOG = "SWEEP_TEST_LOG"
+"""The variable that names a file: the worker's number and the key of each point that it began go there."""
+
+
+class Quick:
+    """Measures nothing, and says that all is well."""
+
+    def __init__(self, backend: str, settings: Settings) -> None:
+        self.samples = settings.samples
+
+    def facts(self) -> dict[str, Any]:
+        lanes = {"float32": 16, "float64": 8}
+        return {
+            "backend": "cpu",
+            "target": "avx2",
+            "protocol": "single",
+            "lanes": lanes,
+            "free_bytes": None,
+            "architecture": None,
+        }
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "device": "a fake",
+            "cpu": "a fake",
+            "compiler": "a compiler",
+            "date": "2026-11-21T20:00:00",
+            "commit": "0123",
+        }
+
+    def ceilings(self, dtype: str, threads: int) -> dict[str, Any]:
+        return {"copy_bytes_per_second": 1e9 * threads, "peak_flops_per_second": 1e10}
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        if log := os.environ.get(LOG):
+            with Path(log).open("a") as stream:
+                stream.write(f"{os.getpid()} {point.key}\n")
+        seconds = tuple(1e-6 * (1 + sample / 8) for sample in range(samples or self.samples))
+        conditions = {"temperature_c": 40.0}
+        return Row(point, "correct", seconds=seconds, calls=2, ratio=0.25, source="0a", conditions=conditions)
+
+
+class FakeGpu(Quick):
+    """A GPU's, faster the larger the tiles are."""
+
+    def facts(self) -> dict[str, Any]:
+        lanes = {"float32": 32, "float64": 32}
+        gpu = {"backend": "cuda", "target": "cuda", "protocol": "queued", "lanes": lanes, "architecture": "sm_90"}
+        return super().facts() | gpu
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        row = super().measure(point, samples)
+        return replace(row, seconds=tuple(seconds / point.spec.schedule.nb for seconds in row.seconds))
+
+
+class SmallCache(Bench):
+    """Really measures, as if the cache were one that few buffers exceed."""
+
+    def __init__(self, backend: str, settings: Settings) -> None:
+        memory.last_level_cache_bytes = lambda: 1 << 17
+        super().__init__(backend, settings)
+
+
+class OnGpu(Bench):
+    """Really measures, but tiles of 2 make the GPU read where nothing is, and tiles of 3 keep it busy for ever."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        from batchchol.cuda import memory as device_memory
+        from batchchol.cuda import support
+        from batchchol.cuda.device import device
+
+        gpu, room = device(), device_memory.empty((1 << 10,), "float32", "a test")
+        match point.spec.schedule.nb:
+            case 2:
+                support.copy(gpu, 0, int(room.gpudata), 1 << 12)
+                gpu.synchronize()
+            case 3:
+                support.multiply_add(gpu, int(room.gpudata), 32, 1 << 50, "float32")
+                gpu.synchronize()
+        return super().measure(point, samples)
+
+
+class Slow(Quick):
+    """Takes its time."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        time.sleep(0.02)
+        return super().measure(point, samples)
+
+
+class Planted(Quick):
+    """The tile size says what happens."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        row = super().measure(point, samples)
+        match point.spec.schedule.nb:
+            case 2:
+                ctypes.string_at(0)
+            case 3:
+                time.sleep(1000)
+            case 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case 5:
+                raise RuntimeError("what nobody expected")
+            case 6:
+                raise DeviceLost(700, "launching: an illegal memory access was encountered")
+            case 7:
+                return Row(point, "wrong", "matrix 3 has info 1")
+            case 8:
+                raise CacheError("the cache folder cannot be written")
+        return row
+
+
+class Doomed(Quick):
+    """No point survives."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        os._exit(3)
+
+
+class Absent(Quick):
+    """There is no device."""
+
+    def __init__(self, backend: str, settings: Settings) -> None:
+        raise BackendUnavailable("backend 'cuda' cannot be used: no GPU")
+
+
+class Broken(Quick):
+    """Dies before it can be asked."""
+
+    def __init__(self, backend: str, settings: Settings) -> None:
+        os._exit(5)
+
+
+def script(folder: str, data: str, count: int) -> None:
+    """A sweep of so many points with the slow bench, for a test that kills it."""
+    from batchchol.sweep.engine import sweep
+    from batchchol.sweep.store import DataSet
+    from batchchol.sweep.worker import Measurer
+
+    environment = {"PYTHONPATH": folder}
+    with (
+        Measurer("cpu", bench="sweep_benches:Slow", environment=environment) as measurer,
+        DataSet(Path(data), "a fake") as kept,
+    ):
+        sweep(points(count), measurer, kept)
+
+
+def points(count: int) -> list[Point]:
+    """Points that differ in order and tile size."""
+    from kernelgen import KernelSpec, Problem, ThreadSchedule
+
+    cases = [(n, nb, looking) for n in range(16, 128) for nb in range(1, 17) for looking in ("left", "top")]
+    specs = [
+        KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(nb, looking), "avx2")
+        for n, nb, looking in cases[:count]
+    ]
+    return [Point(spec, 1000, 16) for spec in specs]
