@@ -1,27 +1,49 @@
-"""`python -m batchchol report`: what a tuning file says: the best of each case as a table and plots."""
+"""`python -m batchchol report`: what a tuning file or a sweep's data set says, as tables and figures."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchchol.arguments import positive
+
 if TYPE_CHECKING:
+    from batchchol.analysis.report import Report
     from batchchol.tuning_rows import Measured
 
-HELP = "the best schedule of each n, batch, accuracy class and protocol in a file of `tune`: a table, and plots"
+HELP = "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of `tune`"
+
+_PARQUET = b"PAR1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to read and where to draw."""
-    parser.add_argument("file", type=Path, help="a CSV file that `tune` wrote")
-    parser.add_argument("--plot", type=Path, metavar="STEM", help="draw GFLOP/s over n to STEM.png and STEM.svg")
+    parser.add_argument(
+        "file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"
+    )
+    data = parser.add_argument_group("of a data set")
+    data.add_argument("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)")
+    data.add_argument("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers")
+    data.add_argument("--n", type=positive, help="the order of which every kernel is shown (default: 32)")
+    data.add_argument("--dtype", choices=("float32", "float64"), help="default: that of most points")
+    data.add_argument("--protocol", help="default: that of most points")
+    data.add_argument("--family", help="kernels that the figures are about (default: thread)")
+    data.add_argument("--batch", type=positive, help="default: that of most orders")
+    data.add_argument("--trees", type=positive, default=500, help="of the forest (default: %(default)s)")
+    csv = parser.add_argument_group("of a CSV file")
+    csv.add_argument("--plot", type=Path, metavar="STEM", help="draw GFLOP/s over n to STEM.png and STEM.svg")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table, and draw."""
+    """Print tables, and draw."""
+    return _explain(arguments) if _is_data_set(arguments.file) else _show(arguments)
+
+
+def _show(arguments: argparse.Namespace) -> int:
     from batchchol.errors import DataFileError
     from batchchol.tuning_rows import read
 
@@ -34,6 +56,56 @@ def run(arguments: argparse.Namespace) -> int:
         for path in draw(rows, arguments.plot):
             print(f"plot: {path}")
     return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from batchchol.analysis import report
+    from batchchol.analysis.points import require
+
+    require()
+    named = ("dtype", "protocol", "family", "batch", "n", "compare", "trees")
+    options = report.Options(**{name: getattr(arguments, name) for name in named})
+    source = arguments.file.resolve()
+    folder = arguments.out or source.with_name(f"{source.name.removesuffix('.parquet')}-report")
+    print(said(report.make(source, folder, options, lambda line: print(line, file=sys.stderr))))
+    return 0
+
+
+def _is_data_set(path: Path) -> bool:
+    if path.is_dir() or path.suffix == ".parquet":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError:
+        return False
+
+
+def said(report: Report) -> str:
+    """The report in short, for a terminal."""
+    from batchchol.analysis.forest import GOOD, why_not
+
+    case = report.case
+    lines = [
+        ", ".join(f"{status}: {count:,}" for status, count in report.statuses.items() if count),
+        f"{report.points:,} points: {case.family}, {case.dtype}, batch {case.batch:,}, {case.protocol}",
+        "",
+    ]
+    if isinstance(report.forest, str):
+        lines += [report.forest]
+    else:
+        seen, unseen = report.forest.points_held_out, report.forest.orders_held_out
+        lines += [f"forest: {report.forest.trees} trees, average depth {report.forest.depth:.1f}"]
+        lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
+        if unseen is not None:
+            lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
+            lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen)}"]
+        lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
+        lines += [f"  {line.parameter.name:10} {line.share:8.1%}" for line in report.forest.importances]
+    lines += ["", "the study's conclusions:"]
+    lines += [f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings]
+    lines += [*(f"not drawn: {line}" for line in report.missing), "", f"page: {report.page}"]
+    return "\n".join(lines)
 
 
 def best(rows: Iterable[Measured]) -> list[Measured]:

@@ -1,0 +1,239 @@
+"""What the 2017 study concluded, in this project's words, against what a data set shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchchol.analysis import best, features
+from batchchol.analysis.forest import Forest
+from batchchol.analysis.speedups import Speedups
+
+NOISE = 0.02
+"""Differences up to this share count as none."""
+
+MOST, HALF = 0.8, 0.5
+"""A statement agrees where it holds at this share of the orders, and differs where it does at less than half."""
+
+_SMALL, _LARGE = 16, 32
+_LARGE_TILE, _STRAIGHT = 6, 20
+_LITTLE = 0.05
+# The later course study's: a block has at most so many threads, one for each element of a tile of each matrix.
+_BLOCK_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A statement of a study, and what is to be said about it here.
+
+    Attributes
+    ----------
+    topic, study : str
+        What it is about; the statement.
+    verdict : {"agrees", "partly", "differs", "not measured", "shown"}
+        "shown" where the study has no statement that could hold or not.
+    here : str
+        The numbers.
+    """
+
+    topic: str
+    study: str
+    verdict: str
+    here: str
+
+
+def findings(rows: Any, math: str, forest: Forest | str, speedups: Speedups | None) -> list[Finding]:
+    """Every statement, held against the points of a case; all but those about math use one accuracy class."""
+    one = rows[rows["math"] == math]
+    statements: list[Callable[[], Finding]] = [
+        lambda: _peers(speedups),
+        lambda: _math(rows),
+        lambda: _tiles(one),
+        lambda: _looking(one),
+        lambda: _chunking(one),
+        lambda: _chunk(one),
+        lambda: _unrolling(one),
+        lambda: _cache(one),
+        lambda: _importance(forest),
+        lambda: _block_rule(one),
+    ]
+    return [statement() for statement in statements]
+
+
+def _peers(speedups: Speedups | None) -> Finding:
+    topic = "Peers (figure 14)"
+    study = "For very small matrices interleaved kernels are far faster than what works on ordinary arrays."
+    if speedups is None:
+        return _absent(topic, study, "no comparison was given (`--compare FILE` of `python -m batchchol compare`)")
+    table = speedups.table
+    least = table.min(axis=1)
+    small = least[least.index <= _SMALL]
+    ends = [f"{least[n]:.1f} at n = {n}" for n in (least.index[0], least.index[-1])]
+    here = f"The fastest peer takes {ends[0]} and {ends[1]} times as long as the library ({speedups.note})."
+    slower = least[least < 1 - NOISE]
+    here += f" The library is slower at {best.orders(slower.index, least.index)}." if len(slower) else ""
+    return Finding(topic, study, _verdict(small if len(small) else least, lambda times: times >= 2), here)
+
+
+def _math(rows: Any) -> Finding:
+    topic, study = "Math (figure 13)", "Fast math is faster, and gains most where matrices are small."
+    gain = _gain(rows, "math", "fast", "ieee")
+    if gain.empty:
+        return _absent(topic, study, "only one of the two was measured")
+    here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)} orders."
+    small, large = gain[gain.index <= _SMALL], gain[gain.index >= _LARGE]
+    verdict = _verdict(gain, lambda each: each > NOISE)
+    if len(small) and len(large):
+        here += (
+            f" On average it gains {small.mean():.1%} to n = {_SMALL} and {large.mean():.1%} from n = {_LARGE} on."
+        )
+        if small.mean() <= large.mean() and verdict == "agrees":
+            verdict = "partly"
+    return Finding(topic, study, verdict, here)
+
+
+def _tiles(rows: Any) -> Finding:
+    topic = "Tile size (figure 15)"
+    study = (
+        f"Larger matrices want larger tiles, up to nb = 8: from n = {_LARGE} on the best is not below {_LARGE_TILE}."
+    )
+    table = best.by(rows, "nb")
+    won = best.winners(table)
+    if won.empty:
+        return _absent(topic, study, "one nb only")
+    here = f"Best: {best.where(won, 'nb')}."
+    if _LARGE_TILE - 1 in table and table.columns.max() >= _LARGE_TILE:
+        small = [nb for nb in table.columns if nb < _LARGE_TILE]
+        gain = table.drop(columns=small).max(axis=1) / table[small].max(axis=1) - 1
+        gain = gain[gain.index >= _LARGE].dropna()
+        if len(gain):
+            here += f" From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain, over smaller ones, {_range(gain)}."
+            return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here)
+    return Finding(topic, study, "not measured", here)
+
+
+def _looking(rows: Any) -> Finding:
+    topic, study = "Looking (figure 16)", "The laziest order of evaluation, top looking, is the best."
+    table = best.by(rows, "looking")
+    won = best.winners(table)
+    if "top" not in table or won.empty:
+        return _absent(topic, study, "there is no choice with top looking in it")
+    behind = 1 - best.of_best(table)["top"].loc[won.index].dropna()
+    here = f"Best: {best.counts(won)} of {len(won)} orders. Top looking is at most {behind.max():.1%} behind the best"
+    here += f" (n = {behind.idxmax()}) and within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
+    if "right" in table:
+        here += f" Over right looking it gains {_range(best.ratio(table, 'top', 'right') - 1)}."
+    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here)
+
+
+def _chunking(rows: Any) -> Finding:
+    topic, study = "Chunking (figure 17)", "Chunks make the interleaved layout faster."
+    gain = best.ratio(best.by(rows, "layout"), "chunked", "interleaved") - 1
+    if gain.empty:
+        return _absent(topic, study, "only one of the two layouts was measured")
+    helped, hurt = gain[gain > NOISE], gain[gain < -NOISE]
+    here = f"Chunks gain {_range(gain)}; more than {NOISE:.0%} at {best.orders(helped.index, gain.index)}, "
+    here += f"a loss of more than that at {best.orders(hurt.index, gain.index)}."
+    return Finding(topic, study, _verdict(gain, lambda each: each > NOISE), here)
+
+
+def _chunk(rows: Any) -> Finding:
+    topic, study = "Chunk size (figure 18)", "Small chunks, of 32 or 64 matrices, are the best."
+    chunked = rows[rows["chunk"].notna()]
+    table = best.by(chunked.assign(chunk=chunked["chunk"].astype(int)), "chunk")
+    won = best.winners(table)
+    small = [chunk for chunk in table.columns if chunk in {32, 64}]
+    if won.empty or not small or len(small) == len(table.columns):
+        return _absent(topic, study, "there is no choice between small and other chunks")
+    behind = 1 - best.of_best(table)[small].max(axis=1).loc[won.index].dropna()
+    here = f"Best: {best.counts(won)} of {len(won)} orders. The better of 32 and 64 is at most {behind.max():.1%} "
+    here += f"behind the best (n = {behind.idxmax()}); the worst size costs up to "
+    here += f"{1 - best.of_best(table).min(axis=1).min():.0%}."
+    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here)
+
+
+def _unrolling(rows: Any) -> Finding:
+    topic = "Unrolling (figure 19)"
+    study = f"Straight-line code wins for small matrices, to about n = {_STRAIGHT}, and loops over tiles after that."
+    gain = _gain(rows, "unroll", "full", "tiles")
+    if gain.empty:
+        return _absent(topic, study, "only one of the two was measured")
+    won, lost = gain[gain > NOISE], gain[gain < -NOISE]
+    here = f"Straight-line code gains more than {NOISE:.0%} at {best.orders(won.index, gain.index)}"
+    here += f" (at most {won.max():.0%}, n = {won.idxmax()})" if len(won) else ""
+    here += f", and loses more than that at {best.orders(lost.index, gain.index)}"
+    here += f" (at most {-lost.min():.0%}, n = {lost.idxmin()})." if len(lost) else "."
+    here += f" It was measured to n = {gain.index.max()}."
+    agrees = [(each >= -NOISE) if n <= _STRAIGHT else (each <= NOISE) for n, each in gain.items()]
+    return Finding(topic, study, _verdict(np.array(agrees), lambda each: each), here)
+
+
+def _cache(rows: Any) -> Finding:
+    topic, study = "On-chip memory", "Whether L1 or shared memory is favoured matters little."
+    gain = _gain(rows, "cache", "l1", "shared")
+    if gain.empty:
+        return _absent(topic, study, "there is no choice")
+    alike = _of(gain.abs() <= _LITTLE)
+    here = (
+        f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {alike} orders."
+    )
+    return Finding(topic, study, _verdict(gain.abs(), lambda each: each <= _LITTLE), here)
+
+
+def _importance(forest: Forest | str) -> Finding:
+    topic, study = "Importance (table I)", "The parameters are ranked by such a forest, with n among them."
+    if isinstance(forest, str):
+        return _absent(topic, study, forest)
+    ranked = ", ".join(f"{line.parameter.name} ({_signed(line.share)})" for line in forest.importances)
+    here = f"By how much of the variance the squared error grows without a parameter's values: {ranked}."
+    return Finding(topic, study, "shown", here)
+
+
+def _block_rule(rows: Any) -> Finding:
+    topic = "The later course study"
+    study = f"Tiles in shared memory (family shared): chunks of at most {_BLOCK_THREADS}/nb² matrices are the best."
+    shared = rows[rows["family"].eq("shared") & rows["chunk"].notna()]
+    inside = shared["chunk"] * shared["nb"] ** 2 <= _BLOCK_THREADS
+    table = best.by(shared.assign(inside=inside), "inside")
+    gain = best.ratio(table, True, False) - 1
+    if gain.empty:
+        return _absent(topic, study, "these points are not of that family (`--family shared`)")
+    here = f"The best within the rule gains, over the best outside, {_range(gain)}."
+    return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here)
+
+
+def _gain(rows: Any, column: str, value: str, other: str) -> Any:
+    """By how much the best with a value is above the best with another, of points that have been measured with both.
+
+    Without that a value would gain by having been tried with more of the other parameters.
+    """
+    return best.ratio(best.by(best.paired(rows, column, features.COLUMNS), column), value, other) - 1
+
+
+def _absent(topic: str, study: str, why: str) -> Finding:
+    return Finding(topic, study, "not measured", f"{why[0].upper()}{why[1:]}" + ("" if why.endswith(".") else "."))
+
+
+def _verdict(each: Any, holds: Callable[[Any], Any]) -> str:
+    share = float(np.mean(holds(each)))
+    return "agrees" if share >= MOST else "differs" if share < HALF else "partly"
+
+
+def _of(true: Any) -> str:
+    return f"{int(true.sum())} of {len(true)}"
+
+
+def _range(gain: Any) -> str:
+    """Smallest, median and largest of some gains."""
+    low, high = gain.idxmin(), gain.idxmax()
+    if len(gain) == 1:
+        return f"{_signed(gain[low])} (n = {low})"
+    return f"{_signed(gain[low])} (n = {low}) to {_signed(gain[high])} (n = {high}), median {_signed(gain.median())}"
+
+
+def _signed(gain: float) -> str:
+    """A share in percent, with a minus sign that is one, and none before zero."""
+    return f"{round(gain, 3) + 0.0:+.1%}".replace("-", "−")

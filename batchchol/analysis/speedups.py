@@ -1,0 +1,101 @@
+"""Speedups over peers, from a comparison that measured them and the library in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchchol.analysis.points import require
+from batchchol.comparison_rows import DeviceRow, Measurement, Row, read_rows
+from batchchol.errors import DataFileError
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """How many times faster the library was.
+
+    Attributes
+    ----------
+    table : pandas.DataFrame
+        A line an order, a column a peer: its time over that of the library's fastest contender.
+    note : str
+        What was compared.
+    absent : tuple of str
+        Peers that the library knows and that took no part.
+    """
+
+    table: Any
+    note: str
+    absent: tuple[str, ...]
+
+
+def read(path: Path, dtype: str, batch: int) -> Speedups:
+    """The speedups at one dtype and, of the batches of the file, the one nearest to `batch`.
+
+    Both sides were timed by the same protocol: queued where there is such a row of the peer, single otherwise. The
+    library's kernel is one with correctly rounded square roots where the file has one, as the peers'.
+
+    Raises
+    ------
+    DataFileError
+        If the file is no comparison or has no rows of this dtype with a peer in them.
+    """
+    rows, peers = _rows(path)
+    rows = [row for row in rows if row.dtype == dtype]
+    batches = {row.batch for row in rows if row.contender in peers}
+    if not batches:
+        raise DataFileError(path, "rows", f"no peer was measured with {dtype}: compare with one installed")
+    nearest = min(batches, key=lambda each: (max(each, batch) / min(each, batch), each))
+    rows = [row for row in rows if row.batch == nearest]
+    exact = [row for row in rows if row.contender not in peers and getattr(row, "math", "ieee") == "ieee"]
+    own = exact or [row for row in rows if row.contender not in peers]
+    table: dict[str, dict[int, float]] = {}
+    for peer in peers:
+        speedup = _of(own, [row for row in rows if row.contender == peer])
+        if speedup:
+            table[peer] = speedup
+    if not table:
+        raise DataFileError(path, "rows", f"at batch {nearest:,} no order has both the library and a peer")
+    pandas, _ = require()
+    math = "ieee" if exact else "fast (the file has no ieee rows of the library)"
+    note = f"{dtype}, batch {nearest:,}, the library's fastest contender with math {math}"
+    note += f", {rows[0].machine}, {rows[0].date}"
+    return Speedups(pandas.DataFrame(table).sort_index(), note, tuple(peer for peer in peers if peer not in table))
+
+
+def known_peers(on_gpu: bool) -> tuple[str, ...]:
+    """The names of the peers that the library can be compared with."""
+    if on_gpu:
+        from batchchol.peers.gpu import DEVICE_PEERS
+
+        return tuple(DEVICE_PEERS)
+    from batchchol.peers import PEERS
+
+    return tuple(PEERS)
+
+
+def _rows(path: Path) -> tuple[list[Measurement], tuple[str, ...]]:
+    if not path.is_file():
+        raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        on_gpu = "calls" in stream.readline().split(",")
+    kind: type[DeviceRow] | type[Row] = DeviceRow if on_gpu else Row
+    return list(read_rows(path, kind)), known_peers(on_gpu)
+
+
+def _of(own: Iterable[Measurement], theirs: Iterable[Measurement]) -> dict[int, float]:
+    """By order: at the same protocol and number of threads; queued before single, most threads first."""
+    fastest: dict[tuple[object, ...], float] = {}
+    for row in own:
+        fastest[_key(row)] = min(row.seconds, fastest.get(_key(row), row.seconds))
+    found: dict[int, float] = {}
+    for row in sorted(theirs, key=lambda row: (row.protocol != "queued", -getattr(row, "threads", 0))):
+        if _key(row) in fastest:
+            found.setdefault(row.n, row.seconds / fastest[_key(row)])
+    return found
+
+
+def _key(row: Measurement) -> tuple[object, ...]:
+    return row.n, row.protocol, getattr(row, "threads", 0)
