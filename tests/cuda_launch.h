@@ -83,6 +83,7 @@ inline const char *run_guarded(const Geometry &geometry)
         if (!sigsetjmp(fault_exit, 1))
             run_grid(geometry);
     }
+    unmap_stacks();
     return machine.error[0] ? machine.error : nullptr;
 }
 

@@ -154,6 +154,16 @@ inline void start_fiber(Fiber &fiber)
     makecontext(&fiber.context, fiber_main, 0);
 }
 
+/* A process has room for so many mappings only, and each of its programs has fibers of its own. */
+inline void unmap_stacks()
+{
+    for (Fiber &fiber : fibers) {
+        if (fiber.stack)
+            munmap(fiber.stack, STACK_GUARD + STACK_BYTES);
+        fiber.stack = nullptr;
+    }
+}
+
 inline void all_fibers_idle()
 {
     for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers)

@@ -90,7 +90,7 @@ def test_a_burst_is_no_longer_than_it_is_allowed_to_be(fake_gpu: FakeGpu, stopwa
 
 
 def test_who_takes_long_has_fewer_samples_but_some(fake_gpu: FakeGpu, stopwatch: Stopwatch) -> None:
-    quick = stopwatch.measure(Calls(fake_gpu, 2, BUDGET_SECONDS / 10).calls, 20, "queued")
+    quick = stopwatch.measure(Calls(fake_gpu, 2, BUDGET_SECONDS / 10.5).calls, 20, "queued")
     assert (len(quick.seconds), quick.calls) == (10, 1)
     timed = Calls(fake_gpu, 2, 1.0)
     slow = stopwatch.measure(timed.calls, 20, "queued")
