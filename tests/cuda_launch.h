@@ -83,7 +83,6 @@ inline const char *run_guarded(const Geometry &geometry)
         if (!sigsetjmp(fault_exit, 1))
             run_grid(geometry);
     }
-    unmap_stacks();
     return machine.error[0] ? machine.error : nullptr;
 }
 
@@ -154,3 +153,6 @@ const char *launch(void (*kernel)(P...), const Geometry &geometry, void *const *
     {                                                                                                                  \
         return cuda_emulation::launch(entry, *geometry, arguments);                                                    \
     }
+
+/* Until the next launch: the stacks of a program that is not running are so many mappings, of which a process has few. */
+extern "C" __attribute__((visibility("default"))) void give_back_stacks() { cuda_emulation::unmap_stacks(); }

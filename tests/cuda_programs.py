@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -99,6 +99,8 @@ class CudaProgram:
     """Kernels in one shared object."""
 
     library: ctypes.CDLL
+    # The one that ran last has its threads' stacks still, for its next launch: mapping them takes longer than most.
+    ran_last: ClassVar[list[CudaProgram]] = []
 
     def launch(self, source: KernelSource, items: int, *arguments: Any, orders: Sequence[str] = ORDERS) -> None:
         """Run a kernel on so many items, and write what it made into the arrays among its arguments.
@@ -154,6 +156,10 @@ class CudaProgram:
         addresses = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         function = getattr(self.library, f"launch_{source.entry}")
         function.restype = ctypes.c_char_p
+        for other in self.ran_last:
+            if other is not self:
+                other.library.give_back_stacks()
+        self.ran_last[:] = [self]
         message = function(ctypes.byref(geometry), addresses)
         if message is not None:
             raise EmulationError(f"{source.entry}: {message.decode()}")

@@ -154,7 +154,6 @@ inline void start_fiber(Fiber &fiber)
     makecontext(&fiber.context, fiber_main, 0);
 }
 
-/* A process has room for so many mappings only, and each of its programs has fibers of its own. */
 inline void unmap_stacks()
 {
     for (Fiber &fiber : fibers) {
