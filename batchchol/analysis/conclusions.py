@@ -1,4 +1,7 @@
-"""What the 2017 study concluded, in this project's words, against what a data set shows."""
+"""What the 2017 study concluded, in this project's words, against what a data set shows.
+
+The statements are from memory: only the study's abstract was at hand. Whoever has its text should check them.
+"""
 
 from __future__ import annotations
 

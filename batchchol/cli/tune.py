@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import integers, names, positive
+from batchchol.arguments import integers, matrices, names, positive, sizes
 from batchchol.sweep import command as space_command
 from kernelgen.schedules import FAMILIES, MATHS
 from kernelgen.spec import LAYOUT_KINDS
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 HELP = "measure the schedules of each n on this machine; keep every point, print the best"
 ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 
-_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"([1-9]\d*)(KiB|MiB|GiB)?")
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
 _REPORT_SECONDS = 5.0
 _DEFAULTS = {
@@ -50,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="instruction set (default: this machine's widest)")
     parser.add_argument(
         "--batch",
-        type=_sizes,
+        type=sizes,
         help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
     )
     parser.add_argument("--threads", type=positive, default=1)
@@ -106,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer:
         ceilings = ceilings_of(measurer, arguments.dtype, arguments.threads, backend.target)
         for ((n, _, _), specs), size in itertools.product(candidates.items(), arguments.batch):
-            batch, threads = _matrices(size, n, arguments.dtype), arguments.threads
+            batch, threads = matrices(size, n, arguments.dtype), arguments.threads
             found = tuning.measure(backend, specs, batch, threads, isolated(measurer, backend, batch, threads))
             append(arguments.out, [row(point, ceilings, origin) for point in found])
             _print(tuning.best(found))
@@ -172,22 +169,6 @@ def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
     if not set(chosen) <= set(known):
         raise BatchcholError(f"--family: got {arguments.family!r}, target {target!r} has {', '.join(known)}")
     return chosen
-
-
-def _sizes(text: str) -> list[str]:
-    for size in (sizes := text.split(",")):
-        if not _SIZE.fullmatch(size):
-            raise argparse.ArgumentTypeError(f"got {size!r}, expected matrices or an amount of memory such as 2GiB")
-    return sizes
-
-
-def _matrices(size: str, n: int, dtype: str) -> int:
-    """How many matrices a --batch means: a number, or as many as so much memory holds, in whole chunks of 1,024."""
-    number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]
-    if unit is None:
-        return int(number)
-    per_matrix = n * n * {"float32": 4, "float64": 8}[dtype]
-    return max(1, int(number) * _UNITS[unit] // per_matrix // 1024) * 1024
 
 
 def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:

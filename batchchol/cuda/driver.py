@@ -22,8 +22,6 @@ _NOT_FOR_THIS_GPU = {200, 209, 218, 221, 222, 223}
 _LOST = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721}
 _PREFER_SHARED, _PREFER_L1 = 1, 2
 _MAX_DYNAMIC_SHARED_SIZE = 8
-# What a kernel may use of dynamic shared memory without being allowed more.
-_SHARED_BYTES = 48 << 10
 _DISABLE_TIMING = 2
 _POINTER_DEVICE = 9
 _RELAXED_CAPTURE = 2
@@ -102,7 +100,8 @@ class Driver:
         """The handle of a module's kernel, allowed as much dynamic shared memory, the split of on-chip memory set."""
         handle = self._out(self._cuda.cuModuleGetFunction, f"looking for {entry}", module, entry.encode())
         self.prefer(handle, cache, entry)
-        if shared_bytes > _SHARED_BYTES:
+        # Without it 48 KiB are all there is, of which what the kernel declares itself takes its share.
+        if shared_bytes:
             status = self._cuda.cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED_SIZE, shared_bytes)
             self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
         return handle

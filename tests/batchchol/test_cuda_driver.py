@@ -31,6 +31,16 @@ class Library:
         self.mode, mode._obj.value = mode._obj.value, self.mode
         return 0
 
+    def cuModuleGetFunction(self, handle: Any, module: int, entry: bytes) -> int:
+        return 0
+
+    def cuFuncSetCacheConfig(self, function: int, split: int) -> int:
+        return 0
+
+    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:
+        self.calls.append(("attribute", attribute, value))
+        return 0
+
     def record(self, event: int, stream: int) -> int:
         self.calls.append(("record", event, stream))
         return 0
@@ -94,6 +104,15 @@ def test_the_mode_of_captures_is_put_back(driver: Driver, library: Library) -> N
     with pytest.raises(MemoryError):
         fail()
     assert library.mode == 1
+
+
+@pytest.mark.parametrize(("shared_bytes", "allowed"), [(0, []), (40_000, [40_000]), (200_000, [200_000])])
+def test_all_dynamic_shared_memory_is_asked_for(
+    driver: Driver, library: Library, shared_bytes: int, allowed: list[int]
+) -> None:
+    """Less than 48 KiB of it too: with what a kernel declares itself it may be more."""
+    driver.function(1, "potrf", shared_bytes=shared_bytes, cache="shared")
+    assert [value for name, _, value in library.calls if name == "attribute"] == allowed
 
 
 def test_the_signatures_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
