@@ -30,7 +30,7 @@ from batchchol.errors import CacheError
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]+")
-_TEMPORARY_PREFIX = ".partial-"
+TEMPORARY_PREFIX = ".partial-"
 _STALE_SECONDS = 3600.0
 
 
@@ -145,7 +145,7 @@ def replace_file(path: Path, data: bytes) -> None:
         As the system reports it; `path` is as it was and nothing is left beside it.
     """
     # Not flushed to the disk on purpose: a file that a power cut emptied fails its hash and is built again.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY_PREFIX)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
@@ -319,7 +319,7 @@ def _encode(record: Mapping[str, Any]) -> bytes:
 def _remove_stale(folder: Path) -> None:
     """Remove temporary files of writers that were killed; younger ones may still be in use."""
     oldest = time.time() - _STALE_SECONDS
-    for path in folder.glob(f"{_TEMPORARY_PREFIX}*"):
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         with suppress(OSError):
             if path.stat().st_mtime < oldest:
                 path.unlink()

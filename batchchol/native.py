@@ -76,21 +76,25 @@ def load(source: KernelSource, target: str) -> Library:
         )
     compiler = find_compiler()
     flags = (*COMMON_FLAGS, *source.flags)
-    cache_folder = ArtifactCache()
-    key = cache_key(
-        {
-            "source": source.text,
-            "generator": str(GENERATOR_VERSION),
-            "flags": " ".join(flags),
-            "compiler": compiler.identity,
-            "machine": platform.machine(),
-        }
-    )
+    cache_folder, key = ArtifactCache(), key_of(source, compiler.identity)
     artifact = cache_folder.get_or_build(key, lambda folder: _build(source, compiler, flags, folder))
     try:
         return Library(ctypes.CDLL(str(artifact.path)), _stats(artifact))
     except OSError as error:
         raise CompileError("compile", f"{artifact.path} was built but cannot be loaded: {error}") from error
+
+
+def key_of(source: KernelSource, compiler: str) -> str:
+    """The key of a source's entry in the cache, as a compiler of this identity makes it on such a machine."""
+    return cache_key(
+        {
+            "source": source.text,
+            "generator": str(GENERATOR_VERSION),
+            "flags": " ".join((*COMMON_FLAGS, *source.flags)),
+            "compiler": compiler,
+            "machine": platform.machine(),
+        }
+    )
 
 
 def _build(source: KernelSource, compiler: Compiler, flags: tuple[str, ...], folder: Path) -> Built:

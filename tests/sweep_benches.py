@@ -129,6 +129,41 @@ class Planted(Quick):
         return row
 
 
+class Fatal(Slow):
+    """Tiles of 3 end the process that started this one, such as a cluster's worker."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        if point.spec.schedule.nb == 3:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1000)
+        return super().measure(point, samples)
+
+
+class Uneven(Slow):
+    """The first of its kind, by a file that it makes, is another device than those that follow."""
+
+    def about(self) -> dict[str, Any]:
+        try:
+            Path(os.environ[LOG]).with_suffix(".first").mkdir()
+        except FileExistsError:
+            return super().about()
+        return super().about() | {"device": "another"}
+
+
+class Finder(Quick):
+    """Finds the kernels of a GPU in the cache; compiles none."""
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"backend": "cuda", "target": "cuda", "architecture": "sm_90"}
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        from batchchol.cuda.modules import find
+        from batchchol.sweep.code import code_of
+
+        found = find(code_of(point).source, "sm_90")
+        return super().measure(point, samples) if found else Row(point, "wrong", "its kernel is not here")
+
+
 class Doomed(Quick):
     """No point survives."""
 

@@ -88,6 +88,12 @@ def keep(cache: ArtifactCache, sources: Sequence[KernelSource], arch: str, nvcc:
     return modules
 
 
+def keys(source: KernelSource, arch: str, nvcc: Nvcc | None) -> tuple[str, ...]:
+    """The keys of a kernel's records, its own compiler's first; without one that of the carried record alone."""
+    compilers = (None,) if nvcc is None else (nvcc, None)
+    return tuple(_key(source, arch, compiler) for compiler in compilers)
+
+
 def _key(source: KernelSource, arch: str, nvcc: Nvcc | None) -> str:
     parts = {
         # A digest, since one source may be looked for under many architectures.

@@ -32,6 +32,7 @@ REASONS: Mapping[int, str] = MappingProxyType(
 
 # What NVML calls the SM's clock, the memory's, and the sensor in the GPU.
 _SM, _MEMORY, _GPU_SENSOR = 1, 2, 0
+_UUID_BYTES = 96
 # Newer drivers speak of event reasons, older ones of throttle reasons: the bits are the same.
 _REASON_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
@@ -67,6 +68,25 @@ def read(gpu: str | None = None) -> dict[str, str | int | float]:
     return {name: value for name, value in state.items() if value is not None}
 
 
+def visible() -> tuple[str, ...]:
+    """The UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process; empty where NVML is missing.
+
+    Initialises no CUDA. Numbers are those of NVML, in the order of the bus, which is CUDA's too where all GPUs of a
+    machine are alike.
+    """
+    chosen, nvml = os.environ.get("CUDA_VISIBLE_DEVICES"), _nvml(os.getpid())
+    count = (nvml and _ask(nvml, "nvmlDeviceGetCount_v2")) or 0
+    parts = map(str, range(count)) if chosen is None else map(str.strip, chosen.split(","))
+    found: list[str] = []
+    for part in parts:
+        known = _uuid(nvml, part) if nvml and part.isdecimal() and int(part) < count else None
+        # UUIDs of GPUs, or of the parts of one, are what they are; nothing after what is no GPU counts.
+        if not known and "-" not in part[1:]:
+            break
+        found.append(known or part)
+    return tuple(dict.fromkeys(found))
+
+
 def throttle_reasons(bits: int) -> str:
     """The names of the reasons in a bit mask, joined by commas; bits without a name in hexadecimal."""
     names = [name for bit, name in REASONS.items() if bits & bit]
@@ -92,6 +112,12 @@ def _device(nvml: ctypes.CDLL, gpu: str) -> ctypes.c_void_p | None:
         handle = _ask(nvml, by, ctypes.c_char_p(gpu.encode()), answer=ctypes.c_void_p)
     # As a bare integer, ctypes would pass the lower half of it.
     return ctypes.c_void_p(handle) if handle else None
+
+
+def _uuid(nvml: ctypes.CDLL, index: str) -> str | None:
+    device, text = _device(nvml, index), ctypes.create_string_buffer(_UUID_BYTES)
+    known = device and _call(nvml, "nvmlDeviceGetUUID", device, text, ctypes.c_uint(_UUID_BYTES))
+    return text.value.decode() if known else None
 
 
 def _ask(nvml: ctypes.CDLL, function: str, *arguments: Any, answer: Any = ctypes.c_uint) -> int | None:

@@ -87,7 +87,7 @@ def build(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) ->
     except CompilerNotFound as error:
         raise CompilerNotFound(_not_carried(source, arch, cache, error)) from error
     cache.prepare()
-    return _compile(cache, (source,), arch, nvcc, time_limit)[0]
+    return compile_module(cache, (source,), arch, nvcc, time_limit)[0]
 
 
 def find(source: KernelSource, arch: str, *, cache: ArtifactCache | None = None) -> Module | None:
@@ -192,9 +192,20 @@ def _characters(group: Sequence[KernelSource]) -> int:
     return sum(len(source.text) for source in group)
 
 
-def _compile(
+def compile_module(
     cache: ArtifactCache, group: Group, arch: str, nvcc: Nvcc, time_limit: float, running: Running | None = None
 ) -> list[Module]:
+    """Compile kernels into one module, and keep it.
+
+    Raises
+    ------
+    CompileError
+        If one of them does not compile, or all together not in time.
+    CacheError
+        If the cache folder cannot be written.
+    Stopped
+        If `running` was stopped meanwhile.
+    """
     text = "\n".join(source.text for source in group)
     entries = [source.entry for source in group]
     code = compile_code(
@@ -277,7 +288,7 @@ class _Sweep:
         """The outcomes of a module's kernels; none if there are several and their module failed."""
         assert self.nvcc is not None
         try:
-            modules = _compile(self.cache, group, self.arch, self.nvcc, self.time_limit, running)
+            modules = compile_module(self.cache, group, self.arch, self.nvcc, self.time_limit, running)
         except CompileError as error:
             return [Outcome(group[0].entry, error.status, str(error))] if len(group) == 1 else []
         return [Outcome(module.entry, "built", "", module.stats) for module in modules]

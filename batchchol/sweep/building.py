@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from batchchol.backends import get_backend
-from batchchol.cuda.modules import build_all
+from batchchol.backends import BuildOutcome, get_backend
+from batchchol.cuda.modules import Outcome, build_all
 from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc
 from batchchol.progress import Progress
 from batchchol.stats import CompileStats
 from batchchol.sweep import code
 from batchchol.sweep.points import Point
 from batchchol.sweep.rows import Row
-from kernelgen import TARGETS, ThreadSchedule
+from kernelgen import TARGETS, KernelSource, KernelSpec, ThreadSchedule
 from kernelgen.support import support_kernels
 
 Show = Callable[[Progress], None]
@@ -27,6 +27,23 @@ class Built:
 
     points: list[Point]
     failed: list[Row]
+
+
+class Compilers(Protocol):
+    """Who compiles, and where: the arguments and outcomes are those of `build_all` and of a CPU backend's `build`."""
+
+    def cuda(
+        self,
+        sources: Sequence[KernelSource],
+        arch: str,
+        *,
+        jobs: int | None,
+        per_module: int,
+        time_limit: float,
+        progress: Show,
+    ) -> list[Outcome]: ...
+
+    def cpu(self, specs: Sequence[KernelSpec], progress: Show) -> list[BuildOutcome]: ...
 
 
 class _Outcome(NamedTuple):
@@ -43,6 +60,7 @@ def build(
     per_module: int = 8,
     time_limit: float = TIME_LIMIT,
     show: Show = lambda _: None,
+    compilers: Compilers | None = None,
 ) -> Built:
     """Compile what points need and the cache lacks; after an interrupt the next call goes on there.
 
@@ -55,6 +73,8 @@ def build(
         What a GPU's kernels are compiled for, such as "sm_90".
     jobs, per_module, time_limit :
         See `batchchol.cuda.modules.build_all`.
+    compilers : Compilers, optional
+        By default those of this machine.
 
     Raises
     ------
@@ -66,11 +86,14 @@ def build(
     if not points:
         return Built([], [])
     if not TARGETS[points[0].spec.target].gpu:
-        return _sorted_out(points, _build_cpu(points, show))
+        outcomes = _build_cpu(points, show) if compilers is None else _spread(points, compilers.cpu, show)
+        return _sorted_out(points, outcomes)
     assert arch is not None, "a GPU's kernels are for an architecture"
 
     def compiled(wanted: Sequence[Point], support: bool) -> list[_Outcome]:
-        return _build_cuda(wanted, arch, support, jobs=jobs, per_module=per_module, time_limit=time_limit, show=show)
+        compile_all = compile_here if compilers is None else compilers.cuda
+        limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
+        return _build_cuda(wanted, support, lambda sources: compile_all(sources, arch, **limits))
 
     outcomes = compiled(points, support=True)
     settled = [_settled(point, outcome) for point, outcome in zip(points, outcomes, strict=True)]
@@ -91,37 +114,45 @@ def _settled(point: Point, outcome: _Outcome) -> Point:
 
 
 def _build_cuda(
-    points: Sequence[Point],
-    arch: str,
-    support: bool,
-    *,
-    jobs: int | None,
-    per_module: int,
-    time_limit: float,
-    show: Show,
+    points: Sequence[Point], support: bool, compile_all: Callable[[list[KernelSource]], list[Outcome]]
 ) -> list[_Outcome]:
     """An outcome for each point; the sources are made once for all points of one code."""
     codes = {code.identity(point): point for point in points}
     sources = [code.code_of(point).source for point in codes.values()]
-    more = list(support_kernels()) if support else []
-    found = build_all(sources + more, arch, jobs=jobs, per_module=per_module, time_limit=time_limit, progress=show)
-    if any(outcome.status != "built" for outcome in found):
-        # Without a compiler it is not the kernels that fail.
-        find_nvcc()
+    found = compile_all(sources + (list(support_kernels()) if support else []))
     by_code = dict(zip(codes, found[: len(sources)], strict=True))
     chosen = [by_code[code.identity(point)] for point in points]
     return [_Outcome(outcome.status, outcome.message, outcome.stats) for outcome in chosen]
 
 
+def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> list[Outcome]:
+    """`build_all`, or an error if there is no compiler for what is missing."""
+    found = build_all(sources, arch, **limits)
+    if any(outcome.status != "built" for outcome in found):
+        # Without a compiler it is not the kernels that fail.
+        find_nvcc()
+    return found
+
+
 def _build_cpu(points: Sequence[Point], show: Show) -> list[_Outcome]:
+    def build(specs: Sequence[KernelSpec], progress: Show) -> list[BuildOutcome]:
+        begin = time.monotonic()
+
+        def report(done: int, total: int) -> None:
+            seconds = time.monotonic() - begin
+            progress(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
+
+        return get_backend("cpu").build(specs, progress=report)
+
+    return _spread(points, build, show)
+
+
+def _spread(
+    points: Sequence[Point], build: Callable[[Sequence[KernelSpec], Show], list[BuildOutcome]], show: Show
+) -> list[_Outcome]:
+    """An outcome for each point of a CPU; specs are built once."""
     specs = list(dict.fromkeys(point.spec for point in points))
-    begin = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        seconds = time.monotonic() - begin
-        show(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
-
-    found = {outcome.spec: outcome for outcome in get_backend("cpu").build(specs, progress=progress)}
+    found = {outcome.spec: outcome for outcome in build(specs, show)}
     return [_Outcome(found[point.spec].status, found[point.spec].message, None) for point in points]
 
 

@@ -16,6 +16,7 @@ from batchchol.sweep.rows import Row, Value
 from batchchol.sweep.store import DataSet
 
 Group = tuple[int, int, str]
+Show = Callable[[Progress], None]
 
 
 class Measures(Protocol):
@@ -69,15 +70,8 @@ def sweep(
     DataFileError
         If a row cannot be kept.
     """
-    statuses: Counter[str] = Counter()
-
-    def keep(row: Row) -> None:
-        data.append(replace(row, about={**row.about, "space": space}))
-        statuses[row.status] += 1
-
-    for row in failed:
-        if row.point.key not in data.keys:
-            keep(replace(row, about=measurer.about(row.point.spec.problem.dtype, row.point.threads)))
+    keeper = Keeper(data, space)
+    keeper.keep_failed(failed, measurer.about)
     pending = [point for point in points if point.key not in data.keys]
     clock = Estimate(pending)
     begin = time.monotonic()
@@ -90,17 +84,41 @@ def sweep(
             measurer.submit(point)
             if waiting is not None:
                 row, waiting = waiting, None
-                keep(row)
+                keeper.keep(row)
             waiting = measurer.result()
             done += 1
             clock.add(point)
-            lost = statuses.total() - statuses["correct"] - statuses["unsupported"]
             elapsed = time.monotonic() - begin
-            show(Progress(done, len(pending), 0, lost, elapsed, clock.seconds_left(), "points"))
+            show(Progress(done, len(pending), 0, keeper.lost, elapsed, clock.seconds_left(), "points"))
     finally:
         if waiting is not None:
-            keep(waiting)
-    return Summary(statuses, len(pending) - done)
+            keeper.keep(waiting)
+    return Summary(keeper.statuses, len(pending) - done)
+
+
+class Keeper:
+    """Puts rows of a space into a data set, and counts them by status."""
+
+    def __init__(self, data: DataSet, space: str) -> None:
+        self._data = data
+        self._space = space
+        self.statuses: Counter[str] = Counter()
+
+    @property
+    def lost(self) -> int:
+        """How many rows are of points that should have been measured."""
+        return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
+
+    def keep(self, row: Row) -> None:
+        """One row."""
+        self._data.append(replace(row, about={**row.about, "space": self._space}))
+        self.statuses[row.status] += 1
+
+    def keep_failed(self, rows: Iterable[Row], about: Callable[[str, int], Mapping[str, Value]]) -> None:
+        """Rows of points that have no kernel, with the columns of the machine that `about` says."""
+        for row in rows:
+            if row.point.key not in self._data.keys:
+                self.keep(replace(row, about=about(row.point.spec.problem.dtype, row.point.threads)))
 
 
 class Estimate:
@@ -115,12 +133,12 @@ class Estimate:
         self._seconds: dict[Group, tuple[int, float]] = {}
         self._last = time.monotonic()
 
-    def add(self, point: Point, now: float | None = None) -> None:
-        """A point is done, at this moment."""
+    def add(self, point: Point, now: float | None = None, took: float | None = None) -> None:
+        """A point is done, at this moment; it took so many seconds, or all since the one before."""
         now = time.monotonic() if now is None else now
         group = _group(point)
         count, seconds = self._seconds.get(group, (0, 0.0))
-        self._seconds[group] = count + 1, seconds + now - self._last
+        self._seconds[group] = count + 1, seconds + (now - self._last if took is None else took)
         self._left[group] -= 1
         self._last = now
 

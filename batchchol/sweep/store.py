@@ -154,6 +154,14 @@ def key_of_row(row: Mapping[str, Any]) -> str:
     return key_of(*(row[column] for column in _KEY_COLUMNS))
 
 
+def device_of(folder: Path) -> str | None:
+    """What the rows of a folder are of; None if that is not known, such as of a folder that is yet to be made."""
+    try:
+        return str(json.loads((folder / _MANIFEST).read_bytes())["device"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def read(path: Path, warn: Warn = lambda _: None) -> Any:
     """The Arrow table of a data set: of a folder, also while it is written to, or of one Parquet file.
 

@@ -23,6 +23,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *found) {
     *found = gpus[index];
     return 0;
 }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetUUID(device gpu, char *uuid, unsigned size) {
+    strncpy(uuid, gpu == gpus[0] ? "GPU-0" : "GPU-1", size);
+    return 0;
+}
 int nvmlDeviceGetHandleByUUID(const char *uuid, device *found) {
     *found = gpus[1];
     return strcmp(uuid, "GPU-1") ? 6 : 0;
@@ -68,6 +73,33 @@ def test_every_quantity_is_read_in_its_unit(driver: Callable[..., None]) -> None
         "power_w": 123.4,
         "throttle": "power_cap,hardware_thermal",
     }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        (None, ("GPU-0", "GPU-1")),
+        ("1", ("GPU-1",)),
+        ("1, 0", ("GPU-1", "GPU-0")),
+        ("1,2,0", ("GPU-1",)),
+        ("0,-1,1", ("GPU-0",)),
+        ("-1", ()),
+        ("", ()),
+        ("GPU-89, MIG-4,0", ("GPU-89", "MIG-4", "GPU-0")),
+    ],
+)
+def test_the_gpus_that_are_left_to_a_process_are_known_by_name(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, chosen: str | None, found: tuple[str, ...]
+) -> None:
+    driver()
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert conditions.visible() == found
+
+
+def test_without_a_driver_no_gpu_is_known(driver: Callable[..., None]) -> None:
+    driver(status=9)
+    assert conditions.visible() == ()
 
 
 @pytest.mark.parametrize("gpu", ["1", "GPU-1", "0000:1B:00.0"])
