@@ -10,17 +10,16 @@ from math import log2
 from statistics import median
 from typing import TypeVar
 
+from batchchol.cells import Cell, by_cell, case_of, counts, fastest, for_any_chunk, latest
 from batchchol.errors import BatchcholError
+from batchchol.evidence import with_evidence
 from batchchol.tables import Case, Entry, Placement, Table
-from batchchol.tuning import FIRST_SAMPLES, MARGIN, Point
+from batchchol.tuning import MARGIN, Point
 from batchchol.tuning_rows import Points
 from kernelgen import TARGETS, Layout, Schedule
 from kernelgen.schedules import MATHS, with_math
 from kernelgen.targets import ELEMENT_BYTES
 
-# Order and batch, and what was measured there or chosen for it.
-Cell = tuple[int, int]
-Measured = dict[Cell, list[Point]]
 _Any = TypeVar("_Any")
 
 
@@ -54,12 +53,12 @@ def table(
     BatchcholError
         If there is nothing to choose from, or the points are of several targets.
     """
-    usable = _latest(point for point in points if _counts(point))
+    usable = latest(point for point in points if counts(point))
     targets = {point.spec.target for point in usable}
     if len(targets) != 1:
         got = ", ".join(sorted(targets)) or "none"
         raise BatchcholError(f"points: got correct ones of {got}, expected one target: a table has no more")
-    return Table(
+    made = Table(
         name,
         targets.pop(),
         _cases(usable),
@@ -67,6 +66,7 @@ def table(
         tuple(_arrays(usable, copy_bytes_per_second)) if copy_bytes_per_second else (),
         dict(measured or {}),
     )
+    return with_evidence(made, usable)
 
 
 def tables_of(sources: Iterable[Points], arch: str | None = None) -> list[Table]:
@@ -112,20 +112,6 @@ def _where(sources: Iterable[Points], target: str) -> dict[str, str]:
     return {dtype: "; ".join(found) for dtype, found in sorted(words.items())}
 
 
-def _counts(point: Point) -> bool:
-    return point.status == "correct" and (not TARGETS[point.spec.target].gpu or point.protocol == "queued")
-
-
-def _latest(points: Iterable[Point]) -> list[Point]:
-    """Of several measurements of the same, the last of those with the most samples."""
-    kept: dict[tuple[object, ...], Point] = {}
-    for point in points:
-        same = (point.spec, point.chunk, point.batch, point.threads)
-        if same not in kept or point.samples >= kept[same].samples:
-            kept[same] = point
-    return list(kept.values())
-
-
 def _cases(points: Sequence[Point]) -> dict[Case, tuple[Entry, ...]]:
     """The entries of every case; a chunk whose entries are those for any chunk needs none of its own."""
     cases: dict[Case, tuple[Entry, ...]] = {}
@@ -150,10 +136,7 @@ def _places(points: Sequence[Point]) -> list[Case]:
 
 
 def _place(point: Point) -> Case:
-    spec = point.spec
-    flipped = {"row": "col", "col": "row"}[spec.order]
-    order = (spec.order if spec.problem.uplo == "lower" else flipped) if spec.layout == "canonical" else None
-    return Case("", "", spec.layout, point.chunk if spec.layout == "chunked" else None, order)
+    return replace(case_of(point.spec, point.chunk), dtype="", math="")
 
 
 def _by_math(points: Sequence[Point], place: Case) -> dict[str, dict[Cell, Schedule]]:
@@ -173,7 +156,7 @@ def _schedules(points: Sequence[Point], place: Case) -> dict[Cell, Schedule]:
     """The schedules of a place; at orders that were not measured on its chunk, those for any chunk."""
     if place.layout != "chunked":
         return _settled(point for point in points if _place(point) == place)
-    anywhere = _settled(_for_any_chunk(points))
+    anywhere = _settled(for_any_chunk(points))
     if place.chunk is None:
         return anywhere
     own = _settled(point for point in points if _place(point) == place)
@@ -181,20 +164,11 @@ def _schedules(points: Sequence[Point], place: Case) -> dict[Cell, Schedule]:
     return own | {cell: schedule for cell, schedule in anywhere.items() if cell[0] not in orders}
 
 
-def _for_any_chunk(points: Iterable[Point]) -> list[Point]:
-    """Kernels that run on any chunk, at each order on the largest chunk: there they profit least from it."""
-    found = [point for point in points if point.spec.layout == "chunked" and point.spec.schedule.stride is None]
-    largest: dict[int, int] = defaultdict(int)
-    for point in found:
-        largest[point.spec.problem.n] = max(largest[point.spec.problem.n], point.chunk or 0)
-    return [point for point in found if (point.chunk or 0) == largest[point.spec.problem.n]]
-
-
 def _settled(points: Iterable[Point]) -> dict[Cell, Schedule]:
     """The winner of each order and batch, or what serves the one before if that is within the margin of it."""
     chosen: dict[Cell, Schedule] = {}
-    for cell, rivals in sorted(_measured(points).items()):
-        winner = _winner(rivals)
+    for cell, rivals in sorted(by_cell(points).items()):
+        winner = fastest(rivals)
         near_enough = winner.median_seconds * (1 + MARGIN)
         good = {point.spec.schedule for point in rivals if point.median_seconds <= near_enough}
         kept = [schedule for schedule in _before(chosen, cell) if schedule in good]
@@ -210,19 +184,6 @@ def _before(chosen: Mapping[Cell, Schedule], cell: Cell) -> list[Schedule]:
     columns = [size for order, size in chosen if order == n and size < batch]
     cells = [(smaller, min(row, key=lambda size: abs(log2(size / batch))))] if smaller is not None else []
     return [chosen[key] for key in [*cells, *((n, size) for size in columns[-1:])]]
-
-
-def _measured(points: Iterable[Point]) -> Measured:
-    cells: Measured = defaultdict(list)
-    for point in points:
-        cells[point.spec.problem.n, point.batch].append(point)
-    return cells
-
-
-def _winner(points: Sequence[Point]) -> Point:
-    """The fastest, of those that were measured longer if there are any."""
-    finalists = [point for point in points if point.samples > FIRST_SAMPLES] or points
-    return min(finalists, key=lambda point: point.median_seconds)
 
 
 def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
@@ -247,7 +208,7 @@ def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
     for dtype in sorted({point.spec.problem.dtype for point in points}):
         own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
         chunks: dict[Cell, Layout] = {}
-        for (n, batch), rivals in sorted(_measured(_of_one_math(own)).items()):
+        for (n, batch), rivals in sorted(by_cell(_of_one_math(own)).items()):
             if batch < max(point.batch for point in own if point.spec.problem.n == n):
                 continue
             seconds = _seconds_by_chunk(rivals)
@@ -266,25 +227,33 @@ def _arrays(points: Sequence[Point], copy_bytes_per_second: float) -> Iterable[P
     for dtype in sorted({point.spec.problem.dtype for point in points}):
         own = _of_one_math([point for point in points if point.spec.problem.dtype == dtype])
         cells: dict[Cell, Layout] = {}
-        for (n, batch), rivals in _measured(own).items():
+        for (n, batch), rivals in by_cell(own).items():
             direct = [point for point in rivals if _place(point).order == "row"]
             packed = _seconds_by_chunk([point for point in rivals if point.spec.layout == "chunked"])
             if not direct or not packed:
                 continue
             chunk = min(packed, key=lambda chunk: packed[chunk])
             floors = [point.floor_seconds for point in rivals if point.floor_seconds >= 0]
-            # Whole matrices are read and written, twice.
-            copied = 4 * n * n * ELEMENT_BYTES[dtype] * batch / copy_bytes_per_second
-            through = packed[chunk] + copied + 2 * min(floors, default=0.0)
-            as_they_are = _winner(direct).median_seconds <= through * (1 + MARGIN)
+            floor = min(floors, default=0.0)
+            through = packed_seconds(packed[chunk], n, dtype, batch, copy_bytes_per_second, floor)
+            as_they_are = fastest(direct).median_seconds <= through * (1 + MARGIN)
             cells[n, batch] = Layout.canonical() if as_they_are or chunk is None else Layout.chunked(chunk)
         for n, size, layout in _merged(cells):
             yield Placement(dtype, n, size, layout)
 
 
+def packed_seconds(
+    seconds: float, n: int, dtype: str, batch: int, copy_bytes_per_second: float, floor_seconds: float
+) -> float:
+    """Seconds that arrays (batch, n, n) take which are packed, factored in so many seconds, and unpacked."""
+    # Whole matrices are read and written, twice.
+    copied = 4 * n * n * ELEMENT_BYTES[dtype] * batch / copy_bytes_per_second
+    return seconds + copied + 2 * floor_seconds
+
+
 def _of_one_math(points: Sequence[Point]) -> list[Point]:
     """At each order and batch the points of one class of accuracy, the default one where it was measured."""
-    cells = _measured(points)
+    cells = by_cell(points)
     first = {cell: min(MATHS.index(point.spec.schedule.math) for point in found) for cell, found in cells.items()}
     return [
         point for cell, found in cells.items() for point in found
@@ -297,4 +266,4 @@ def _seconds_by_chunk(points: Iterable[Point]) -> dict[int | None, float]:
     by_chunk: dict[int | None, list[Point]] = defaultdict(list)
     for point in points:
         by_chunk[point.chunk].append(point)
-    return {chunk: _winner(found).median_seconds for chunk, found in by_chunk.items()}
+    return {chunk: fastest(found).median_seconds for chunk, found in by_chunk.items()}

@@ -1,16 +1,23 @@
-"""What is used when nobody says: the spec, the chunk and the way of arrays, out of measured tables."""
+"""What is used when nobody says: the spec, the chunk and the way of arrays, out of measured tables.
+
+Whoever names a device is answered by what its user measured on it first (`batchchol.user_tables`), and by the tables
+that come with the library where that says nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from math import log2
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from batchchol.tables import Case, Placement, Table, nearest, parse, rows
+from batchchol.tables import Case, Evidence, Placement, Table, nearest, parse, rows
+from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.schedules import DEFAULT_THREADS, with_math
 from kernelgen.targets import CUDA
@@ -18,14 +25,26 @@ from kernelgen.targets import CUDA
 _FILE = "defaults.json"
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
+# A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
+# tables do, which were measured at batches that are a factor of 16 apart and more.
+REACH = 2
 
 
 class Choice(NamedTuple):
-    """A spec and where it comes from: an entry of a table, for batches near `batch`, or for all if that is None."""
+    """A spec and where it comes from: an entry of a table, for batches near `batch`, or for all if that is None.
+
+    `until` is as an `Entry` has it, `evidence` what the entry was chosen by, `n` and `case` are the entry's own;
+    `tuned` is the user's entry, if it is one.
+    """
 
     spec: KernelSpec
     batch: int | None
     origin: str
+    until: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+    n: int = 0
+    case: Case | None = None
+    tuned: Tuned | None = None
 
 
 class Source(NamedTuple):
@@ -49,6 +68,7 @@ def default_spec(
     in_place: bool = False,
     batch: int | None = None,
     arch: str | None = None,
+    device: str | None = None,
 ) -> KernelSpec:
     """The spec that the measured table of a target names for matrices of order `n`.
 
@@ -65,6 +85,8 @@ def default_spec(
         How many matrices there are; by default 16,384.
     arch : str, optional
         The GPU's architecture, such as "sm_90"; see `source_of`.
+    device : str, optional
+        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first then.
 
     Raises
     ------
@@ -72,14 +94,24 @@ def default_spec(
         If an argument is outside what can be built.
     """
     case: dict[str, Any] = {"target": target, "dtype": dtype, "layout": layout, "chunk": chunk, "order": order}
-    return default_choice(n, batch=batch, math=math, uplo=uplo, in_place=in_place, arch=arch, **case).spec
+    case |= {"math": math, "uplo": uplo, "in_place": in_place, "arch": arch}
+    return default_choice(n, batch=batch, device=device, **case).spec
 
 
-def default_choice(n: int, *, batch: int | None = None, **case: Any) -> Choice:
+def default_choice(n: int, *, batch: int | None = None, device: str | None = None, **case: Any) -> Choice:
     """What `default_spec` returns, and where it comes from; the arguments are the same."""
     if batch is not None and (not isinstance(batch, Integral) or batch < 0):
         raise SpecError(f"batch={batch!r} cannot be built: use an integer from 0 up")
-    return nearest(choices(n, **case), TYPICAL_BATCH if batch is None else int(batch))
+    size = TYPICAL_BATCH if batch is None else int(batch)
+    shipped = choices(n, **case)
+    own = tuned_choices(n, device=device, **case) if device is not None else ()
+    near = [choice for choice in own if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, size)]
+    return nearest(near or shipped, size)
+
+
+def within_reach(measured: int | None, batch: int) -> bool:
+    """Whether an entry of the user's, measured at one batch, serves another one."""
+    return measured is not None and measured <= REACH * batch and batch <= REACH * measured
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -103,23 +135,68 @@ def choices(
     SpecError
         If an argument is outside what can be built.
     """
-    problem = Problem(n, dtype, uplo)
     # This one can be built whatever is asked for; if it is refused, an argument is wrong.
-    plain = KernelSpec(problem, layout, order, ThreadSchedule(1, math=math), target, in_place)
+    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
     table, reason = source_of(target, arch)
-    lower_order = order if uplo == "lower" else {"row": "col", "col": "row"}[order]
-    wanted = Case(dtype, math, layout, chunk if layout == "chunked" else None, lower_order)
+    wanted = Case(dtype, math, layout, chunk if layout == "chunked" else None, _lower_order(order, uplo))
     for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
         for row in rows(table.cases[case], n):
             origin = f"{reason}; {case}, up to order {row[0].n}"
             found = [
-                Choice(spec, entry.batch, origin)
+                Choice(spec, entry.batch, origin, entry.until, entry.evidence, entry.n, case)
                 for entry in row
-                if (spec := _fitted(plain, entry.schedule, wanted.chunk)) is not None
+                if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
             ]
             if found:
                 return tuple(found)
     return (Choice(plain, None, f"{reason}; nothing of it can be built"),)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def tuned_choices(
+    n: int,
+    *,
+    device: str,
+    target: str,
+    dtype: str = "float32",
+    layout: str = "chunked",
+    chunk: int | None = None,
+    order: str = "col",
+    math: str = "ieee",
+    uplo: str = "lower",
+    in_place: bool = False,
+    arch: str | None = None,
+) -> tuple[Choice, ...]:
+    """What the user measured on a device of exactly this order and case, one choice for each batch.
+
+    The arguments are those of `default_spec`. Whether an entry was measured in place makes no difference: none was.
+    """
+    lower_order = _lower_order(order, uplo)
+    # In packed layouts the usual order is the only one that has entries.
+    if layout != "canonical" and lower_order != "col":
+        return ()
+    wanted = Case(
+        dtype,
+        math,
+        layout,
+        chunk if layout == "chunked" else None,
+        lower_order if layout == "canonical" else None,
+    )
+    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
+    table = user_table(device, target, arch)
+    own = [entry for entry in table.entries if (entry.case, entry.n) == (wanted, n)]
+    return tuple(
+        Choice(
+            spec, entry.batch, f"table {table.path} of {entry.about.get('date', 'unknown date')}", n=n, tuned=entry
+        )
+        for entry in sorted(own, key=lambda entry: entry.batch)
+        if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
+    )
+
+
+def _lower_order(order: str, uplo: str) -> str:
+    """The order in which a triangle lies like the lower one in it."""
+    return order if uplo == "lower" else {"row": "col", "col": "row"}[order]
 
 
 def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
@@ -135,7 +212,7 @@ def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
     return (layout, case.dtype != wanted.dtype, case.math != wanted.math, chunk)
 
 
-def _fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
+def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
     schedule = with_math(schedule, plain.schedule.math)
     changes: dict[str, Any] = {}
@@ -152,30 +229,68 @@ def _fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelS
     return None
 
 
-def default_layout(n: int, *, target: str, dtype: str = "float32", arch: str | None = None) -> Layout:
+@lru_cache(maxsize=4096)
+def default_layout(
+    n: int,
+    *,
+    target: str,
+    dtype: str = "float32",
+    arch: str | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+) -> Layout:
     """The layout in which large batches of matrices of order `n` are factored fastest.
 
-    Where none was measured, chunks of as many matrices as a warp has threads, or a SIMD register lanes.
+    Where none was measured, chunks of as many matrices as a warp has threads, or a SIMD register lanes. What the user
+    measured on a device counts for batches of a known size.
     """
-    row = _placements("layouts", n, target, dtype, arch)
+    if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device)):
+        return own.layout
+    row = shipped_placements("layouts", n, target, dtype, arch)
     if row:
         return row[0].layout
     return Layout.chunked(DEFAULT_THREADS if TARGETS[target].gpu else TARGETS[target].lanes(dtype))
 
 
-def array_layout(n: int, batch: int, *, target: str, dtype: str = "float32", arch: str | None = None) -> Layout:
+@lru_cache(maxsize=4096)
+def array_layout(
+    n: int,
+    batch: int,
+    *,
+    target: str,
+    dtype: str = "float32",
+    arch: str | None = None,
+    device: str | None = None,
+) -> Layout:
     """The layout in which C-contiguous arrays (batch, n, n) are factored fastest, copies between layouts included.
 
     Where none was measured, as they are on a CPU, whose kernels transpose them in cache, and as batches on a GPU.
     """
-    row = _placements("arrays", n, target, dtype, arch)
+    if own := tuned_placement("arrays", n, batch, target, dtype, arch, device):
+        return own.layout
+    row = shipped_placements("arrays", n, target, dtype, arch)
     if row:
         return nearest(row, batch).layout
     return default_layout(n, target=target, dtype=dtype, arch=arch) if TARGETS[target].gpu else Layout.canonical()
 
 
+def tuned_placement(
+    section: str, n: int, batch: int, target: str, dtype: str, arch: str | None, device: str | None
+) -> Placed | None:
+    """The user's placement that answers, "layouts" of batches or "arrays"; None if there is none."""
+    if device is None:
+        return None
+    own = [
+        each
+        for each in user_table(device, target, arch).placements
+        if (each.section, each.dtype, each.n) == (section, dtype, n) and not each.kept
+    ]
+    near = [each for each in own if within_reach(each.batch, batch)]
+    return nearest(near, batch) if near else None
+
+
 @lru_cache(maxsize=1024)
-def _placements(
+def shipped_placements(
     section: Literal["layouts", "arrays"], n: int, target: str, dtype: str, arch: str | None
 ) -> tuple[Placement, ...]:
     """The entries of a section for an order, one a batch; those of the other dtype if a dtype has none."""
@@ -237,3 +352,44 @@ def _number(arch: str) -> int:
 def shipped_tables() -> dict[str, Table]:
     """The tables that come with the package."""
     return parse((files("batchchol") / _FILE).read_text(encoding="utf-8"))
+
+
+@cache
+def user_table(device: str, target: str, arch: str | None = None) -> UserTable:
+    """What the user measured on a device, as it was when this process asked first, or has itself learned since."""
+    source_of(target, arch)
+    return load(device, arch or target, target)
+
+
+def learn(
+    device: str,
+    target: str,
+    arch: str | None,
+    entries: Iterable[Tuned],
+    placements: Iterable[Placed] = (),
+) -> Path:
+    """Put what was measured on a device into the user's table, for the next call in any process; return its file.
+
+    Other processes that run already see it when they are started again.
+
+    Raises
+    ------
+    CacheError
+        If it cannot be written.
+    """
+    path = merge(device, arch or target, entries, placements)
+    forget()
+    return path
+
+
+@cache
+def generation() -> object:
+    """What is another object after each `forget`: whoever keeps a choice asks again then."""
+    return object()
+
+
+def forget() -> None:
+    """Read the user's tables again at the next call: needed where something else than `learn` has changed them."""
+    remembered = (default_spec, choices, tuned_choices, default_layout, array_layout, shipped_placements, user_table)
+    for cached in (*remembered, generation):
+        cached.cache_clear()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import groupby
-from math import log2
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import groupby, pairwise
+from math import inf, log2, sqrt
 from typing import Any, Protocol, TypeVar
 
 from kernelgen import FAMILIES, Layout, Schedule, ThreadSchedule
@@ -34,12 +34,33 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """What a schedule took, and the next best: nanoseconds of a matrix in a batch of so many.
+
+    `math` and `chunk` are those of the measurement where they are not the case's.
+    """
+
+    batch: int
+    ns: float
+    runner_up: Schedule | None = None
+    runner_up_ns: float | None = None
+    math: str | None = None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
-    """The schedule to use up to order `n`, for batches nearer to `batch` than to those beside it; None: for all."""
+    """The schedule to use up to order `n`, for batches near `batch`; None: for all.
+
+    Near are those up to `until`, where that of the next batch becomes the faster one; where nobody says, those that
+    are nearer to `batch` by ratio. Two entries are equal if they choose the same, whatever `evidence` they have.
+    """
 
     n: int
     batch: int | None
     schedule: Schedule
+    until: int | None = field(default=None, compare=False)
+    evidence: tuple[Evidence, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,8 +121,19 @@ def rows(entries: Iterable[_Any], n: int) -> Iterator[tuple[_Any, ...]]:
 
 
 def nearest(row: Sequence[_Row], batch: int) -> _Row:
-    """The entry of a row whose batch is nearest by ratio."""
-    return min(row, key=lambda entry: abs(log2(max(batch, 1) / entry.batch)) if entry.batch else 0.0)
+    """The entry of a row that serves a batch: the nearest by ratio where none says until where it does."""
+    ascending = sorted(row, key=lambda entry: entry.batch or 0)
+    for entry, following in pairwise(ascending):
+        if batch <= _until(entry, following):
+            return entry
+    return ascending[-1]
+
+
+def _until(entry: _Sized, following: _Sized) -> float:
+    known: int | None = getattr(entry, "until", None)
+    if known is not None:
+        return known
+    return sqrt(entry.batch * following.batch) if entry.batch and following.batch else inf
 
 
 def parse(text: str) -> dict[str, Table]:
@@ -145,14 +177,62 @@ def _table(name: str, values: Mapping[str, Any]) -> Table:
 
 
 def _entry(values: Mapping[str, Any], math: str) -> Entry:
-    chosen = {"family": ThreadSchedule.family, **values}
-    n, batch, family = chosen.pop("n"), chosen.pop("batch", None), chosen.pop("family")
-    return Entry(n, batch, FAMILIES[family](math=math, **chosen))
+    chosen = dict(values)
+    n, batch, until = chosen.pop("n"), chosen.pop("batch", None), chosen.pop("until", None)
+    measured = chosen.pop("measured", ())
+    schedule = schedule_of(chosen, math)
+    return Entry(n, batch, schedule, until, tuple(_evidence(each, batch, schedule) for each in measured))
 
 
 def _entry_values(entry: Entry) -> dict[str, Any]:
-    schedule = {key: value for key, value in asdict(entry.schedule).items() if key != "math"}
-    return _said({"n": entry.n, "batch": entry.batch, "family": entry.schedule.family, **schedule})
+    chosen = _said({"n": entry.n, "batch": entry.batch, "until": entry.until}) | values_of(entry.schedule)
+    measured = [_evidence_values(each, entry) for each in entry.evidence]
+    return chosen | ({"measured": measured} if measured else {})
+
+
+def schedule_of(values: Mapping[str, Any], math: str) -> Schedule:
+    """The schedule that `values_of` describes.
+
+    Raises
+    ------
+    SpecError, KeyError, TypeError
+        If there is no such schedule, such as in a version of before it.
+    """
+    chosen = {"family": ThreadSchedule.family, **values}
+    return FAMILIES[chosen.pop("family")](math=math, **chosen)
+
+
+def values_of(schedule: Schedule) -> dict[str, Any]:
+    """The family and the choices of a schedule but for its math; what it leaves to the target is not said."""
+    return _said({"family": schedule.family} | {k: v for k, v in asdict(schedule).items() if k != "math"})
+
+
+def _evidence(values: Mapping[str, Any], batch: int | None, schedule: Schedule) -> Evidence:
+    said = dict(values)
+    if other := said.pop("next", None):
+        math = schedule.math
+        same = other.get("family") in (None, schedule.family)
+        said["runner_up"] = replace(schedule, **other) if same else schedule_of(other, math)
+        said["runner_up_ns"] = said.pop("next_ns")
+    return Evidence(**{"batch": batch, **said})
+
+
+def _evidence_values(each: Evidence, entry: Entry) -> dict[str, Any]:
+    values: dict[str, Any] = {"batch": None if each.batch == entry.batch else each.batch, "ns": each.ns}
+    if each.runner_up is not None:
+        values |= {"next_ns": each.runner_up_ns, "next": _unlike(each.runner_up, entry.schedule)}
+    return _said(values | {"math": each.math, "chunk": each.chunk})
+
+
+def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
+    """What a schedule has other than the one that was chosen, or than its family's defaults, but for the math."""
+    names = [each for each in fields(schedule) if each.name != "math"]
+    if type(schedule) is type(chosen):
+        pairs = [(each.name, getattr(chosen, each.name)) for each in names]
+        return {name: getattr(schedule, name) for name, value in pairs if getattr(schedule, name) != value}
+    usual = {each.name: each.default for each in names}
+    named = {name: getattr(schedule, name) for name, value in usual.items() if getattr(schedule, name) != value}
+    return {"family": schedule.family, **named}
 
 
 def _placement(values: Mapping[str, Any]) -> Placement:

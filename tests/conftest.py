@@ -17,6 +17,8 @@ settings.register_profile("batchchol", deadline=None)
 settings.load_profile("batchchol")
 
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
+# Of fewer tests the compiler reads its headers each time: reading them ahead takes a second.
+MANY_TESTS = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,13 +43,20 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The session's cache folder: each kernel is compiled once, and the user's own cache is left alone."""
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         # Under pytest-xdist the workers share one folder, one above their own.
         folder = (base.parent if base.name.startswith("popen-") else base) / "cache"
         patch.setenv("BATCHCHOL_CACHE", str(folder))
+        patch.setenv("BATCHCHOL_TABLES", "shipped")
         patch.delenv("BATCHCHOL_BACKEND", raising=False)
         patch.delenv("BATCHCHOL_THREADS", raising=False)
+        if request.session.testscollected >= MANY_TESTS:
+            # Not at the top: it imports NumPy.
+            from .system_headers import compiler_command
+
+            if command := compiler_command(folder.parent):
+                patch.setenv("BATCHCHOL_CC", command)
         yield folder

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import batchchol
 from batchchol.backends import fastest_backend, survey
 from batchchol.cache import default_folder
-from batchchol.defaults import source_of
+from batchchol.defaults import source_of, user_table
 from batchchol.errors import BackendUnavailable
 
 HELP = "say what was found on this machine, what is missing and how to get it"
@@ -60,6 +60,9 @@ def _print_device(found: set[str]) -> bool:
     print(f"defaults    {reason}")
     for dtype, measured in table.measured.items():
         print(f"            {dtype}: {measured}")
+    own = user_table(backend.model, backend.target, backend.architecture)
+    if own.entries:
+        print(f"            before it {own.path}: {len(own.entries)} cases that were tuned here")
     return True
 
 

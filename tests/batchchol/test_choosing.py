@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from batchchol import BatchcholError, cli, tables
 from batchchol.choosing import table, tables_of
-from batchchol.tables import Case, Table, parse, render
+from batchchol.evidence import with_evidence
+from batchchol.tables import Case, Evidence, Table, nearest, parse, render
 from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, Point
 from batchchol.tuning_rows import Points, read_points
-from kernelgen import KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
 H200 = Path(__file__).parents[2] / "datasets" / "tune_h200.csv"
 SMALL, LARGE = 1024, 1 << 20
@@ -184,6 +186,75 @@ def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> 
     assert {each.dtype for each in both.layouts} == {"float32", "float64"}
 
 
+def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
+    points = [point(8, thread(4), 1.024e-6), point(8, thread(8), 2.048e-6), point(8, thread(2), 1e-9, samples=5)]
+    points += [point(8, thread(4), 2.097152e-3, LARGE), point(8, SharedSchedule(2), 4.194304e-3, LARGE)]
+    points += [point(16, thread(2, math="fast"), 1.024e-6, chunk=64)]
+    made = table(points, "sm_90")
+    first, second = made.cases[Case("float32", "ieee", "chunked")]
+    fitting = {family: schedule.settled(TARGETS["cuda"]) for family, schedule in
+               {"thread": thread(8), "shared": SharedSchedule(2)}.items()}  # fmt: skip
+    assert first.evidence == (
+        Evidence(SMALL, 1.0, fitting["thread"], 2.0, chunk=32),
+        Evidence(LARGE, 2.0, fitting["shared"], 4.0, chunk=32),
+    )
+    assert second.evidence == (Evidence(SMALL, 1.0, math="fast", chunk=64),)
+    (written,) = parse(render([made])).values()
+    for case, entries in made.cases.items():
+        assert [(e.until, e.evidence) for e in written.cases[case]] == [(e.until, e.evidence) for e in entries]
+
+
+def test_an_entry_serves_until_the_next_one_is_faster() -> None:
+    """Both were measured at both batches: the second loses by 4 times at the small one and wins by 2 at the large."""
+    points = [point(8, thread(4), 1.0), point(8, thread(8), 4.0)]
+    points += [point(8, thread(4), 2.0, LARGE), point(8, thread(8), 1.0, LARGE)]
+    row = table(points, "sm_90").cases[Case("float32", "ieee", "chunked")]
+    crossing = int(SMALL * (LARGE / SMALL) ** (2 / 3))
+    assert [(entry.batch, entry.until) for entry in row] == [(SMALL, crossing), (LARGE, None)]
+    sizes = [0, SMALL, crossing, crossing + 1, LARGE, 2 * LARGE]
+    assert [nearest(row, batch).schedule.nb for batch in sizes] == [4, 4, 4, 8, 8, 8]
+    alone = table([points[0], points[3]], "sm_90").cases[Case("float32", "ieee", "chunked")]
+    assert [entry.until for entry in alone] == [None, None], "who knows"
+    middle = int((SMALL * LARGE) ** 0.5)
+    assert [nearest(alone, batch).schedule.nb for batch in (middle, middle + 1)] == [4, 8]
+    # What was kept within the margin is slower everywhere; yet each entry serves its own batch.
+    near = [point(8, thread(4), 1.02), point(8, thread(8), 1.0), point(7, thread(4), 1.0)]
+    kept = table([*near, *points[2:]], "sm_90").cases[Case("float32", "ieee", "chunked")]
+    assert [(e.n, e.batch, e.until, e.schedule.nb) for e in kept[1:]] == [(8, SMALL, SMALL, 4), (8, LARGE, None, 8)]
+
+
+def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
+    pytest.importorskip("pyarrow")
+    sources = [of_the_h200(), read_points(H200.with_name("defaults_h200.parquet"))]
+    (made,) = tables_of(sources, "sm_90")
+    known = shipped()["sm_90"]
+    assert (made.cases, made.layouts, made.arrays) == (known.cases, known.layouts, known.arrays)
+    for case, entries in made.cases.items():
+        assert [(e.until, e.evidence) for e in known.cases[case]] == [(e.until, e.evidence) for e in entries]
+        assert all(entry.evidence for entry in entries)
+
+
+def test_evidence_is_put_into_a_table_whose_choices_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, known = tmp_path / "tables.json", shipped()
+    bare = {case: tuple(replace(e, evidence=()) for e in found) for case, found in known["avx512"].cases.items()}
+    path.write_text(render([replace(known["avx512"], cases=bare), known["generic"]]))
+    data = str(H200.with_name("tune_avx512_xeon.csv"))
+    assert cli.main(["tune", "--from", data, "--table", str(path), "--keep-choices"]) == 0
+    assert "26 of 38 entries have measurements" in capsys.readouterr().out
+    written = tables.parse(path.read_text())
+    double = Case("float64", "ieee", "chunked")
+    kept = with_evidence(written["avx512"], [point(8, ThreadSchedule(4), 1.0, target="avx512", protocol="single")])
+    assert [e.evidence for e in kept.cases[double]] == [e.evidence for e in written["avx512"].cases[double]]
+    assert written == {name: known[name] for name in ("avx512", "generic")}
+    for case, entries in written["avx512"].cases.items():
+        assert [entry.evidence for entry in entries] == [entry.evidence for entry in known["avx512"].cases[case]]
+
+
+@cache
+def of_the_h200() -> Points:
+    return read_points(H200)
+
+
 def shipped() -> dict[str, Table]:
     from batchchol.defaults import shipped_tables
 
@@ -191,7 +262,7 @@ def shipped() -> dict[str, Table]:
 
 
 def test_points_of_a_file_say_what_was_measured() -> None:
-    found = read_points(H200)
+    found = of_the_h200()
     assert len(found.points) > 5000
     assert (found.machine, found.toolkit) == ("NVIDIA H200", "CUDA 13.0.88")
     first = found.points[0]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchchol import SpecError, default_spec, defaults, get_backend
-from batchchol.api import _choice_of_arrays
+from batchchol.api import _choice
 from batchchol.defaults import (
     TYPICAL_BATCH,
     array_layout,
@@ -133,8 +133,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """tables(*tables): have them in place of the shipped ones."""
 
     def forget() -> None:
-        for cached in (defaults.default_spec, defaults.choices, defaults._placements, defaults._source):
-            cached.cache_clear()
+        defaults._source.cache_clear()
+        defaults.forget()
 
     def use(*given: Table) -> None:
         monkeypatch.setattr(defaults, "shipped_tables", lambda: {table.name: table for table in given})
@@ -229,8 +229,8 @@ def test_a_batch_is_factored_by_the_schedule_of_its_size(
     for batch, size in ((20, 2), (700, 3)):
         there = get_backend("cuda").from_dense(spd(batch, 5))
         assert prepare(there, None, None).spec.schedule.nb == size
-        for expected in (spd(batch, 5), there.to_dense()):
-            spec, layout = _choice_of_arrays(get_backend("cuda"), expected, False, None)
+        for host in (True, False):
+            spec, layout = _choice(get_backend("cuda"), 5, batch, "float32", False, None, host=host)
             assert (spec.schedule.nb, layout) == (size, Layout.chunked(32))
 
 

@@ -1,0 +1,114 @@
+"""`python -m batchchol explain`: which kernel is used for an order and a batch, why, and what the next best costs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from batchchol.arguments import positive
+from kernelgen.schedules import MATHS
+from kernelgen.spec import LAYOUT_KINDS
+from kernelgen.targets import ELEMENT_BYTES
+
+if TYPE_CHECKING:
+    from batchchol.explaining import Asked, Explanation
+
+HELP = "say which kernel is used for an order and a batch, why, and what the next best would cost"
+
+# What is measured at another batch says little of this one's time beyond so many times as many matrices, or as few.
+_NEAR = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is asked about."""
+    parser.add_argument("--n", type=positive, required=True, help="order of the matrices")
+    parser.add_argument("--batch", type=positive, required=True, help="how many there are")
+    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
+    parser.add_argument("--dtype", choices=tuple(ELEMENT_BYTES), default="float32", help="default: float32")
+    parser.add_argument("--math", choices=MATHS, default=MATHS[0], help=f"default: {MATHS[0]}")
+    parser.add_argument(
+        "--layout", choices=LAYOUT_KINDS, help="of a batch (default: that of arrays, and that of batches)"
+    )
+    parser.add_argument("--arch", help="on any GPU of this architecture, such as sm_90; needs none")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what is used for arrays and for batches, or on one layout."""
+    from batchchol import explaining
+
+    asked, where = _asked(arguments)
+    print(f"n={asked.n}, batch={asked.batch:,}, {asked.dtype}, {asked.math}, on {where}")
+    if arguments.layout is None:
+        found = explaining.of_arrays(asked)
+        packed = ", packed and unpacked" if found.layout.kind != "canonical" else ""
+        _print(f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}", found, asked)
+        _print("factor(batch), of a batch whose layout nobody chose", explaining.of_batches(asked), asked)
+        return 0
+    layout = explaining.usual_layout(asked, arguments.layout)
+    _print("factor(batch)", explaining.of_layout(asked, layout), asked)
+    return 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Asked, str]:
+    """What is asked, and where it would run."""
+    from batchchol.backends import get_backend
+    from batchchol.explaining import Asked
+    from kernelgen import CUDA
+
+    about = (arguments.n, arguments.batch, arguments.dtype, arguments.math)
+    if arguments.arch:
+        return Asked(*about, CUDA.name, arguments.arch), f"any GPU of {arguments.arch}: tables of users do not count"
+    backend = get_backend(arguments.backend)
+    asked = Asked(*about, backend.target, backend.architecture, backend.model)
+    return asked, f"{backend.model} ({backend.architecture or backend.target})"
+
+
+def _print(what: str, found: Explanation, asked: Asked) -> None:
+    print(f"\n{what}: {_words(found)}")
+    print(f"  because    {found.layout_reason}")
+    print(f"  kernel     {found.spec.name}")
+    print(f"  because    {found.reason}")
+    if found.timing is None:
+        print("  measured   not known: `python -m batchchol tune` with these --n and --batch measures it here")
+        return
+    _print_times(found, asked)
+
+
+def _words(found: Explanation) -> str:
+    layout = found.layout
+    if layout.kind == "canonical":
+        return f"as they are, in {layout.order} order"
+    return f"in chunks of {layout.chunk}" if layout.chunk else layout.kind
+
+
+def _print_times(found: Explanation, asked: Asked) -> None:
+    from batchchol.explaining import differences
+    from batchchol.roofline import flops
+
+    assert found.timing is not None, "the caller has looked"
+    ns, n, batch, said, where = found.timing
+    more, on = f"; {said}" if said else "", f" on {where}" if where else ""
+    print(f"  measured   {ns:.4g} ns a matrix, {_number(flops(n) / ns)} GFLOP/s (n={n}, batch={batch:,}{more}){on}")
+    if n == asked.n and not said and abs(math.log(batch / asked.batch)) <= math.log(_NEAR):
+        print(
+            f"  expected   {_seconds(ns * asked.batch / 1e9)} for {asked.batch:,} matrices{' there' if where else ''}"
+        )
+    if found.runner_up is None:
+        print("  runner-up  not known: nothing else was measured there")
+        return
+    other, other_ns = found.runner_up
+    change = f"{other_ns / ns - 1:+.1%}"
+    print(f"  runner-up  {other_ns:.4g} ns ({change}): {differences(found.spec.schedule, other)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _seconds(value: float) -> str:
+    """Such as "1.23 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} \N{MICRO SIGN}s"

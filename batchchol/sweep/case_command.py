@@ -1,0 +1,155 @@
+"""`python -m batchchol tune --n N --batch B`: one case at a time, into the user's table."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batchchol.arguments import matrices, seconds
+from batchchol.errors import BatchcholError
+
+if TYPE_CHECKING:
+    from batchchol.sweep.contests import Site
+    from batchchol.sweep.one_case import Outcome
+    from batchchol.sweep.promising import Wanted
+    from batchchol.sweep.worker import Measurer
+    from batchchol.user_tables import Tuned
+    from kernelgen import KernelSpec, Schedule
+
+LAYOUTS = ["canonical", "chunked"]
+"""What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What tuning a case is told besides."""
+    group = parser.add_argument_group(
+        "one case",
+        "With --n, and neither --space nor --out or --table, each order and batch is tuned by itself, promising "
+        "kernels first, and the next call uses what has won: on arrays (--layout canonical), and on batches in "
+        "chunks (--layout chunked). An interrupt ends the search, and what was measured still counts.",
+    )
+    group.add_argument("--seconds", type=seconds, default=50.0, help="that an order and batch may take (default: 50)")
+    group.add_argument(
+        "--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune case by case; the user's table has each before the next begins. 130 if an interrupt ended it."""
+    from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+    from batchchol.parallel import available_threads
+    from batchchol.sweep.contests import Site
+    from batchchol.sweep.isolated import FEW_POINTS
+    from batchchol.sweep.promising import Wanted
+    from batchchol.sweep.worker import Measurer
+
+    if not arguments.n:
+        raise BatchcholError("--n: not given, say which orders, such as 32, or a --space; see tune --help")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
+    threads = arguments.threads or (available_threads() if backend == "cpu" else 1)
+    dtype = arguments.dtype or "float32"
+    asked = itertools.product(arguments.n, arguments.batch or ["16384"], arguments.math or ["ieee"])
+    limit = arguments.time_limit or min(60.0, arguments.seconds)
+    with Measurer(backend, settings=FEW_POINTS, time_limit=limit) as measurer:
+        site = Site.of(measurer.facts(), measurer.about(dtype, threads), threads)
+        if arguments.target not in (None, site.target):
+            raise BatchcholError(
+                f"--target: got {arguments.target!r}, expected {site.target!r}, which is used here; with --out "
+                "others are measured too"
+            )
+        families = _families(arguments.family, site.target)
+        for n, size, math in asked:
+            wanted = Wanted(n, matrices(size, n, dtype), dtype, math)
+            if _tune(wanted, arguments, families, site, measurer):
+                return 130
+    return 0
+
+
+def _tune(
+    wanted: Wanted, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
+) -> bool:
+    """Tune one case, keep and print what came of it; whether it was interrupted."""
+    from batchchol import defaults, user_tables
+    from batchchol.progress import ProgressDisplay
+    from batchchol.sweep.one_case import tune_case
+
+    display = ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}")
+    kinds = arguments.layout or LAYOUTS
+    try:
+        outcome = tune_case(
+            measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
+        )
+    finally:
+        display.finish()
+    _print(wanted, outcome, site)
+    if arguments.no_table or not user_tables.enabled():
+        why = "--no-table" if arguments.no_table else f"{user_tables.VARIABLE}=shipped"
+        print(f"{why}: nothing was written")
+    else:
+        path = defaults.learn(site.device, site.target, site.arch, outcome.entries, outcome.placements)
+        changed = any(entry.schedule != entry.incumbent for entry in outcome.entries)
+        changed |= any(placed.layout != placed.incumbent for placed in outcome.placements)
+        print(f"{path}: {'the next call uses it' if changed else 'nothing changes, as it says now'}")
+    return outcome.interrupted
+
+
+def _families(asked: str | None, target: str) -> tuple[str, ...]:
+    """The families to try, all that the target has if nobody says."""
+    from batchchol.tuning import families_of
+
+    known = families_of(target)
+    if asked not in (None, "all", *known):
+        raise BatchcholError(f"--family: got {asked!r}, target {target!r} has {', '.join(known)}")
+    return known if asked in (None, "all") else (asked,)
+
+
+def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:
+    """The cases, each with today's schedule and the one that is used from now on or comes next."""
+    where = f"{site.device} ({site.arch or site.target})"
+    early = ", interrupted" if outcome.interrupted else ""
+    print(
+        f"n={wanted.n}, batch={wanted.batch:,}, {wanted.dtype}, {wanted.math} on {where}: "
+        f"{outcome.measured} of {outcome.candidates} candidates in {outcome.seconds:.0f} s{early}"
+    )
+    print(f"{'where':22} {'schedule':56} {'ns/matrix':>10} {'GFLOP/s':>9}")
+    for entry in outcome.entries:
+        for line in describe(entry, site.target):
+            print(line)
+    for placed in outcome.placements:
+        what = "batches" if placed.section == "layouts" else "arrays"
+        done = "stay in" if placed.layout == placed.incumbent else f"go from {placed.incumbent} to"
+        rate = "" if placed.incumbent_ns is None else f" (before: {placed.incumbent_ns:g})"
+        print(f"{what} {done} {placed.layout}: {placed.ns:g} ns a matrix{rate}, margin {placed.margin:.1%}")
+
+
+def describe(entry: Tuned, target: str) -> list[str]:
+    """The lines of an entry: today's schedule and the other one, what they take, and which is used from now on."""
+    stays = entry.schedule == entry.incumbent
+    other, ns = (entry.runner_up, entry.runner_up_ns) if stays else (entry.schedule, entry.ns)
+    # The last words of a case are where its matrices lie.
+    where = str(entry.case).split(", ")[-1]
+    lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "today's" + ", stays" * stays)]
+    if other is not None and ns is not None:
+        change = "" if entry.incumbent_ns is None else f"{ns / entry.incumbent_ns - 1:+.1%}, "
+        verdict = f"{change}{'not past' if stays else 'past'} the margin of {entry.margin:.1%}"
+        lines.append(_line("", entry, other, ns, target, verdict))
+    return lines
+
+
+def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:
+    from batchchol.roofline import flops
+    from batchchol.sweep.contests import spec_of
+
+    name = short_name(spec_of(entry.case, entry.n, schedule, target))
+    numbers = " " * 20 if ns is None else f"{ns:10.4g} {flops(entry.n) / ns:9.1f}"
+    return f"{where:22} {name:56} {numbers}  {words}".rstrip()
+
+
+def short_name(spec: KernelSpec) -> str:
+    """A kernel's name without what all of a case have in common."""
+    return spec.name.split(f"_{spec.order}_", 1)[1]

@@ -1,0 +1,392 @@
+"""Tuning: what replaces today's choice and what does not, one case from the command line, and the end of a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchchol import BatchcholError, cli, defaults, explaining, get_backend, user_tables
+from batchchol.defaults import array_layout, default_choice, default_layout
+from batchchol.sweep import building, case_command, learning, one_case, places, worker
+from batchchol.sweep.contests import Contest, Site
+from batchchol.sweep.one_case import tune_case
+from batchchol.sweep.points import Point
+from batchchol.sweep.promising import Wanted, candidates
+from batchchol.sweep.rows import Row
+from batchchol.tables import Case
+from batchchol.tuning import MARGIN
+from batchchol.user_tables import load
+from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
+
+N, BATCH = 20, 1000
+WANTED = Wanted(N, BATCH, "float32", "ieee")
+SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15, {"driver": "580", "version": "0.1"})
+ROWS = Case("float32", "ieee", "canonical", order="row")
+KINDS, ALL = case_command.LAYOUTS, tuple(FAMILIES)
+
+
+@pytest.fixture(autouse=True)
+def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user whose tables count; nothing is compiled."""
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(user_tables.VARIABLE, "user")
+    defaults.forget()
+    built: Any = lambda points, *_, **__: building.Built(list(points), [])  # noqa: E731
+    for module in (one_case, learning):
+        monkeypatch.setattr(module, "build", built)
+    yield
+    monkeypatch.undo()
+    defaults.forget()
+
+
+class FakeMeasurer:
+    """In place of a worker: on its GPU the block family, large tiles and chunks of 8 are the fastest."""
+
+    last: FakeMeasurer
+
+    def __init__(self, *_: Any, noise: float = 0.0, most: int = 10**9, broken: str = "", **__: Any) -> None:
+        self.noise, self.most, self.broken, self.closed = noise, most, broken, 0
+        self.points: list[tuple[Point, int]] = []
+        FakeMeasurer.last = self
+
+    def __enter__(self) -> FakeMeasurer:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def facts(self) -> dict[str, Any]:
+        lanes = {"float32": 32, "float64": 32}
+        return {"target": "cuda", "architecture": "sm_90", "protocol": "queued", "lanes": lanes, "free_bytes": None}
+
+    def about(self, *_: Any) -> Mapping[str, Any]:
+        return {"device": "a fake", "copy_bytes_per_second": 1e15, "toolkit": "CUDA 13", "version": "0.1"}
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        self.points.append((point, samples or 20))
+        if len(self.points) > self.most:
+            self.most = 10**9
+            raise KeyboardInterrupt
+        if self.broken in (point.spec.family, "all"):
+            return Row(point, "runtime", "a fault")
+        schedule = point.spec.schedule
+        family = {"block": 0.5}.get(schedule.family, 1.0)
+        chunk = {8: 0.8, None: 3.0}.get(point.chunk, 1.0)
+        seconds = point.batch * 1e-9 * family * chunk * (1 + 1 / getattr(schedule, "nb", 1))
+        seconds *= 1 + self.noise * (len(self.points) % 2)
+        return Row(point, "correct", seconds=(seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
+
+
+def row(spec: KernelSpec, seconds: float, spread: float = 0.0) -> Row:
+    point = SITE.point(spec, None, BATCH)
+    return Row(point, "correct", seconds=tuple(seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)))
+
+
+TODAY = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", layout="canonical", order="row")
+CONTEST = Contest(ROWS, N, BATCH, TODAY, (), 3, 5)
+FAST, SLOW = (replace(TODAY.spec, schedule=ThreadSchedule(nb)) for nb in (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "replaced", "margin"),
+    [
+        ([1.0], [0.98], False, 0.03),
+        ([1.0], [0.96], True, 0.03),
+        ([1.0, 1.2, 1.0], [0.9, 0.9, 0.9], False, 0.2),
+        ([1.0, 1.2, 1.0], [0.8, 0.8, 0.8], True, 0.2),
+        ([1.0, 1.0, 1.0], [0.9, 0.9, 1.1], False, 0.2222),
+        ([1.0], [1.5], False, 0.03),
+    ],
+)
+def test_only_what_is_past_the_margin_replaces_todays(
+    own: list[float], theirs: list[float], replaced: bool, margin: float
+) -> None:
+    rows = [*(row(TODAY.spec, seconds) for seconds in own), *(row(FAST, seconds) for seconds in theirs)]
+    entry = CONTEST.decided([*rows, row(SLOW, 9.0)], SITE)
+    assert entry is not None
+    assert (entry.schedule == FAST.schedule, entry.kept, entry.margin) == (replaced, not replaced, margin)
+    assert entry.incumbent == TODAY.spec.schedule
+    assert entry.runner_up == (TODAY.spec if replaced else FAST).schedule
+    assert (entry.ns, entry.incumbent_ns) == ((theirs if replaced else own)[0] * 1e6, own[0] * 1e6)
+    about = {name: entry.about[name] for name in ("driver", "version", "measured", "candidates", "samples")}
+    assert about == {"driver": "580", "version": "0.1", "measured": 3, "candidates": 5, "samples": 5 * len(own)}
+    assert str(entry.about["date"]).startswith("20")
+
+
+def test_of_a_single_round_the_samples_spread_is_the_noise() -> None:
+    entry = CONTEST.decided([row(TODAY.spec, 1.0, spread=0.2), row(FAST, 0.9)], SITE)
+    assert entry is not None
+    assert (entry.kept, entry.margin) == (True, 0.2)
+
+
+def test_what_cannot_run_gives_way_and_nothing_comes_of_nothing() -> None:
+    lost = Row(SITE.point(TODAY.spec, None, BATCH), "runtime", "a fault")
+    entry = CONTEST.decided([lost, row(FAST, 1.0)], SITE)
+    assert entry is not None
+    assert (entry.schedule, entry.incumbent_ns, entry.runner_up, entry.kept) == (FAST.schedule, None, None, False)
+    assert CONTEST.decided([lost], SITE) is None
+
+
+def test_the_likely_ones_come_first() -> None:
+    found = candidates(WANTED, ("chunked",), ALL, SITE)
+    assert len(found) == len(set(found)) > 100
+    assert {each.spec.family for each in found[24:32]} == set(FAMILIES)
+    assert {(each.spec.problem.n, each.spec.layout) for each in found} == {(N, "chunked")}
+    assert all(each.spec.schedule.stride in (None, each.chunk) for each in found)
+    shipped = {choice.spec for choice in defaults.choices(N, target="cuda", arch="sm_90", chunk=32)}
+    assert shipped & {each.spec for each in found[:6]}
+    only = candidates(WANTED, ("canonical", "chunked"), ("thread",), SITE)
+    assert {each.spec.family for each in only} == {"thread"}
+    assert [each.spec.layout for each in only[:4]] == ["canonical", "chunked"] * 2
+
+
+def tune(*options: Any) -> int:
+    return cli.main(["tune", "--n", str(N), "--batch", str(BATCH), "--backend", "cuda", *map(str, options)])
+
+
+def test_a_case_is_tuned_and_used_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "Measurer", FakeMeasurer)
+    assert tune() == 0
+    said = capsys.readouterr().out
+    measured = FakeMeasurer.last.points
+    assert f"n=20, batch=1,000, float32, ieee on a fake (sm_90): {len({p for p, _ in measured})} of" in said
+    assert "today's\n" in said
+    assert "%, past the margin of 3.0%" in said
+    assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.5625), margin 3.0%" in said
+    assert "a-fake-sm_90.json: the next call uses it" in said
+    at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
+    layout = default_layout(N, batch=BATCH, **at)
+    assert layout == array_layout(N, BATCH, **at) == Layout.chunked(8)
+    for case in ({"layout": "canonical", "order": "row"}, {"chunk": 8}, {"chunk": 32}):
+        choice = default_choice(N, batch=BATCH, **at, **case)
+        assert choice.tuned is not None
+        best = min(
+            (p for p, _ in measured if (p.spec.layout, p.chunk) == (choice.spec.layout, case.get("chunk"))),
+            key=lambda p: FakeMeasurer().measure(p).median_seconds,
+        )
+        assert (choice.spec.family, choice.spec.schedule.nb) == (best.spec.family, best.spec.schedule.nb)
+        assert default_choice(N, batch=3 * BATCH, **at, **case).tuned is None
+    assert default_choice(N, batch=BATCH, **at | {"device": None}, chunk=8).tuned is None
+    assert cli.main(["explain", "--n", "20", "--batch", "1000", "--arch", "sm_90"]) == 0
+    assert "tuned" not in capsys.readouterr().out
+    found = explaining.of_batches(explaining.Asked(N, 1500, "float32", "ieee", **at))
+    assert found.layout == layout
+    assert found.layout_reason.startswith("the user's table, tuned at batch 1,000 on 20")
+    assert "a-fake-sm_90.json of 20" in found.reason
+    assert "what was used before took 0" in found.reason
+    assert tune() == 0
+    assert "a-fake-sm_90.json: nothing changes, as it says now" in capsys.readouterr().out
+    assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
+    assert default_choice(N, batch=BATCH, **at, chunk=8).spec.family == "block"
+
+
+def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = tune_case(FakeMeasurer(noise=3.0), SITE, WANTED, KINDS, ALL)  # type: ignore[arg-type]
+    assert {(entry.kept, entry.margin) for entry in outcome.entries} == {(True, 3.0)}
+    (batches,) = (placed for placed in outcome.placements if placed.section == "layouts")
+    assert batches.kept
+    assert batches.layout == batches.incumbent
+    defaults.learn("a fake", "cuda", "sm_90", outcome.entries)
+    at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
+    assert default_choice(N, batch=BATCH, **at, chunk=32).tuned is None
+    found = explaining.of_layout(explaining.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
+    assert "no other was faster by more than 300.0%" in found.reason
+    assert found.timing is not None
+    assert found.runner_up is not None
+    assert found.spec.schedule == default_choice(N, batch=BATCH, **at | {"device": None}, chunk=32).spec.schedule
+
+
+def test_an_interrupt_ends_the_search_and_what_was_measured_counts() -> None:
+    measurer: Any = FakeMeasurer(most=40)
+    outcome = tune_case(measurer, SITE, WANTED, KINDS, ALL)
+    assert (outcome.interrupted, measurer.closed, outcome.measured) == (True, 1, 40)
+    assert {entry.schedule.family for entry in outcome.entries if not entry.kept} == {"block"}
+    assert len(measurer.points) < 40 + 40, "each round is of few"
+    again: Any = FakeMeasurer()
+    total = len(tune_case(again, SITE, WANTED, KINDS, ALL).entries), len(again.points)
+    late: Any = FakeMeasurer(most=total[1] - 1)
+    outcome = tune_case(late, SITE, WANTED, KINDS, ALL)
+    assert (outcome.interrupted, len(outcome.entries)) == (True, total[0] - 1), "what was decided before stays so"
+
+
+def test_a_search_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(one_case.time, "monotonic", lambda: next(clock) / 10)
+    outcome = tune_case(FakeMeasurer(), SITE, WANTED, KINDS, ALL, seconds=10.0, jobs=2)  # type: ignore[arg-type]
+    assert outcome.measured < outcome.candidates
+    assert outcome.seconds < 11
+    assert outcome.entries
+
+
+def test_faults_are_no_end_unless_nothing_is_left() -> None:
+    outcome = tune_case(FakeMeasurer(broken="block"), SITE, WANTED, KINDS, ALL)  # type: ignore[arg-type]
+    assert {entry.schedule.family for entry in outcome.entries} & {"thread", "shared", "warp"}
+    with pytest.raises(BatchcholError, match="nothing could be measured: runtime a fault"):
+        tune_case(FakeMeasurer(broken="all"), SITE, WANTED, KINDS, ALL)  # type: ignore[arg-type]
+
+
+def test_the_user_table_can_be_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "Measurer", FakeMeasurer)
+    few = ("--family", "block", "--layout", "chunked")
+    assert tune(*few, "--no-table") == 0
+    assert "--no-table: nothing was written" in capsys.readouterr().out
+    monkeypatch.setenv(user_tables.VARIABLE, "shipped")
+    assert tune(*few) == 0
+    assert "BATCHCHOL_TABLES=shipped: nothing was written" in capsys.readouterr().out
+    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert {p.spec.layout for p, _ in FakeMeasurer.last.points} == {"chunked"}
+    for options, message in (
+        (["--n", "20", "--target", "avx2"], "--target: got 'avx2', expected 'cuda'"),
+        (["--n", "20", "--keep-choices"], "--keep-choices: got no --from"),
+    ):
+        assert cli.main(["tune", "--backend", "cuda", *options]) == 2
+        assert message in capsys.readouterr().err
+    assert cli.main(["tune", "--batch", "100"]) == 2
+    assert "--n: not given, say which orders, such as 32, or a --space" in capsys.readouterr().err
+
+
+def test_on_this_cpu_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """Real kernels in a real process; another process explains what it uses for it."""
+    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCHCHOL_TABLES", "user")
+        patch.setattr(worker, "BENCH", "sweep_benches:SmallCache")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        options = ["--n", "1", "--batch", "700", "--layout", "canonical", "--seconds", "2", "--threads", "1"]
+        assert cli.main(["tune", *options]) == 0
+    said = capsys.readouterr().out
+    cpu = get_backend("cpu")
+    assert f"n=1, batch=700, float32, ieee on {cpu.model} ({cpu.target}): " in said
+    table = user_tables.path_of(cpu.model, cpu.target)
+    assert str(table) in said
+    explained = run_python("-m", "batchchol", "explain", "--n", "1", "--batch", "700", BATCHCHOL_TABLES="user")
+    assert "tuned at n=1, batch=700 on 20" in explained.stdout, explained.stderr
+    assert "ns a matrix" in explained.stdout
+    table.unlink()
+
+
+def rows_of(seconds: Mapping[KernelSpec, float], chunk: int | None = 32) -> list[dict[str, Any]]:
+    about = {"device": "a fake", "copy_bytes_per_second": 1e12, "toolkit": "CUDA", "date": "2026-11-22T00:00:00"}
+    return [
+        Row(SITE.point(spec, chunk, BATCH), "correct", seconds=(taken,) * 20, about=about).values()
+        for spec, taken in seconds.items()
+    ]
+
+
+CHUNKED = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", chunk=32).spec
+OTHERS = [KernelSpec(Problem(N), "chunked", "col", ThreadSchedule(nb), "cuda") for nb in (2, 3, 5)]
+
+
+def test_a_sweep_is_contested_where_another_seems_faster() -> None:
+    facts, measurer = FakeMeasurer().facts(), FakeMeasurer()
+    rows = rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6, OTHERS[1]: 1.5e-6, OTHERS[2]: 3e-6})
+    site, (entry,), _ = learning.learn(rows, facts, measurer)  # type: ignore[arg-type]
+    assert site.device == "a fake"
+    assert {point.spec for point, _ in measurer.points} == {CHUNKED, *OTHERS[:2]}
+    # On that GPU it was not true.
+    assert (entry.kept, entry.incumbent) == (CHUNKED.family != "thread", CHUNKED.schedule) or not entry.kept
+    quiet = FakeMeasurer()
+    _, (entry,), _ = learning.learn(rows_of({CHUNKED: 1e-6, OTHERS[0]: 0.99e-6}), facts, quiet)  # type: ignore[arg-type]
+    assert entry.kept
+    assert not quiet.points, "what stays by the rows is not measured again"
+    absent = FakeMeasurer()
+    learning.learn(rows_of({OTHERS[0]: 1e-6}), facts, absent)  # type: ignore[arg-type]
+    assert CHUNKED in {point.spec for point, _ in absent.points}, "today's is measured if the sweep had it not"
+
+
+def test_a_sweep_that_is_cut_short_counts_by_its_rows() -> None:
+    facts = FakeMeasurer().facts()
+    _, (entry,), _ = learning.learn(rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6}), facts, None)
+    assert (entry.schedule, entry.kept, entry.ns) == (OTHERS[0].schedule, False, 1.0)
+    assert learning.learn(rows_of({OTHERS[0]: 1e-6}), facts, None)[1] == []
+    strange = rows_of({CHUNKED: 1e-6, OTHERS[0]: 1e-7})
+    assert learning.usable(strange)
+    for fault in ({"status": "wrong"}, {"any_block": True}, {"uplo": "upper"}, {"in_place": True}, {"order": "row"}):
+        assert not learning.usable([strange[1] | fault]), fault
+
+
+def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6})
+    monkeypatch.setattr(learning.store, "read_rows", lambda folder, warn: rows)
+    warnings: list[str] = []
+
+    def keep(no_table: bool = False) -> None:
+        options = argparse.Namespace(no_table=no_table, jobs=None)
+        learning.keep(options, tmp_path, FakeMeasurer().facts(), None, warnings.append)
+
+    keep(no_table=True)
+    assert load("a fake", "sm_90", "cuda").entries == ()
+    keep()
+    assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now, 0 of 0 another layout" in capsys.readouterr().out
+    choice = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", device="a fake", chunk=32)
+    assert choice.spec == OTHERS[0]
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    keep()
+    assert len(warnings) == 1
+    assert "the user's table is as it was: the table" in warnings[0]
+
+
+SPACE = """
+[[kernels]]
+n = 20
+nb = [2, 5]
+looking = "right"
+unroll = "full"
+threads = 64
+cache = "shared"
+stride = "chunk"
+chunk = 32
+batch = 1000
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_sweep_ends_with_the_user_table(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a GPU whose large tiles are fast; when it is interrupted the rows that there are count."""
+    monkeypatch.setattr(worker, "BENCH", "sweep_benches:FakeGpu")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr(building, "build", one_case.build)
+    here = places.Here.sweep
+
+    def sweep(*given: Any, **options: Any) -> Any:
+        done = here(*given, **options)
+        if interrupted:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(places.Here, "sweep", sweep)
+    (tmp_path / "tiny.toml").write_text(SPACE)
+    options = ["tune", "--space", str(tmp_path / "tiny.toml"), "--data", str(tmp_path / "data")]
+    assert cli.main([*options, "--no-table"]) == (130 if interrupted else 0)
+    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert cli.main(options) == (130 if interrupted else 0)
+    said = capsys.readouterr().out
+    assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now" in said
+    (entry,) = load("a fake", "sm_90", "cuda").entries
+    assert (entry.schedule.nb, entry.kept) == (5, False)
+    # Those of a sweep are of one round, and those that are measured again of several.
+    assert entry.about["samples"] == (20 if interrupted else 75)
+    assert (entry.margin > MARGIN) == interrupted
+    assert entry.incumbent == CHUNKED.schedule
+    assert entry.about["toolkit"] == "a compiler"
