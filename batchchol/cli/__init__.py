@@ -11,7 +11,20 @@ from collections.abc import Sequence
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 
-COMMANDS = ("run", "info", "emit", "compile", "cache", "tune", "report", "compare", "dataset", "machine")
+COMMANDS = (
+    "run",
+    "info",
+    "emit",
+    "compile",
+    "cache",
+    "tune",
+    "explain",
+    "report",
+    "replay",
+    "compare",
+    "dataset",
+    "machine",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

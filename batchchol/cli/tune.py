@@ -1,4 +1,8 @@
-"""`python -m batchchol tune`: measure every schedule of the families asked for and choose."""
+"""`python -m batchchol tune`: measure on this machine what is fastest, and have the library use it.
+
+One case in under a minute (`sweep.case_command`), a whole search space (`sweep.command`), or, into a file of its own,
+every schedule of the families asked for.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol.arguments import integers, matrices, names, positive, sizes
+from batchchol.errors import BatchcholError
+from batchchol.search import command as search_command
+from batchchol.sweep import case_command
 from batchchol.sweep import command as space_command
 from kernelgen.schedules import FAMILIES, MATHS
 from kernelgen.spec import LAYOUT_KINDS
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend
+    from batchchol.tables import Table
     from batchchol.tuning import Point
     from batchchol.tuning_rows import Points
     from kernelgen import KernelSpec
 
-HELP = "measure the schedules of each n on this machine; keep every point, print the best"
+HELP = "find the fastest kernels on this machine, for one case or a whole search space, and use them"
 ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
@@ -33,28 +41,46 @@ _DEFAULTS = {
     "family": "thread",
     "layout": ["chunked"],
     "batch": ["16384"],
+    "out": Path("tune.csv"),
+    "threads": 1,
 }
+_THREADS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure and where to keep it."""
     parser.add_argument("--backend", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--n", type=integers, help=f"orders, such as 8,16-20 (default: {ORDERS})")
+    parser.add_argument("--n", type=integers, help="orders, such as 8,16-20")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
     parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
-    parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: thread)")
-    parser.add_argument("--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: chunked")
+    parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)")
+    parser.add_argument(
+        "--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: those of arrays and of batches"
+    )
     parser.add_argument("--target", help="instruction set (default: this machine's widest)")
     parser.add_argument(
         "--batch",
         type=sizes,
         help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
     )
-    parser.add_argument("--threads", type=positive, default=1)
+    parser.add_argument("--threads", type=positive, help="of the host (default: all for one case, else 1)")
     parser.add_argument(
-        "--out", type=Path, default=Path("tune.csv"), help="every point, appended (default: tune.csv)"
+        "--arch", help="architecture, such as sm_90, that the points of --from were measured on, or to compile for"
     )
-    parser.add_argument(
+    case_command.add_arguments(parser)
+    space_command.add_arguments(parser)
+    search_command.add_arguments(parser)
+    _add_files(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "files",
+        "With --out or --table every schedule of --family (default: thread) and --layout (default: chunked) is "
+        f"measured, of all orders ({ORDERS}) if --n is not given; the user's table is left alone.",
+    )
+    group.add_argument("--out", type=Path, help="every point, appended (with --table the default is tune.csv)")
+    group.add_argument(
         "--from",
         dest="source",
         type=Path,
@@ -62,18 +88,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="measure nothing: choose from what is in these files, for --table",
     )
-    parser.add_argument(
+    group.add_argument(
         "--table",
         type=Path,
         help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
     )
-    parser.add_argument(
-        "--arch", help="architecture, such as sm_90, that the points of --from were measured on, or to compile for"
+    group.add_argument(
+        "--keep-choices",
+        action="store_true",
+        help="with --from: what a table chooses stays, only what was measured of that is put into it",
     )
-    space_command.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
+    search_command.wanted(arguments)
+    if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
+        arguments.threads = arguments.threads or _THREADS
+        return space_command.run(arguments, _narrowing(arguments))
+    if arguments.source:
+        return _choose(arguments)
+    if arguments.keep_choices:
+        raise BatchcholError("--keep-choices: got no --from, say which files have the measurements")
+    if arguments.out or arguments.table:
+        return _measure_all(arguments)
+    return case_command.run(arguments)
+
+
+def _measure_all(arguments: argparse.Namespace) -> int:
     """Measure order by order; the points of each order and batch are on disk before the next begins."""
     from batchchol import tuning
     from batchchol.backends import get_backend
@@ -82,10 +124,6 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol.sweep.worker import Measurer
     from batchchol.tuning_rows import Points, append, row
 
-    if arguments.space or arguments.data or arguments.t4:
-        return space_command.run(arguments, _narrowing(arguments))
-    if arguments.source:
-        return _choose(arguments)
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
     backend = get_backend(arguments.backend or "cpu")
@@ -117,8 +155,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
     """The values of a space's points that were asked for."""
-    from batchchol.errors import BatchcholError
-
     if any(not size.isdecimal() for size in arguments.batch or ()):
         raise BatchcholError(f"--batch: got {','.join(arguments.batch)}, expected numbers of matrices of the space")
     return {
@@ -133,12 +169,15 @@ def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
 
 def _choose(arguments: argparse.Namespace) -> int:
     """The table of defaults out of files of points."""
-    from batchchol.errors import BatchcholError
     from batchchol.tuning_rows import read_points
 
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
-    _write_table(arguments.table, [read_points(path) for path in arguments.source], arguments.arch)
+    sources = [read_points(path) for path in arguments.source]
+    if arguments.keep_choices:
+        _put_evidence(arguments.table, sources)
+    else:
+        _write_table(arguments.table, sources, arguments.arch)
     return 0
 
 
@@ -146,12 +185,8 @@ def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> Non
     """Put the winners into a file of tables, which may be there already."""
     from batchchol import choosing, tables
     from batchchol.cache import replace_file
-    from batchchol.errors import DataFileError
 
-    try:
-        known = tables.parse(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
+    known = _tables(path)
     for table in choosing.tables_of(sources, arch):
         known[table.name] = known[table.name].updated(table) if table.name in known else table
         count = sum(len(entries) for entries in table.cases.values())
@@ -159,9 +194,33 @@ def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> Non
     replace_file(path, tables.render(known.values()).encode())
 
 
+def _put_evidence(path: Path, sources: Sequence[Points]) -> None:
+    """Put into a file of tables what the points say of its choices, and nothing else."""
+    from batchchol import tables
+    from batchchol.cache import replace_file
+    from batchchol.evidence import with_evidence
+
+    points = [point for source in sources for point in source.points]
+    targets = {point.spec.target for point in points}
+    known = {name: with_evidence(t, points) if t.target in targets else t for name, t in _tables(path).items()}
+    entries = [entry for table in known.values() for found in table.cases.values() for entry in found]
+    replace_file(path, tables.render(known.values()).encode())
+    print(f"{path}: {sum(bool(entry.evidence) for entry in entries)} of {len(entries)} entries have measurements")
+
+
+def _tables(path: Path) -> dict[str, Table]:
+    """The tables of a file, none if there is no such file."""
+    from batchchol import tables
+    from batchchol.errors import DataFileError
+
+    try:
+        return tables.parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
+
+
 def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
     """The families that --family means; refuses one that the target lacks."""
-    from batchchol.errors import BatchcholError
     from batchchol.tuning import families_of
 
     known = families_of(target)
@@ -186,8 +245,7 @@ def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
 
 def _print(point: Point) -> None:
     spec, n, per_matrix = point.spec, point.spec.problem.n, point.median_seconds / point.batch
-    # The name without what all of them have in common.
-    schedule = spec.name.split(f"_{spec.order}_", 1)[1]
+    schedule = case_command.short_name(spec)
     print(
         f"{n:4} {point.batch:10,} {schedule:52} {per_matrix * 1e9:10.2f} {n**3 / 3 / per_matrix / 1e9:9.2f} "
         f"{point.spread:6.1%} {point.ratio:6.3f}",

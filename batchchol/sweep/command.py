@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol.arguments import positive, seconds
 from batchchol.errors import BatchcholError
+from batchchol.search import command as search_command
 
 if TYPE_CHECKING:
     from batchchol.sweep.building import Built
     from batchchol.sweep.engine import Summary
     from batchchol.sweep.expansion import Expansion
+    from batchchol.sweep.places import Place
     from batchchol.sweep.points import Point
     from batchchol.sweep.store import DataSet
-    from batchchol.sweep.worker import Measurer
 
 _NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
 
@@ -56,6 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
     group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
+    group.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' on "
+        "all GPUs of this machine",
+    )
+    group.add_argument(
+        "--workers",
+        type=positive,
+        help="of --cluster local, so many (default: one for each GPU); on CPUs so many of a host measure at a time "
+        "(default: 1)",
+    )
 
 
 def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
@@ -64,84 +78,86 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
     Without a space the data set is merged and exported alone. `narrow` are the values of n, dtype, math,
     layout, family and batch to keep; None keeps all.
     """
+    if arguments.workers and not arguments.cluster:
+        raise BatchcholError("--workers: got no --cluster, say whose workers")
+    if arguments.cluster and not arguments.space:
+        raise BatchcholError("--cluster: got no --space, say what is to be measured there")
     if not arguments.space:
         if not arguments.data:
             raise BatchcholError("--t4: got no --data, say which data set")
         _export(arguments.data, arguments.t4)
         return 0
-    from batchchol.sweep.bench import Settings
     from batchchol.sweep.expansion import Machine, expand
+    from batchchol.sweep.places import place
     from batchchol.sweep.space import load_space
-    from batchchol.sweep.worker import Measurer
 
     # So that an end from outside, such as a batch system's, ends the compilers and the worker too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     space = load_space(arguments.space)
+    folder = arguments.data or Path(space.name)
     kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
-    if arguments.compile_only:
-        if not arguments.arch:
-            raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
-        expansion = expand(space, Machine.cuda(), **kept)
-        _introduce(space.name, expansion)
-        return _say_built(_built(expansion.points, arguments.arch, arguments))
-    backend = arguments.backend or "cpu"
-    settings = Settings(samples=arguments.samples)
-    with Measurer(backend, settings=settings, time_limit=arguments.time_limit) as measurer:
-        facts = measurer.facts()
-        expansion = expand(space, Machine.of(facts, arguments.threads), **kept)
-        return _sweep(arguments, space.name, expansion, measurer, facts["architecture"])
+    if arguments.compile_only and not arguments.arch:
+        raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
+    with place(arguments, folder, _tell) as here:
+        if arguments.compile_only:
+            expansion = expand(space, Machine.cuda(), **kept)
+            _introduce(space.name, expansion)
+            return _say_built(_built(here, expansion.points, arguments.arch, arguments))
+        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **kept)
+        return _sweep(arguments, space.name, folder, expansion, here)
 
 
-def _sweep(
-    arguments: argparse.Namespace, space: str, expansion: Expansion, measurer: Measurer, arch: str | None
-) -> int:
+def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
     from batchchol.sweep.finalists import finalists
     from batchchol.sweep.store import DataSet, read_rows
 
-    folder = arguments.data or Path(space)
-    with DataSet(folder, str(measurer.about()["device"]), _warn) as data:
+    with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
         pending = [
             point for point in expansion.points if point.key not in data.keys and point.own.key not in data.keys
         ]
-        print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
-        summary = _measure(arguments, space, pending, measurer, arch, data)
+        if search_command.wanted(arguments):
+            summary = search_command.search(arguments, space, expansion.points, here, data)
+        else:
+            print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
+            summary = _measure(arguments, space, pending, here, data)
         if arguments.finalists and not summary.left and data.keys:
             again = [
                 point for point in finalists(read_rows(folder), arguments.finalists) if point.key not in data.keys
             ]
             if again:
                 print(f"{len(again):,} finalists are measured with code of their own", file=sys.stderr)
-            summary = summary.plus(_measure(arguments, space, again, measurer, arch, data))
+            summary = summary.plus(_measure(arguments, space, again, here, data))
     statuses = ", ".join(f"{count:,} {status}" for status, count in summary.statuses.most_common())
     print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
     _export(folder, arguments.t4)
     return 3 if summary.left else 0
 
 
+@contextmanager
+def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Place) -> Iterator[None]:
+    """What the data set says by then goes into the user's table; of an interrupted sweep without measuring more."""
+    from batchchol.sweep import learning
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        learning.keep(arguments, folder, here.facts(), None, _warn)
+        raise
+    learning.keep(arguments, folder, here.facts(), here.measurer, _warn)
+
+
 def _measure(
-    arguments: argparse.Namespace,
-    space: str,
-    points: Sequence[Point],
-    measurer: Measurer,
-    arch: str | None,
-    data: DataSet,
+    arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet
 ) -> Summary:
     from batchchol.progress import ProgressDisplay
-    from batchchol.sweep.engine import sweep
 
-    built = _built(points, arch, arguments)
+    built = _built(here, points, here.facts()["architecture"], arguments)
     display = ProgressDisplay(sys.stderr, "measuring")
     try:
-        return sweep(
-            built.points,
-            measurer,
-            data,
-            space=space,
-            failed=built.failed,
-            seconds=arguments.duration,
-            show=display,
+        return here.sweep(
+            built.points, data, space=space, failed=built.failed, seconds=arguments.duration, show=display
         )
     finally:
         display.finish()
@@ -164,13 +180,12 @@ def _export(data: Path, t4_file: Path | None) -> None:
         print(f"{t4_file}: {t4.export(store.read(data, _warn), t4_file):,} results")
 
 
-def _built(points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
+def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
     from batchchol.progress import ProgressDisplay
-    from batchchol.sweep.building import build
 
     display = ProgressDisplay(sys.stderr, "compiling")
     try:
-        return build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
+        return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
     finally:
         display.finish()
 
@@ -196,3 +211,7 @@ def _say_built(built: Built) -> int:
 
 def _warn(message: str) -> None:
     print(f"batchchol: warning: {message}", file=sys.stderr)
+
+
+def _tell(message: str) -> None:
+    print(f"cluster: {message}", file=sys.stderr)

@@ -10,7 +10,19 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-HEAVY = ("scipy", "matplotlib", "asv", "asv_runner", "sklearn", "cuda", "pycuda", "torch", "pytest", "ctypes.util")
+HEAVY = (
+    "scipy",
+    "matplotlib",
+    "asv",
+    "asv_runner",
+    "sklearn",
+    "cuda",
+    "pycuda",
+    "torch",
+    "distributed",
+    "pytest",
+    "ctypes.util",
+)
 
 WATCH = """
 import os, sys

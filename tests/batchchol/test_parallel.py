@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchchol.errors import SettingError
-from batchchol.parallel import available_threads, over_ranges
+from batchchol.parallel import available_threads, in_processes, over_ranges
 
 MUCH = 1 << 40
 
@@ -161,3 +162,10 @@ def test_importing_and_using_one_thread_starts_no_other(run_python: Run) -> None
     script = "import threading, numpy, batchchol; batchchol.cholesky(numpy.eye(5)); print(threading.active_count())"
     done = run_python("-c", script, BATCHCHOL_THREADS="1")
     assert done.stdout == "1\n", done.stderr
+
+
+def test_tasks_are_spread_over_processes() -> None:
+    assert sorted(in_processes(operator.mul, 10, range(5), 2)) == [0, 10, 20, 30, 40]
+    assert list(in_processes(operator.mul, 10, range(3), 1)) == [0, 10, 20]
+    with pytest.raises(ZeroDivisionError):
+        list(in_processes(operator.floordiv, 10, [1, 0], 2))

@@ -221,6 +221,8 @@ def test_kernels_are_compiled_without_a_gpu(
         (["--space", "quick", "--batch", "2GiB"], "--batch: got 2GiB, expected numbers of matrices of the space"),
         (["--space", "quick", "--n", "33"], "space 'quick' has no points on backend 'cpu', n of 33"),
         (["--t4", "x.json"], "--t4: got no --data"),
+        (["--cluster", "local"], "--cluster: got no --space"),
+        (["--space", "quick", "--workers", "2"], "--workers: got no --cluster"),
         (["--space", "quick", "--backend", "cuda", "--n", "4"], "backend 'cuda' cannot be used"),
     ],
 )

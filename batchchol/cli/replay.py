@@ -1,0 +1,135 @@
+"""`python -m batchchol replay`: how many measurements each search strategy needs, by a data set that has them all."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchchol.arguments import names, positive
+from batchchol.search.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from batchchol.search.replay import Line, Run, Surface
+
+HELP = "show what each search strategy needs: they search in the data set of a whole sweep"
+
+_CSV = "replay.csv"
+_HEADER = (
+    "n,dtype,math,batch,target,points,within_5_percent,within_1_percent,noise,strategy,close,runs,"
+    "median,p90,median_share,p90_share,runs_within_5_percent_of_points"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to search in, and how."""
+    parser.add_argument("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file")
+    parser.add_argument(
+        "--strategies",
+        type=names((*STRATEGIES, "taught")),
+        default=tuple(STRATEGIES),
+        metavar="LIST",
+        help=f"default: {','.join(STRATEGIES)}; taught is transfer with one case that knows all other orders",
+    )
+    parser.add_argument("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)")
+    parser.add_argument("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)")
+    parser.add_argument("--jobs", type=positive, help="processes (default: the cores)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print the table, write table and figure."""
+    import matplotlib as mpl
+
+    from batchchol import plots
+    from batchchol.cache import replace_file
+    from batchchol.parallel import available_threads
+    from batchchol.progress import ProgressDisplay
+    from batchchol.search import replay, replay_figure
+
+    plots.require_matplotlib()
+    surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
+    # Before the work, so that a folder that cannot be written to costs none.
+    folder = _folder(arguments)
+    points = sum(len(surface.points) for surface in surfaces)
+    print(f"{arguments.data}: {len(surfaces):,} cases, {points:,} points", file=sys.stderr)
+    display = ProgressDisplay(sys.stderr, "searching")
+    try:
+        runs = replay.replay(
+            surfaces,
+            arguments.strategies,
+            arguments.repeats,
+            processes=arguments.jobs or available_threads(),
+            ahead=arguments.ahead,
+            show=display,
+        )
+    finally:
+        display.finish()
+    print(table(replay.lines(surfaces, runs)))
+    replace_file(folder / _CSV, csv(surfaces, runs).encode())
+    with mpl.rc_context(plots.SETTINGS):
+        title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
+        drawn = plots.write(replay_figure.draw(surfaces, runs, title), folder / "replay")
+    for path in (folder / _CSV, *drawn):
+        print(path)
+    return 0
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    from batchchol.errors import BatchcholError
+
+    source: Path = arguments.data.resolve()
+    folder: Path = arguments.out or source.with_name(f"{source.name.removesuffix('.parquet')}-replay")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BatchcholError(f"--out: {folder} cannot be made ({error.strerror}): choose another one") from error
+    return folder
+
+
+def table(lines: Sequence[Line]) -> str:
+    """What each strategy needed over all cases."""
+    from batchchol.search.replay import FARTHEST, SHARE
+
+    found = [
+        f"{'':22} {'measurements':>15} {'of the points':>17} {'there within':>13}",
+        f"{'strategy':11} {'close':>10} {'median':>7} {'9 of 10':>7} {'median':>8} {'9 of 10':>8} "
+        f"{f'{SHARE:.0%} of them':>13}",
+    ]
+    for each in lines:
+        counts = " ".join(f"{_count(value):>7}" for value in (each.median, each.high))
+        shares = " ".join(f"{_share(value):>8}" for value in (each.median_share, each.high_share))
+        found.append(f"{each.strategy:11} {f'within {each.close:.0%}':>10} {counts} {shares} {each.within:>13.0%}")
+    return "\n".join([*found, f"-: not within {FARTHEST:.0%} of the points"])
+
+
+def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
+    """The same for each case, a line a strategy and closeness; `inf` is what was not reached."""
+    from batchchol.search.replay import CLOSE, line
+
+    groups: dict[tuple[int, str], list[Run]] = {}
+    for each in runs:
+        groups.setdefault((each.number, each.strategy), []).append(each)
+    found = [_HEADER]
+    for (number, _), mine in sorted(groups.items()):
+        surface = surfaces[number]
+        case = surface.case
+        about = (case.n, case.dtype, case.math, case.batch, case.target, len(surface.points))
+        near = (*(surface.near(close) for close in CLOSE), f"{surface.noise:.4g}")
+        for close in CLOSE:
+            told = line(surfaces, mine, close)
+            numbers = (told.median, told.high, told.median_share, told.high_share, told.within)
+            values = (*about, *near, told.strategy, close, told.runs, *(f"{value:.4g}" for value in numbers))
+            found.append(",".join(map(str, values)))
+    return "\n".join(found) + "\n"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if math.isfinite(value) else "-"
