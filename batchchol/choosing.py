@@ -10,7 +10,7 @@ from math import log2
 from statistics import median
 from typing import TypeVar
 
-from batchchol.cells import Cell, by_cell, case_of, counts, fastest, for_any_chunk, latest
+from batchchol.cells import Cell, Measured, by_cell, case_of, counts, fastest, for_any_chunk, latest
 from batchchol.errors import BatchcholError
 from batchchol.evidence import with_evidence
 from batchchol.tables import Case, Entry, Placement, Table
@@ -208,9 +208,7 @@ def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
     for dtype in sorted({point.spec.problem.dtype for point in points}):
         own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
         chunks: dict[Cell, Layout] = {}
-        for (n, batch), rivals in sorted(by_cell(_of_one_math(own)).items()):
-            if batch < max(point.batch for point in own if point.spec.problem.n == n):
-                continue
+        for (n, batch), rivals in _no_slower_than_larger(_largest(by_cell(_of_one_math(own)))):
             seconds = _seconds_by_chunk(rivals)
             before = next(reversed(chunks.values()), None)
             fastest = min(seconds, key=lambda chunk: seconds[chunk])
@@ -220,6 +218,24 @@ def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
                 chunks[n, batch] = Layout.chunked(fastest)
         for n, _, layout in _merged({(n, 0): layout for (n, _), layout in chunks.items()}):
             yield Placement(dtype, n, None, layout)
+
+
+def _largest(cells: Measured) -> list[tuple[Cell, list[Point]]]:
+    """The largest batch of each order, orders ascending."""
+    largest = {n: (n, batch) for n, batch in sorted(cells)}
+    return [(cell, cells[cell]) for cell in largest.values()]
+
+
+def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Point]]]) -> list[tuple[Cell, list[Point]]]:
+    """Without orders at which nothing as fast as at a larger one was measured: what serves that one serves them."""
+    kept: list[tuple[Cell, list[Point]]] = []
+    least = float("inf")
+    for (n, batch), rivals in reversed(cells):
+        each = fastest(rivals).median_seconds / batch
+        if each <= least:
+            kept.append(((n, batch), rivals))
+        least = min(least, each)
+    return kept[::-1]
 
 
 def _arrays(points: Sequence[Point], copy_bytes_per_second: float) -> Iterable[Placement]:

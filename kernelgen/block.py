@@ -24,6 +24,8 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         stride=stride_expression(spec),
         # Whole pieces lie side by side only where matrices and tiles begin and end with one.
         wide=spec.layout == "canonical" and problem.n % shape.width == 0 and schedule.nb % shape.width == 0,
+        # Elements of neighbouring lanes, where a piece of them lies in one chunk.
+        together=schedule.stride is not None and schedule.stride % shape.width == 0 == shape.lanes % shape.width,
         barrier="__syncwarp" if shape.threads == WARP else "__syncthreads",
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,

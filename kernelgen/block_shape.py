@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 
 from kernelgen.targets import ELEMENT_BYTES
@@ -20,9 +21,10 @@ BARRIER_BYTES, COUNT_BYTES = 8, 4
 class BlockShape:
     """`lanes` matrices of order `n`, in tiles of order `nb`: one thread to each tile of a lower triangle and lane.
 
-    In shared memory a tile is columns of pieces of 16 bytes, the lanes of a piece side by side. Without a `pipeline`
-    there is room for one column of tiles of every lane, with one for that many lower triangles of tiles, the barriers
-    of their columns, and the elements of the last `early` columns.
+    A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory a
+    tile is columns of pieces of 16 bytes, the lanes of a piece side by side, and then what pieces leave over of them.
+    Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
+    of tiles, the barriers of their columns, and the elements of the last `early` columns.
     """
 
     n: int
@@ -38,9 +40,9 @@ class BlockShape:
         return -(-self.n // self.nb)
 
     @property
-    def corner(self) -> int:
-        """Rows of the matrix in the last row of tiles."""
-        return self.n - (self.side - 1) * self.nb
+    def pad(self) -> int:
+        """Rows of the identity before those of the matrix, in the first row of tiles."""
+        return self.side * self.nb - self.n
 
     @property
     def tiles(self) -> int:
@@ -58,9 +60,15 @@ class BlockShape:
         return PIECE_BYTES // ELEMENT_BYTES[self.dtype]
 
     @property
+    def tails(self) -> int:
+        """Rows that pieces leave over, if one piece has room for those of two columns or more: else none."""
+        over = self.nb % self.width
+        return over if 2 * over <= self.width else 0
+
+    @property
     def pieces(self) -> int:
-        """Pieces of one column of a tile; the last may hold more than the column."""
-        return -(-self.nb // self.width)
+        """Pieces of one column of a tile, without its tail; the last may hold more than the column."""
+        return -(-(self.nb - self.tails) // self.width)
 
     @property
     def tile_pieces(self) -> int:
@@ -71,7 +79,7 @@ class BlockShape:
         """
         served = BANKS_BYTES // PIECE_BYTES
         together = served // gcd(served, self.lanes)
-        least = self.nb * self.pieces
+        least = self.nb * self.pieces + (-(-self.nb // (self.width // self.tails)) if self.tails else 0)
         return least + (1 - least) % together
 
     @property
@@ -82,8 +90,19 @@ class BlockShape:
 
     @property
     def barriers(self) -> int:
-        """Those of the pipeline: three to each column of tiles."""
-        return len(BARRIERS) * self.side * self.pipeline
+        """Those of the pipeline: three to each column of tiles, and one more where whole pieces are to follow."""
+        barriers = len(BARRIERS) * self.side * self.pipeline
+        return barriers + barriers % 2 * bool(self.early)
+
+    @property
+    def awaited(self) -> int:
+        """Bit k: warps with tiles of column k wait for its diagonal tile; not if that one's warp has all of them.
+
+        Where the lanes do not divide a warp's threads a diagonal tile can be of two warps, which wait for each other.
+        """
+        starts = [column * self.side - column * (column - 1) // 2 for column in range(self.side + 1)]
+        warps = [(start * self.lanes // WARP, (end * self.lanes - 1) // WARP) for start, end in pairwise(starts)]
+        return sum(1 << column for column, (first, last) in enumerate(warps) if WARP % self.lanes or last > first)
 
     @property
     def early_threads(self) -> int:

@@ -1,7 +1,7 @@
 /* Barriers in shared memory and copies that a thread does not wait for, for tests/cuda_emulation.h.
  *
  * A barrier that is used before it is set up, or set up twice, ends the launch with a message, as does a wait that no
- * thread of the block can end. What a copy is to write is NaN until the thread has waited for it; what it copies is
+ * thread of the block can end, and a phase that ends before anybody has waited for the one before it. What a copy is to write is NaN until the thread has waited for it; what it copies is
  * what was there when it was begun or, if threads run in descending order, when it was waited for.
  */
 #pragma once
@@ -41,7 +41,7 @@ inline void __mbarrier_init(unsigned long long *barrier, unsigned count)
     if (phase.mark == PHASE_MARK || count < 1 || count > MAX_THREADS)
         return fail("%s sets up a barrier %s", place(*machine.current).characters,
                     phase.mark == PHASE_MARK ? "a second time" : "that nobody or too many are to arrive at");
-    phase = {PHASE_MARK, uint16_t(count), uint16_t(count), 0};
+    phase = {PHASE_MARK, uint16_t(count), uint16_t(count), 0, 0};
     memcpy(barrier, &phase, sizeof phase);
 }
 
@@ -52,6 +52,9 @@ inline void __mbarrier_arrive(unsigned long long *barrier)
     if (phase.mark != PHASE_MARK)
         return;
     if (--phase.missing == 0) {
+        if (phase.unseen)
+            return fail("%s arrives at a barrier that nobody waits at", place(*machine.current).characters);
+        phase.unseen = 1;
         phase.missing = phase.arrivals;
         phase.parity ^= 1;
     }
@@ -67,6 +70,10 @@ inline bool __mbarrier_try_wait_parity(unsigned long long *barrier, bool parity,
         machine.current->barrier = words;
         machine.current->parity = parity;
         wait(State::at_shared_barrier, line, 0);
+    }
+    if (Phase phase = phase_of(words, "waits at"); phase.mark == PHASE_MARK) {
+        phase.unseen = 0;
+        memcpy(barrier, &phase, sizeof phase);
     }
     return true;
 }

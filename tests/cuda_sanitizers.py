@@ -2,10 +2,11 @@
 
 On a machine with a GPU, from the root of the repository:
 
-    python -m tests.cuda_sanitizers [--tool racecheck] [--log FOLDER]
+    python -m tests.cuda_sanitizers [--tool racecheck] [--family block] [--part 1/3] [--seconds 60] [--log FOLDER]
 
 prints a line a tool. The exit status is 0 if all is clean, 1 if a tool found something or a result was wrong, 2 if
 something is missing. compute-sanitizer comes with the CUDA toolkit, and as the wheel nvidia-cuda-sanitizer-api.
+racecheck takes long: a family at a time, in parts, or as much of it as fits the seconds, it can be done in pieces.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from batchchol import datasets, factor, get_backend
 from batchchol.errors import BackendUnavailable
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import (
+    FAMILIES,
     BlockSchedule,
     KernelSpec,
     Layout,
@@ -72,6 +75,8 @@ LAYOUTS = (
     Layout.chunked(2),
 )
 BATCHES = (1, 31, 33, 100, 257)
+# Of the families whose threads wait for each other, which the tools slow down most.
+SMALL_BATCHES = (1, 31, 33, 7, 70)
 RECIPES = ("diagonally_dominant", "wishart", "graded", "banded", "failing")
 ROUNDS = 3
 
@@ -95,7 +100,8 @@ def cases() -> Iterator[Case]:
             dtype = "float32" if turn % 3 < 2 or schedule.family == WarpSchedule.family else "float64"
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
-            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+            batches = SMALL_BATCHES if schedule.family in (BlockSchedule.family, WarpSchedule.family) else BATCHES
+            yield Case(spec, layout, batches[turn % len(batches)])
 
 
 def thread_schedule(turn: int, n: int) -> ThreadSchedule:
@@ -167,26 +173,72 @@ def matrices(batch: int, n: int, dtype: str) -> NDArray[Any]:
     return product
 
 
-def work() -> None:
-    """Run every kernel once and check what it made."""
+@dataclass(frozen=True)
+class Work:
+    """Which kernels to run: those of some families, of these every `parts`-th from number `part`, begun in time."""
+
+    families: tuple[str, ...] = ()
+    part: int = 1
+    parts: int = 1
+    seconds: float = inf
+
+    @classmethod
+    def asked_for(cls, options: argparse.Namespace) -> Work:
+        part, parts = options.part
+        return cls(tuple(options.family or ()), part, parts, options.seconds)
+
+    @property
+    def everything(self) -> bool:
+        """Whether no kernel is left out."""
+        return not self.families and self.parts == 1
+
+    def cases(self) -> list[Case]:
+        of_families = [case for case in cases() if not self.families or case.spec.family in self.families]
+        return of_families[self.part - 1 :: self.parts]
+
+    def arguments(self) -> tuple[str, ...]:
+        """What `--work` is to be told."""
+        families = (word for family in self.families for word in ("--family", family))
+        return (*families, "--part", f"{self.part}/{self.parts}", "--seconds", str(self.seconds))
+
+
+def work(wanted: Work) -> None:
+    """Run the kernels once and check what they made; if all are wanted, also what the library needs besides."""
     allocate_exactly()
-    backend = get_backend("cuda")
-    wanted = list(cases())
-    for spec, status, message in backend.build([case.spec for case in wanted]):
+    fill_one_multiprocessor()
+    backend, chosen, start = get_backend("cuda"), wanted.cases(), time.perf_counter()
+    for spec, status, message in backend.build([case.spec for case in chosen]):
         assert status == "built", f"{spec.name}: {status}: {message}"
-    for case in wanted:
-        check_factor(backend, case)
+    done = 0
+    for case in chosen:
+        if time.perf_counter() - start < wanted.seconds:
+            check_factor(backend, case)
+            print(f"{time.perf_counter() - start:7.1f} s  {case.spec.name}, batch {case.batch}", flush=True)
+            done += 1
+    if wanted.everything:
+        check_library(backend)
+    print(f"{done} of {len(chosen)} factorizations{', data sets' if wanted.everything else ''}")
+
+
+def check_library(backend: Any) -> None:
+    """Data sets made on the device, and what measures it."""
     for turn, recipe in enumerate(RECIPES * 3):
         check_fill(backend, recipe, ORDERS[(3 + 2 * turn) % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)])
     run_ceilings()
-    print(f"{len(wanted)} factorizations, {3 * len(RECIPES)} data sets")
+
+
+def fill_one_multiprocessor() -> None:
+    """As many blocks as one has room for: those that go on to further matrices then do so in small batches too."""
+    from batchchol.cuda.device import device
+
+    device().multiprocessors = 1
 
 
 def allocate_exactly() -> None:
     """Every array in memory of its own, of its own size: else the tools see neither its end nor its beginning."""
-    from batchchol.cuda import memory
+    from batchchol.cuda import pool
 
-    memory._KEPT_PIECE, memory._GRANULE = -1, 1
+    pool.KEPT_SHARE, pool.GRANULE = 0.0, 1
 
 
 def check_factor(backend: Any, case: Case) -> None:
@@ -246,10 +298,11 @@ def find_sanitizer(chosen: str | None) -> str | None:
 
 
 def summary_of(text: str) -> str:
-    """What the tool says at its end, or the last line of all."""
+    """How much was done and what the tool says at its end, or the last line of all."""
     lines = [line.removeprefix("=========").strip() for line in text.splitlines() if line.strip()]
+    done = [line for line in lines if re.match(r"\d+ of \d+ factorizations", line)]
     said = [line for line in lines if re.match(r"(ERROR|RACECHECK) SUMMARY", line)]
-    return (said or lines or ["no message"])[-1]
+    return "; ".join([*done[-1:], *said[-1:]] or lines[-1:] or ["no message"])
 
 
 def report(name: str, status: int, seconds: float, log: Path) -> bool:
@@ -266,15 +319,11 @@ def report(name: str, status: int, seconds: float, log: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", action="append", choices=TOOLS, help="by default all of them, one after another")
-    parser.add_argument("--log", type=Path, help="folder for all that the tools say")
-    parser.add_argument("--sanitizer", help="the compute-sanitizer to use")
-    parser.add_argument("--work", action="store_true", help="only run the kernels, under no tool")
-    options = parser.parse_args(arguments)
+    options = parse(arguments)
+    wanted = Work.asked_for(options)
     try:
         if options.work:
-            work()
+            work(wanted)
             return CLEAN
         get_backend("cuda")
     except BackendUnavailable as error:
@@ -286,18 +335,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = options.log or Path(tempfile.mkdtemp(prefix="batchchol-sanitizers-"))
     log.mkdir(parents=True, exist_ok=True)
     # First under no tool, which also compiles what the tools then need not wait for.
-    if not check("none", (), log):
+    if not check("none", (), wanted, log):
         return FOUND
     wrap = (sanitizer, "--error-exitcode", str(_ERRORS_FOUND), *_OPTIONS)
-    clean = [check(tool, (*wrap, "--tool", tool, *TOOLS[tool]), log) for tool in options.tool or TOOLS]
+    clean = [check(tool, (*wrap, "--tool", tool, *TOOLS[tool]), wanted, log) for tool in options.tool or TOOLS]
     return CLEAN if all(clean) else FOUND
 
 
-def check(name: str, wrap: Sequence[str], folder: Path) -> bool:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="by default all of them, one after another")
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="only kernels, and only of such families")
+    parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second of three parts of the kernels")
+    parser.add_argument("--seconds", type=float, default=inf, help="each tool begins with no kernel after so many")
+    parser.add_argument("--log", type=Path, help="folder for all that the tools say")
+    parser.add_argument("--sanitizer", help="the compute-sanitizer to use")
+    parser.add_argument("--work", action="store_true", help="only run the kernels, under no tool")
+    return parser.parse_args(arguments)
+
+
+def part(text: str) -> tuple[int, int]:
+    """The numbers of `2/3`."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a part and how many there are, such as 2/3")
+    return int(match[1]), int(match[2])
+
+
+def check(name: str, wrap: Sequence[str], wanted: Work, folder: Path) -> bool:
     """Run the kernels under a tool, and report: whether all was well."""
     log, start = folder / f"{name}.log", time.perf_counter()
+    command = (*wrap, *WORKLOAD, *wanted.arguments())
     with open(log, "w") as messages:
-        done = subprocess.run((*wrap, *WORKLOAD), stdout=messages, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
+        done = subprocess.run(command, stdout=messages, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
     return report(name, done.returncode, time.perf_counter() - start, log)
 
 

@@ -1,6 +1,7 @@
 /* CUDA threads as fibers, and their barriers: see tests/cuda_emulation.h. */
 #pragma once
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,13 +46,16 @@ enum class State { ready, at_block_barrier, at_warp_barrier, at_shared_barrier, 
 
 /* What a barrier in shared memory is made of: see tests/cuda_async.h. */
 struct Phase {
-    uint16_t mark, arrivals, missing, parity;
+    uint16_t mark, arrivals, missing;
+    uint8_t parity, unseen;
 };
 constexpr uint16_t PHASE_MARK = 0xBA22;
 static_assert(sizeof(Phase) == 8);
 
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;              // where it begins
+    jmp_buf place;                   // where it waits
+    bool begun;                      // in this launch: it goes on with one thread after another
     unsigned char *stack;            // mapped when the fiber is first used
 };
 
@@ -80,7 +84,7 @@ struct Machine {
     const Geometry *geometry;
     void (*run)(const void *);       // calls the kernel with its arguments
     const void *kernel;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     unsigned threads;                // of a block
     Thread *current;
     char error[600];                 // empty while all is well
@@ -130,13 +134,20 @@ inline void flush_denormals(bool on)
 #endif
 }
 
+/* Not swapcontext, which asks the system for the mask of signals: that would take longer than all else of a barrier. */
+__attribute__((noinline)) inline void change_stacks(jmp_buf &from, jmp_buf &to)
+{
+    if (!_setjmp(from))
+        _longjmp(to, 1);
+}
+
 inline void fiber_main()
 {
-    Thread *const self = machine.current;
-    flush_denormals(machine.geometry->flush_denormals);
-    machine.run(machine.kernel);
-    self->state = State::finished;
-    setcontext(&machine.scheduler);
+    for (;;) {
+        machine.run(machine.kernel);
+        machine.current->state = State::finished;
+        change_stacks(machine.current->fiber->place, machine.scheduler);
+    }
 }
 
 inline void start_fiber(Fiber &fiber)
@@ -152,6 +163,9 @@ inline void start_fiber(Fiber &fiber)
     fiber.context.uc_stack.ss_size = STACK_BYTES;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, fiber_main, 0);
+    fiber.begun = true;
+    if (!_setjmp(machine.scheduler))
+        setcontext(&fiber.context);
 }
 
 inline void unmap_stacks()
@@ -165,19 +179,22 @@ inline void unmap_stacks()
 
 inline void all_fibers_idle()
 {
-    for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers)
+    for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers) {
         idle[idle_fibers] = &fibers[MAX_THREADS - 1 - idle_fibers];
+        idle[idle_fibers]->begun = false;
+    }
 }
 
 inline void resume(Thread &thread)
 {
-    if (!thread.fiber) {
+    if (!thread.fiber)
         thread.fiber = idle[--idle_fibers];
-        start_fiber(*thread.fiber);
-    }
     machine.current = &thread;
     threadIdx = thread.index;
-    swapcontext(&machine.scheduler, &thread.fiber->context);
+    if (thread.fiber->begun)
+        change_stacks(machine.scheduler, thread.fiber->place);
+    else
+        start_fiber(*thread.fiber);
     if (thread.state == State::finished) {
         idle[idle_fibers++] = thread.fiber;
         thread.fiber = nullptr;
@@ -195,7 +212,7 @@ inline Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
     self.line = line;
     self.offered = offered;
     self.mask = mask;
-    swapcontext(&self.fiber->context, &machine.scheduler);
+    change_stacks(self.fiber->place, machine.scheduler);
     return self;
 }
 

@@ -40,7 +40,7 @@ RELAY = """extern "C" __global__ void relay(const float *from, float *to)
 """
 WAIT_FOR_EMPTY = "while (!__mbarrier_try_wait_parity(empty, turn % 2 == 0));"
 WAIT_FOR_FULL = "while (!__mbarrier_try_wait_parity(full, turn % 2));"
-RACE = "depends on the order|waits at a barrier"
+RACE = "depends on the order|waits at a barrier|that nobody waits at"
 # What is changed, and what is said of it.
 MISTAKES = {
     "no wait for full": (WAIT_FOR_FULL, "", RACE),

@@ -12,10 +12,24 @@ import pytest
 
 from batchchol import get_backend
 from batchchol.errors import BackendUnavailable
-from kernelgen import KernelSpec, generate
+from kernelgen import FAMILIES, KernelSpec, generate
 
 from . import cuda_sanitizers
-from .cuda_sanitizers import CLEAN, FOUND, MISSING, RECIPES, TOOLS, Case, cases, check_factor, check_fill, main
+from .cuda_sanitizers import (
+    CLEAN,
+    FOUND,
+    MISSING,
+    RECIPES,
+    TOOLS,
+    Case,
+    Work,
+    cases,
+    check_factor,
+    check_fill,
+    main,
+    parse,
+    summary_of,
+)
 
 # Runs the command that follows its options, and finds three hazards under racecheck if it is asked to.
 FAKE = """#!{python}
@@ -89,6 +103,24 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(cuda_sanitizers, "get_backend", lambda name: None)
     assert main(["--sanitizer", str(tmp_path / "nowhere")]) == MISSING
     assert "pip install nvidia-cuda-sanitizer-api" in capsys.readouterr().out
+
+
+def test_families_and_parts_divide_the_cases() -> None:
+    """Each case is in one part of one family, and what a tool's process is told is what was asked for."""
+    wanted = [Work((family,), part, 3) for family in FAMILIES for part in (1, 2, 3)]
+    divided = [case for work in wanted for case in work.cases()]
+    assert sorted(case.spec.name for case in divided) == sorted(case.spec.name for case in cases())
+    assert Work().cases() == list(cases())
+    for work in (Work(), Work(("warp", "block"), 2, 3, 45)):
+        assert Work.asked_for(parse([*work.arguments(), "--work"])) == work
+    for text in ("0/2", "3/2", "half"):
+        with pytest.raises(SystemExit):
+            parse(["--part", text])
+
+
+def test_how_much_was_done_is_told_beside_what_a_tool_says() -> None:
+    text = "1.0 s  potrf\n20 of 28 factorizations\n========= RACECHECK SUMMARY: 0 hazards\n"
+    assert summary_of(text) == "20 of 28 factorizations; RACECHECK SUMMARY: 0 hazards"
 
 
 def test_cases_cover_every_choice() -> None:

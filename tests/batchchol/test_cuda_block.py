@@ -72,7 +72,7 @@ DESIGN = sorted(
 spec_of = partial(cuda_checks.spec_of, family="block")
 case_id = partial(cuda_checks.case_id, family="block")
 
-# Every order to 33, and those at which larger ones have one tile more or less; with corners of every size.
+# Every order to 33, and those at which larger ones have one tile more or less; padded by every number of rows.
 EVERY_ORDER = [
     make_spec(n, max(4, min(n, nb)), family="block", lanes=lanes, layout=layout, target="cuda")
     for n, nb, lanes, layout in zip(
@@ -218,12 +218,30 @@ def test_neighbouring_threads_read_different_banks(nb: int, lanes: int, dtype: s
 
 def test_tiles_threads_and_shared_memory_of_a_block() -> None:
     shape = BlockShape(100, 8, 4, "float32")
-    assert (shape.side, shape.corner, shape.tiles, shape.threads) == (13, 4, 91, 384)
+    assert (shape.side, shape.pad, shape.tiles, shape.threads) == (13, 4, 91, 384)
     assert (shape.width, shape.pieces, shape.tile_pieces) == (4, 2, 17)
     assert shape.shared_bytes == 13 * 17 * 4 * 16 + 4 * 4
     launched = generate(make_spec(100, 8, family="block", lanes=4, target="cuda")).launch
     assert launched is not None
     assert (launched.threads, launched.items, launched.shared_bytes) == (384, 4, shape.shared_bytes)
+
+
+@pytest.mark.parametrize(
+    ("nb", "dtype", "tails", "pieces", "tile_pieces"),
+    [
+        (8, "float32", 0, 2, 17),
+        (7, "float32", 0, 2, 15),
+        (9, "float32", 1, 2, 21),
+        (10, "float32", 2, 2, 25),
+        (6, "float32", 2, 1, 9),
+        (7, "float64", 1, 3, 25),
+        (8, "float64", 0, 4, 33),
+    ],
+)
+def test_tails_of_columns_share_pieces(nb: int, dtype: str, tails: int, pieces: int, tile_pieces: int) -> None:
+    """A ninth row is one piece to four columns, not one to each."""
+    shape = BlockShape(3 * nb, nb, 16, dtype)
+    assert (shape.tails, shape.pieces, BlockShape(3 * nb, nb, 4, dtype).tile_pieces) == (tails, pieces, tile_pieces)
 
 
 def test_all_shared_memory_is_announced() -> None:
@@ -255,7 +273,7 @@ def test_only_a_block_of_several_warps_needs_the_barrier_of_blocks() -> None:
 
 # ---- One line changed ----
 
-# Three rows of tiles and a corner; several warps.
+# Four rows of tiles, the first of which is padded; several warps.
 MUTATED = make_spec(15, 4, family="block", lanes=4, layout="interleaved", target="cuda")
 DROPPED = {
     "a multiply-add of an update": ("update", r"C\(1, 2\) -= a1 \* b2;"),
@@ -264,7 +282,7 @@ DROPPED = {
     "a multiply-add of a factorization": ("factor", r"C\(2, 1\) -= C\(2, 0\) \* C\(1, 0\);"),
     "a scaling of a factorization": ("factor", r"C\(3, 1\) \*= RECIPROCAL\(1\);"),
     "a pivot": ("factor", r"C\(1, 1\) = pivot\(C\(1, 1\), &RECIPROCAL\(1\)\);"),
-    "the reciprocals": ("write_diagonal_column", r"c\[p\]\[p\] = d\[p\];"),
+    "a reciprocal": ("factor", r"c\[1\]\[1\] = d\[1\];"),
     "a call of an update": (MUTATED.name, r"update\(.*\);"),
     "a call of a solution": (MUTATED.name, r"solve\(.*\);"),
 }

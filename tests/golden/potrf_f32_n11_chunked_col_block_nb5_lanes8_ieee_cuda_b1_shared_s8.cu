@@ -25,9 +25,9 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return root;
 }
 
-enum { N = 11, NB = 5, LANES = 8, SIDE = 3, TILES = 6, CORNER = 1, WIDTH = 4, PIECES = 2, TILE = 80, PANEL = 240 };
+enum { N = 11, NB = 5, LANES = 8, SIDE = 3, TILES = 6, PAD = 4, WIDTH = 4, PIECES = 1, TAIL = 1, COLUMNS = 4, TILE = 56, PANEL = 168 };
 
-/* What one instruction moves. */
+/* What one instruction moves. A tile is its columns' pieces, and then their tails, those of COLUMNS columns to a piece. */
 struct __align__(16) Piece {
     scalar at[WIDTH];
 };
@@ -36,7 +36,7 @@ struct __align__(16) Piece {
  * reciprocals of the pivots on its diagonal. After PANEL pieces comes the number of good pivots of each matrix. */
 extern __shared__ Piece panel[];
 
-INLINE void read_column(vec x[PIECES * WIDTH], const Piece *tile, const int p)
+INLINE void read_column(vec x[PIECES * WIDTH + TAIL], const Piece *tile, const int p)
 {
 #pragma unroll
     for (int h = 0; h < PIECES; ++h) {
@@ -45,6 +45,10 @@ INLINE void read_column(vec x[PIECES * WIDTH], const Piece *tile, const int p)
         for (int w = 0; w < WIDTH; ++w)
             x[h * WIDTH + w] = piece.at[w];
     }
+    const Piece tails = tile[(NB * PIECES + p / COLUMNS) * LANES];
+#pragma unroll
+    for (int t = 0; t < TAIL; ++t)
+        x[PIECES * WIDTH + t] = tails.at[p % COLUMNS * TAIL + t];
 }
 
 INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
@@ -57,15 +61,13 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
             piece.at[w] = h * WIDTH + w < NB ? c[h * WIDTH + w][p] : 0;
         tile[(p * PIECES + h) * LANES] = piece;
     }
-}
-
-/* With the reciprocal of the pivot in its place. */
-INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
-{
-    const vec root = c[p][p];
-    c[p][p] = d[p];
-    write_column(diagonal, c, p);
-    c[p][p] = root;
+    if (p < NB - 1 && p % COLUMNS < COLUMNS - 1)
+        return;
+    Piece tails;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w)
+        tails.at[w] = w / TAIL <= p % COLUMNS ? c[PIECES * WIDTH + w % TAIL][p - p % COLUMNS + w / TAIL] : 0;
+    tile[(NB * PIECES + p / COLUMNS) * LANES] = tails;
 }
 
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
@@ -80,10 +82,11 @@ INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB
  * those of the padding included: the number of good pivots tells the first bad one. */
 #define COUNT_PIVOT(root) good += (root) > 0
 
-/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. */
+/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. The roots come to their
+ * places last: what is handed over are reciprocals, and as one value of an element follows another, they share a register. */
 INLINE mask factor(vec c[NB][NB], Piece *diagonal)
 {
-    vec d[NB];
+    vec d[NB], roots[NB];
     mask good = 0;
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
     COUNT_PIVOT(C(0, 0));
@@ -101,7 +104,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 0) * C(3, 0);
     C(4, 3) -= C(4, 0) * C(3, 0);
     C(4, 4) -= C(4, 0) * C(4, 0);
-    write_diagonal_column(diagonal, c, d, 0);
+    roots[0] = c[0][0];
+    c[0][0] = d[0];
+    write_column(diagonal, c, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -113,7 +118,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 1) * C(3, 1);
     C(4, 3) -= C(4, 1) * C(3, 1);
     C(4, 4) -= C(4, 1) * C(4, 1);
-    write_diagonal_column(diagonal, c, d, 1);
+    roots[1] = c[1][1];
+    c[1][1] = d[1];
+    write_column(diagonal, c, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
@@ -121,22 +128,32 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 2) * C(3, 2);
     C(4, 3) -= C(4, 2) * C(3, 2);
     C(4, 4) -= C(4, 2) * C(4, 2);
-    write_diagonal_column(diagonal, c, d, 2);
+    roots[2] = c[2][2];
+    c[2][2] = d[2];
+    write_column(diagonal, c, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
     C(4, 3) *= RECIPROCAL(3);
     C(4, 4) -= C(4, 3) * C(4, 3);
-    write_diagonal_column(diagonal, c, d, 3);
+    roots[3] = c[3][3];
+    c[3][3] = d[3];
+    write_column(diagonal, c, 3);
     C(4, 4) = pivot(C(4, 4), &RECIPROCAL(4));
     COUNT_PIVOT(C(4, 4));
-    write_diagonal_column(diagonal, c, d, 4);
+    roots[4] = c[4][4];
+    c[4][4] = d[4];
+    write_column(diagonal, c, 4);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        c[p][p] = roots[p];
     return good;
 }
 
-/* Solves for a tile below a diagonal one, and hands it to the threads to the right. */
+/* Solves for a tile below a diagonal one, and hands it to the threads to the right: at its end, since with stores between
+ * the columns the compiler kept more values than there are registers. */
 INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
 {
-    vec d[PIECES * WIDTH];
+    vec d[PIECES * WIDTH + TAIL];
     read_column(d, diagonal, 0);
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -175,7 +192,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 0) * t;
         C(4, 4) -= C(4, 0) * t;
     }
-    write_column(tile, c, 0);
     read_column(d, diagonal, 1);
     C(0, 1) *= RECIPROCAL(1);
     C(1, 1) *= RECIPROCAL(1);
@@ -206,7 +222,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 1) * t;
         C(4, 4) -= C(4, 1) * t;
     }
-    write_column(tile, c, 1);
     read_column(d, diagonal, 2);
     C(0, 2) *= RECIPROCAL(2);
     C(1, 2) *= RECIPROCAL(2);
@@ -229,7 +244,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 2) * t;
         C(4, 4) -= C(4, 2) * t;
     }
-    write_column(tile, c, 2);
     read_column(d, diagonal, 3);
     C(0, 3) *= RECIPROCAL(3);
     C(1, 3) *= RECIPROCAL(3);
@@ -244,14 +258,15 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 3) * t;
         C(4, 4) -= C(4, 3) * t;
     }
-    write_column(tile, c, 3);
     read_column(d, diagonal, 4);
     C(0, 4) *= RECIPROCAL(4);
     C(1, 4) *= RECIPROCAL(4);
     C(2, 4) *= RECIPROCAL(4);
     C(3, 4) *= RECIPROCAL(4);
     C(4, 4) *= RECIPROCAL(4);
-    write_column(tile, c, 4);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        write_column(tile, c, p);
 }
 
 /* Subtracts the product of a tile of the panel and the transpose of another. */
@@ -259,7 +274,7 @@ INLINE void update(vec c[NB][NB], const Piece *left, const Piece *right)
 {
 #pragma unroll
     for (int p = 0; p < NB; ++p) {
-        vec a[PIECES * WIDTH], b[PIECES * WIDTH];
+        vec a[PIECES * WIDTH + TAIL], b[PIECES * WIDTH + TAIL];
         read_column(a, left, p);
         read_column(b, right, p);
         {
@@ -306,7 +321,7 @@ enum { ROW = 1, COL = 11 };
 
 /* Element (i, j) of what begins at p, a matrix or a tile; neighbouring elements are s apart. */
 #define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB - PAD, (j) * NB - PAD, s)
 
 INLINE long long matrix_of(const unsigned thread) { return (long long)blockIdx.x * LANES + thread % LANES; }
 
@@ -325,7 +340,7 @@ INLINE int column_of_tile(const int tile)
 /* Whether an element of a tile is one of the matrix, and whether it is on or below the diagonal. */
 INLINE bool inside(const int row, const int column, const int i, const int j)
 {
-    return (i < CORNER || row < SIDE - 1) && (j < CORNER || column < SIDE - 1);
+    return (i >= PAD || row > 0) && (j >= PAD || column > 0);
 }
 
 INLINE bool lower(const int row, const int column, const int i, const int j) { return row > column || i >= j; }
@@ -399,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n11_chunked_col_bl
             const int pivots = k ? *good + count : count;
             *good = pivots;
             if (k == SIDE - 1)
-                info[matrix_of(threadIdx.x + hidden_zero())] = pivots == SIDE * NB ? 0 : pivots < N ? pivots + 1 : N;
+                info[matrix_of(threadIdx.x + hidden_zero())] = pivots == SIDE * NB ? 0 : pivots - PAD < N ? pivots - PAD + 1 : N;
         }
         if (k < SIDE - 1) {
             __syncthreads();

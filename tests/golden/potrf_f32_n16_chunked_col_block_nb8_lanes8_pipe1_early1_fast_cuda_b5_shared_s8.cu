@@ -81,28 +81,7 @@ INLINE void arrive_as_warp(Barrier *barrier)
         arrive(barrier);
 }
 
-#if defined(__CUDA_ARCH__)
-/* Begins to copy an element, which may be read after `wait_for_fetched`, by this thread. */
-INLINE void fetch(scalar *to, const scalar *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "n"(sizeof(scalar)) : "memory");
-}
-
-INLINE void wait_for_fetched() { asm volatile("cp.async.wait_all;" : : : "memory"); }
-#elif defined(CUDA_EMULATION)
-INLINE void fetch(scalar *to, const scalar *from) { __pipeline_memcpy_async(to, from, sizeof(scalar)); }
-INLINE void wait_for_fetched()
-{
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-}
-#else
-/* For a host compiler, which has no use for them. */
-INLINE void fetch(scalar *, const scalar *) {}
-INLINE void wait_for_fetched() {}
-#endif
-
-enum { N = 16, NB = 8, LANES = 8, SIDE = 2, TILES = 3, CORNER = 8, WIDTH = 4, PIECES = 2, TILE = 128, PANEL = 384 };
+enum { N = 16, NB = 8, LANES = 8, SIDE = 2, TILES = 3, WIDTH = 4, PIECES = 2, TILE = 128, PANEL = 384 };
 
 /* What one instruction moves. */
 struct __align__(16) Piece {
@@ -136,15 +115,6 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
     }
 }
 
-/* With the reciprocal of the pivot in its place. */
-INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
-{
-    const vec root = c[p][p];
-    c[p][p] = d[p];
-    write_column(diagonal, c, p);
-    c[p][p] = root;
-}
-
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
  * has the reciprocal of its pivot on the diagonal. */
 #define C(i, j) c[i][j]
@@ -157,10 +127,11 @@ INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB
  * those of the padding included: the number of good pivots tells the first bad one. */
 #define COUNT_PIVOT(root) good += (root) > 0
 
-/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. */
+/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. The roots come to their
+ * places last: what is handed over are reciprocals, and as one value of an element follows another, they share a register. */
 INLINE mask factor(vec c[NB][NB], Piece *diagonal)
 {
-    vec d[NB];
+    vec d[NB], roots[NB];
     mask good = 0;
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
     COUNT_PIVOT(C(0, 0));
@@ -199,7 +170,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 0) * C(6, 0);
     C(7, 6) -= C(7, 0) * C(6, 0);
     C(7, 7) -= C(7, 0) * C(7, 0);
-    write_diagonal_column(diagonal, c, d, 0);
+    roots[0] = c[0][0];
+    c[0][0] = d[0];
+    write_column(diagonal, c, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -229,7 +202,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 1) * C(6, 1);
     C(7, 6) -= C(7, 1) * C(6, 1);
     C(7, 7) -= C(7, 1) * C(7, 1);
-    write_diagonal_column(diagonal, c, d, 1);
+    roots[1] = c[1][1];
+    c[1][1] = d[1];
+    write_column(diagonal, c, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
@@ -252,7 +227,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 2) * C(6, 2);
     C(7, 6) -= C(7, 2) * C(6, 2);
     C(7, 7) -= C(7, 2) * C(7, 2);
-    write_diagonal_column(diagonal, c, d, 2);
+    roots[2] = c[2][2];
+    c[2][2] = d[2];
+    write_column(diagonal, c, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
     C(4, 3) *= RECIPROCAL(3);
@@ -269,7 +246,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 3) * C(6, 3);
     C(7, 6) -= C(7, 3) * C(6, 3);
     C(7, 7) -= C(7, 3) * C(7, 3);
-    write_diagonal_column(diagonal, c, d, 3);
+    roots[3] = c[3][3];
+    c[3][3] = d[3];
+    write_column(diagonal, c, 3);
     C(4, 4) = pivot(C(4, 4), &RECIPROCAL(4));
     COUNT_PIVOT(C(4, 4));
     C(5, 4) *= RECIPROCAL(4);
@@ -281,7 +260,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 4) * C(6, 4);
     C(7, 6) -= C(7, 4) * C(6, 4);
     C(7, 7) -= C(7, 4) * C(7, 4);
-    write_diagonal_column(diagonal, c, d, 4);
+    roots[4] = c[4][4];
+    c[4][4] = d[4];
+    write_column(diagonal, c, 4);
     C(5, 5) = pivot(C(5, 5), &RECIPROCAL(5));
     COUNT_PIVOT(C(5, 5));
     C(6, 5) *= RECIPROCAL(5);
@@ -289,19 +270,29 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(6, 6) -= C(6, 5) * C(6, 5);
     C(7, 6) -= C(7, 5) * C(6, 5);
     C(7, 7) -= C(7, 5) * C(7, 5);
-    write_diagonal_column(diagonal, c, d, 5);
+    roots[5] = c[5][5];
+    c[5][5] = d[5];
+    write_column(diagonal, c, 5);
     C(6, 6) = pivot(C(6, 6), &RECIPROCAL(6));
     COUNT_PIVOT(C(6, 6));
     C(7, 6) *= RECIPROCAL(6);
     C(7, 7) -= C(7, 6) * C(7, 6);
-    write_diagonal_column(diagonal, c, d, 6);
+    roots[6] = c[6][6];
+    c[6][6] = d[6];
+    write_column(diagonal, c, 6);
     C(7, 7) = pivot(C(7, 7), &RECIPROCAL(7));
     COUNT_PIVOT(C(7, 7));
-    write_diagonal_column(diagonal, c, d, 7);
+    roots[7] = c[7][7];
+    c[7][7] = d[7];
+    write_column(diagonal, c, 7);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        c[p][p] = roots[p];
     return good;
 }
 
-/* Solves for a tile below a diagonal one, and hands it to the threads to the right. */
+/* Solves for a tile below a diagonal one, and hands it to the threads to the right: at its end, since with stores between
+ * the columns the compiler kept more values than there are registers. */
 INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
 {
     vec d[PIECES * WIDTH];
@@ -391,7 +382,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 0) * t;
         C(7, 7) -= C(7, 0) * t;
     }
-    write_column(tile, c, 0);
     read_column(d, diagonal, 1);
     C(0, 1) *= RECIPROCAL(1);
     C(1, 1) *= RECIPROCAL(1);
@@ -467,7 +457,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 1) * t;
         C(7, 7) -= C(7, 1) * t;
     }
-    write_column(tile, c, 1);
     read_column(d, diagonal, 2);
     C(0, 2) *= RECIPROCAL(2);
     C(1, 2) *= RECIPROCAL(2);
@@ -532,7 +521,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 2) * t;
         C(7, 7) -= C(7, 2) * t;
     }
-    write_column(tile, c, 2);
     read_column(d, diagonal, 3);
     C(0, 3) *= RECIPROCAL(3);
     C(1, 3) *= RECIPROCAL(3);
@@ -586,7 +574,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 3) * t;
         C(7, 7) -= C(7, 3) * t;
     }
-    write_column(tile, c, 3);
     read_column(d, diagonal, 4);
     C(0, 4) *= RECIPROCAL(4);
     C(1, 4) *= RECIPROCAL(4);
@@ -629,7 +616,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 4) * t;
         C(7, 7) -= C(7, 4) * t;
     }
-    write_column(tile, c, 4);
     read_column(d, diagonal, 5);
     C(0, 5) *= RECIPROCAL(5);
     C(1, 5) *= RECIPROCAL(5);
@@ -661,7 +647,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 5) * t;
         C(7, 7) -= C(7, 5) * t;
     }
-    write_column(tile, c, 5);
     read_column(d, diagonal, 6);
     C(0, 6) *= RECIPROCAL(6);
     C(1, 6) *= RECIPROCAL(6);
@@ -682,7 +667,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(6, 7) -= C(6, 6) * t;
         C(7, 7) -= C(7, 6) * t;
     }
-    write_column(tile, c, 6);
     read_column(d, diagonal, 7);
     C(0, 7) *= RECIPROCAL(7);
     C(1, 7) *= RECIPROCAL(7);
@@ -692,7 +676,9 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
     C(5, 7) *= RECIPROCAL(7);
     C(6, 7) *= RECIPROCAL(7);
     C(7, 7) *= RECIPROCAL(7);
-    write_column(tile, c, 7);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        write_column(tile, c, p);
 }
 
 /* Subtracts the product of a tile of the panel and the transpose of another. */
@@ -809,7 +795,7 @@ INLINE int column_of_tile(const int tile)
 /* Whether an element of a tile is one of the matrix, and whether it is on or below the diagonal. */
 INLINE bool inside(const int row, const int column, const int i, const int j)
 {
-    return (i < CORNER || row < SIDE - 1) && (j < CORNER || column < SIDE - 1);
+    return true;
 }
 
 INLINE bool lower(const int row, const int column, const int i, const int j) { return row > column || i >= j; }
@@ -845,34 +831,59 @@ INLINE void write_tile(scalar *l, vec c[NB][NB], const int row, const int column
                 store(PLACE(l, i, j, s), c[i][j]);
 }
 
-enum { WARP = 32, PIPELINE = 1, EARLY = 8, BARRIERS = 6 };
-
-/* The first matrix of the groups that a block has, one each round. */
-INLINE long long first_matrix(const unsigned round) { return ((long long)round * gridDim.x + blockIdx.x) * LANES; }
-
-/* Where a thread's tile is, and a warp's columns, take a register each: what there is of them is for the tile. A
- * thread without a tile, or without a matrix, is in column -1: it only arrives where its warp does. */
-enum { NOWHERE = -1 };
-
-INLINE int row_of(const int place) { return place >> 16; }
-INLINE int column_of(const int place) { return (short)place; }
-
-INLINE int place_of(const int tile)
+#if defined(__CUDA_ARCH__)
+/* Begins to copy an element, or a piece, which may be read after `wait_for_fetched`, by this thread. */
+INLINE void fetch(scalar *to, const scalar *from)
 {
-    const int column = column_of_tile(tile);
-    return tile < TILES ? (tile - first_tile(column) + column) << 16 | column : NOWHERE;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "n"(sizeof(scalar)) : "memory");
 }
 
-/* The columns of a warp's first and last tile, and the first one from which on it has threads of the diagonal tiles. */
-INLINE int first_of(const int span) { return span & 255; }
-INLINE int owned_of(const int span) { return span >> 8 & 255; }
-INLINE int last_of(const int span) { return span >> 16; }
-
-INLINE int span_of_warp()
+INLINE void fetch_piece(scalar *to, const scalar *from)
 {
-    const int begin = threadIdx.x / WARP * WARP, last = (begin + WARP - 1) / LANES < TILES ? (begin + WARP - 1) / LANES : TILES - 1;
-    const int first = column_of_tile(begin / LANES);
-    return column_of_tile(last) << 16 | (first + (begin >= (first_tile(first) + 1) * LANES)) << 8 | first;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" : : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "n"(sizeof(Piece)) : "memory");
+}
+
+INLINE void wait_for_fetched() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+#elif defined(CUDA_EMULATION)
+INLINE void fetch(scalar *to, const scalar *from) { __pipeline_memcpy_async(to, from, sizeof(scalar)); }
+INLINE void fetch_piece(scalar *to, const scalar *from) { __pipeline_memcpy_async(to, from, sizeof(Piece)); }
+INLINE void wait_for_fetched()
+{
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+}
+#else
+/* For a host compiler, which has no use for them. */
+INLINE void fetch(scalar *, const scalar *) {}
+INLINE void fetch_piece(scalar *, const scalar *) {}
+INLINE void wait_for_fetched() {}
+#endif
+
+enum { WARP = 32, PIPELINE = 1, EARLY = 8, BARRIERS = 6 };
+
+/* Bit k: somebody waits for the diagonal tile of column k. */
+enum : unsigned { AWAITED = 0x0 };
+
+/* The first matrix of the groups that a block has, one each round. */
+INLINE long long first_matrix(const unsigned round) { return ((long long)round * gridDim.x + (unsigned)hidden(blockIdx.x)) * LANES; }
+
+/* Where a thread's tile is, and the columns of its warp, are the bytes of one number: what there is of registers is for
+ * the tile. From the last byte on: the columns of the warp's last and first tile, that of the thread's tile, its row and,
+ * in the highest bit, whether the warp has no thread of its first column's diagonal tile. A thread without a tile, or
+ * without a matrix, is in column -1: it only arrives where its warp does. */
+INLINE int row_of(const int place) { return place & 127; }
+INLINE int column_of(const int place) { return (signed char)(place >> 8); }
+INLINE int first_of(const int place) { return place >> 16 & 255; }
+INLINE int owned_of(const int place) { return first_of(place) + (place >> 7 & 1); }
+INLINE int last_of(const int place) { return place >> 24; }
+INLINE int nowhere(const int place) { return place | 255 << 8; }
+
+INLINE int place_of(const int thread)
+{
+    const int tile = thread / LANES, begin = thread / WARP * WARP, end = (begin + WARP - 1) / LANES;
+    const int column = column_of_tile(tile), first = column_of_tile(begin / LANES), last = column_of_tile(end < TILES ? end : TILES - 1);
+    const int place = last << 24 | first << 16 | column << 8 | (begin >= (first_tile(first) + 1) * LANES) << 7 | (tile - first_tile(column) + column);
+    return tile < TILES ? place : nowhere(place);
 }
 
 /* What guards a panel: its diagonal tile is ready, it is full and may be read, it is empty and may be written. */
@@ -899,7 +910,7 @@ INLINE void note_pivots(int *info, const int column, const int good)
 INLINE int warps_of(const int first, const int end) { return (end * LANES - 1) / WARP - first * LANES / WARP + 1; }
 
 /* By the first thread. The warps of the diagonal tile arrive when a panel is ready, those of its tiles when it is full,
- * and those of all tiles to the right when they have used it. */
+ * and those of all tiles to the right when they have used it; at barriers that nobody waits at, none. */
 INLINE void set_up_barriers()
 {
     if (threadIdx.x)
@@ -909,15 +920,35 @@ INLINE void set_up_barriers()
 #pragma unroll
         for (int column = 0; column < SIDE; ++column) {
             const int right = first_tile(column + 1);
-            set_up(barriers_of(turn, column) + READY, warps_of(first_tile(column), first_tile(column) + 1));
-            set_up(barriers_of(turn, column) + FULL, warps_of(first_tile(column), right));
-            set_up(barriers_of(turn, column) + EMPTY, right < TILES ? warps_of(right, TILES) : 1);
+            if (AWAITED >> column & 1)
+                set_up(barriers_of(turn, column) + READY, warps_of(first_tile(column), first_tile(column) + 1));
+            if (right < TILES) {
+                set_up(barriers_of(turn, column) + FULL, warps_of(first_tile(column), right));
+                set_up(barriers_of(turn, column) + EMPTY, warps_of(right, TILES));
+            }
         }
 }
 
-/* Begins to read a tile; `take_tile` has it in registers. */
+/* Neighbouring lanes' elements, which lie side by side, are fetched by one of them each, if the array begins with a piece:
+ * of WIDTH rows, one row. */
+INLINE void fetch_together(scalar *fetched, const scalar *a, const int row, const int column, const offset s)
+{
+    const int lane = threadIdx.x % WIDTH;
+    fetched += lane * EARLY - lane;
+    a += lane * (ROW * s - 1);
+#pragma unroll
+    for (int j = 0; j < NB; ++j)
+#pragma unroll
+        for (int i = 0; i < NB; i += WIDTH)
+            if (i + lane < NB && inside(row, column, i + lane, j) && lower(row, column, i + lane, j))
+                fetch_piece(fetched + (j * NB + i) * EARLY, PLACE(a, i, j, s));
+}
+
+/* Begins to read a tile; `take_tile` has it in registers once the warp has waited. */
 INLINE void fetch_tile(scalar *fetched, const scalar *a, const int row, const int column, const offset s)
 {
+    if ((unsigned long long)(a - threadIdx.x % WIDTH) % sizeof(Piece) == 0)
+        return fetch_together(fetched, a, row, column, s);
 #pragma unroll
     for (int j = 0; j < NB; ++j)
 #pragma unroll
@@ -954,8 +985,7 @@ INLINE long long matrix_start(const long long m, const long long stride)
 extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_block_nb8_lanes8_pipe1_early1_fast_cuda_b5_shared_s8(const float *__restrict__ a, float *__restrict__ l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f32_n16_chunked_col_block_nb8_lanes8_pipe1_early1_fast_cuda_b5_shared_s8_code;
-    int place = place_of(threadIdx.x / LANES);
-    const int span = span_of_warp();
+    int place = place_of(threadIdx.x);
     Piece *const mine = panel + threadIdx.x % LANES;
     set_up_barriers();
     __syncthreads();
@@ -965,28 +995,31 @@ extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_bl
         {
             const long long matrix = first_matrix(round) + threadIdx.x % LANES;
             if (matrix >= batch)
-                place = NOWHERE;
+                place = nowhere(place);
             const int here = hidden(place), row = row_of(here), column = column_of(here);
             const long long next = first_matrix(hidden(round) + 1) + threadIdx.x % LANES;
-            scalar *const fetched = fetched_elements() + (int)threadIdx.x - (TILES * LANES - EARLY);
+            scalar *const fetched = fetched_elements() + hidden(threadIdx.x) - (TILES * LANES - EARLY);
             const bool early = column >= SIDE - 1;
-            if (early && round) {
+            if (round)
                 wait_for_fetched();
+            __syncwarp();
+            if (early && round) {
                 take_tile(c, fetched, row, column);
             } else if (column >= 0) {
                 read_tile(c, PLACE_OF_TILE(a + matrix_start(matrix, 8), row, column, (offset)8), row, column, 8);
             }
-            if (early && next < batch)
+            __syncwarp();
+            if (early && next - next % WIDTH < batch)
                 fetch_tile(fetched, PLACE_OF_TILE(a + matrix_start(next, 8), row, column, (offset)8), row, column, 8);
         }
 #pragma unroll 1
         for (int k = 0;; ++k) {
-            const int here = hidden(place), row = row_of(here), column = column_of(here), columns = hidden(span);
+            const int here = hidden(place), row = row_of(here), column = column_of(here);
             const int turn = round % PIPELINE, phase = round / PIPELINE & 1;
             Piece *const diagonal = mine + (turn * TILES + first_tile(k)) * TILE;
             Barrier *const barriers = barriers_of(turn, k);
-            if (k >= first_of(columns)) {
-                if (k >= owned_of(columns)) {
+            if (k >= first_of(here)) {
+                if (k >= owned_of(here)) {
                     if (k < SIDE - 1)
                         wait_for(barriers + EMPTY, phase ^ 1);
                     if (column == k && row == k) {
@@ -994,24 +1027,29 @@ extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_bl
                         if (k == 0 || good < NB)
                             note_pivots(info + first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, k, good);
                     }
-                    arrive_as_warp(barriers + READY);
+                    __syncwarp();
+                    if (threadIdx.x % WARP == 0 && AWAITED >> k & 1)
+                        arrive(barriers + READY);
                 } else {
                     wait_for(barriers + READY, phase);
                 }
                 if (column == k && row > k)
                     solve(c, diagonal, diagonal + (row - k) * TILE);
-                arrive_as_warp(barriers + FULL);
-                if (column == k) {
-                    const long long start = matrix_start(first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, 8);
-                    write_tile(PLACE_OF_TILE(l + start, row, column, (offset)8), c, row, column, 8);
-                }
+                if (k < SIDE - 1)
+                    arrive_as_warp(barriers + FULL);
             }
-            if (k == last_of(columns))
+            if (k == last_of(here))
                 break;
             wait_for(barriers + FULL, phase);
             if (column > k)
                 update(c, diagonal + (row - k) * TILE, diagonal + (column - k) * TILE);
             arrive_as_warp(barriers + EMPTY);
+        }
+        /* At the end, all columns of the warp at once: not while others wait for the next one. */
+        const int here = hidden(place), row = row_of(here), column = column_of(here);
+        if (column >= 0) {
+            const long long start = matrix_start(first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, 8);
+            write_tile(PLACE_OF_TILE(l + start, row, column, (offset)8), c, row, column, 8);
         }
     }
 }

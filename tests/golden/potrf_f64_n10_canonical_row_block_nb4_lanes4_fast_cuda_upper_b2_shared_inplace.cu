@@ -24,7 +24,7 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return d * *reciprocal;
 }
 
-enum { N = 10, NB = 4, LANES = 4, SIDE = 3, TILES = 6, CORNER = 2, WIDTH = 2, PIECES = 2, TILE = 36, PANEL = 108 };
+enum { N = 10, NB = 4, LANES = 4, SIDE = 3, TILES = 6, PAD = 2, WIDTH = 2, PIECES = 2, TILE = 36, PANEL = 108 };
 
 /* What one instruction moves. */
 struct __align__(16) Piece {
@@ -58,15 +58,6 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
     }
 }
 
-/* With the reciprocal of the pivot in its place. */
-INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
-{
-    const vec root = c[p][p];
-    c[p][p] = d[p];
-    write_column(diagonal, c, p);
-    c[p][p] = root;
-}
-
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
  * has the reciprocal of its pivot on the diagonal. */
 #define C(i, j) c[i][j]
@@ -79,10 +70,11 @@ INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB
  * those of the padding included: the number of good pivots tells the first bad one. */
 #define COUNT_PIVOT(root) good += (root) > 0
 
-/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. */
+/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. The roots come to their
+ * places last: what is handed over are reciprocals, and as one value of an element follows another, they share a register. */
 INLINE mask factor(vec c[NB][NB], Piece *diagonal)
 {
-    vec d[NB];
+    vec d[NB], roots[NB];
     mask good = 0;
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
     COUNT_PIVOT(C(0, 0));
@@ -95,7 +87,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(2, 2) -= C(2, 0) * C(2, 0);
     C(3, 2) -= C(3, 0) * C(2, 0);
     C(3, 3) -= C(3, 0) * C(3, 0);
-    write_diagonal_column(diagonal, c, d, 0);
+    roots[0] = c[0][0];
+    c[0][0] = d[0];
+    write_column(diagonal, c, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -103,19 +97,29 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(2, 2) -= C(2, 1) * C(2, 1);
     C(3, 2) -= C(3, 1) * C(2, 1);
     C(3, 3) -= C(3, 1) * C(3, 1);
-    write_diagonal_column(diagonal, c, d, 1);
+    roots[1] = c[1][1];
+    c[1][1] = d[1];
+    write_column(diagonal, c, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
     C(3, 3) -= C(3, 2) * C(3, 2);
-    write_diagonal_column(diagonal, c, d, 2);
+    roots[2] = c[2][2];
+    c[2][2] = d[2];
+    write_column(diagonal, c, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
-    write_diagonal_column(diagonal, c, d, 3);
+    roots[3] = c[3][3];
+    c[3][3] = d[3];
+    write_column(diagonal, c, 3);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        c[p][p] = roots[p];
     return good;
 }
 
-/* Solves for a tile below a diagonal one, and hands it to the threads to the right. */
+/* Solves for a tile below a diagonal one, and hands it to the threads to the right: at its end, since with stores between
+ * the columns the compiler kept more values than there are registers. */
 INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
 {
     vec d[PIECES * WIDTH];
@@ -145,7 +149,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(2, 3) -= C(2, 0) * t;
         C(3, 3) -= C(3, 0) * t;
     }
-    write_column(tile, c, 0);
     read_column(d, diagonal, 1);
     C(0, 1) *= RECIPROCAL(1);
     C(1, 1) *= RECIPROCAL(1);
@@ -165,7 +168,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(2, 3) -= C(2, 1) * t;
         C(3, 3) -= C(3, 1) * t;
     }
-    write_column(tile, c, 1);
     read_column(d, diagonal, 2);
     C(0, 2) *= RECIPROCAL(2);
     C(1, 2) *= RECIPROCAL(2);
@@ -178,13 +180,14 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(2, 3) -= C(2, 2) * t;
         C(3, 3) -= C(3, 2) * t;
     }
-    write_column(tile, c, 2);
     read_column(d, diagonal, 3);
     C(0, 3) *= RECIPROCAL(3);
     C(1, 3) *= RECIPROCAL(3);
     C(2, 3) *= RECIPROCAL(3);
     C(3, 3) *= RECIPROCAL(3);
-    write_column(tile, c, 3);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        write_column(tile, c, p);
 }
 
 /* Subtracts the product of a tile of the panel and the transpose of another. */
@@ -228,7 +231,7 @@ enum { ROW = 1, COL = 10 };
 
 /* Element (i, j) of what begins at p, a matrix or a tile; neighbouring elements are s apart. */
 #define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB - PAD, (j) * NB - PAD, s)
 
 INLINE long long matrix_of(const unsigned thread) { return (long long)blockIdx.x * LANES + thread % LANES; }
 
@@ -247,7 +250,7 @@ INLINE int column_of_tile(const int tile)
 /* Whether an element of a tile is one of the matrix, and whether it is on or below the diagonal. */
 INLINE bool inside(const int row, const int column, const int i, const int j)
 {
-    return (i < CORNER || row < SIDE - 1) && (j < CORNER || column < SIDE - 1);
+    return (i >= PAD || row > 0) && (j >= PAD || column > 0);
 }
 
 INLINE bool lower(const int row, const int column, const int i, const int j) { return row > column || i >= j; }
@@ -382,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(32, 2) potrf_f64_n10_canonical_row_
             const int pivots = k ? *good + count : count;
             *good = pivots;
             if (k == SIDE - 1)
-                info[matrix_of(threadIdx.x + hidden_zero())] = pivots == SIDE * NB ? 0 : pivots < N ? pivots + 1 : N;
+                info[matrix_of(threadIdx.x + hidden_zero())] = pivots == SIDE * NB ? 0 : pivots - PAD < N ? pivots - PAD + 1 : N;
         }
         if (k < SIDE - 1) {
             __syncwarp();

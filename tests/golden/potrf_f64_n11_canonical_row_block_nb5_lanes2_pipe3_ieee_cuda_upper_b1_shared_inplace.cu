@@ -82,9 +82,9 @@ INLINE void arrive_as_warp(Barrier *barrier)
         arrive(barrier);
 }
 
-enum { N = 11, NB = 5, LANES = 2, SIDE = 3, TILES = 6, CORNER = 1, WIDTH = 2, PIECES = 3, TILE = 34, PANEL = 612 };
+enum { N = 11, NB = 5, LANES = 2, SIDE = 3, TILES = 6, PAD = 4, WIDTH = 2, PIECES = 2, TAIL = 1, COLUMNS = 2, TILE = 26, PANEL = 468 };
 
-/* What one instruction moves. */
+/* What one instruction moves. A tile is its columns' pieces, and then their tails, those of COLUMNS columns to a piece. */
 struct __align__(16) Piece {
     scalar at[WIDTH];
 };
@@ -93,7 +93,7 @@ struct __align__(16) Piece {
  * comes after PANEL pieces is told below. */
 extern __shared__ Piece panel[];
 
-INLINE void read_column(vec x[PIECES * WIDTH], const Piece *tile, const int p)
+INLINE void read_column(vec x[PIECES * WIDTH + TAIL], const Piece *tile, const int p)
 {
 #pragma unroll
     for (int h = 0; h < PIECES; ++h) {
@@ -102,6 +102,10 @@ INLINE void read_column(vec x[PIECES * WIDTH], const Piece *tile, const int p)
         for (int w = 0; w < WIDTH; ++w)
             x[h * WIDTH + w] = piece.at[w];
     }
+    const Piece tails = tile[(NB * PIECES + p / COLUMNS) * LANES];
+#pragma unroll
+    for (int t = 0; t < TAIL; ++t)
+        x[PIECES * WIDTH + t] = tails.at[p % COLUMNS * TAIL + t];
 }
 
 INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
@@ -114,15 +118,13 @@ INLINE void write_column(Piece *tile, vec c[NB][NB], const int p)
             piece.at[w] = h * WIDTH + w < NB ? c[h * WIDTH + w][p] : 0;
         tile[(p * PIECES + h) * LANES] = piece;
     }
-}
-
-/* With the reciprocal of the pivot in its place. */
-INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB], const int p)
-{
-    const vec root = c[p][p];
-    c[p][p] = d[p];
-    write_column(diagonal, c, p);
-    c[p][p] = root;
+    if (p < NB - 1 && p % COLUMNS < COLUMNS - 1)
+        return;
+    Piece tails;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w)
+        tails.at[w] = w / TAIL <= p % COLUMNS ? c[PIECES * WIDTH + w % TAIL][p - p % COLUMNS + w / TAIL] : 0;
+    tile[(NB * PIECES + p / COLUMNS) * LANES] = tails;
 }
 
 /* What the microkernels call their operands: the register tile c, and columns of tiles in shared memory, of which d
@@ -137,10 +139,11 @@ INLINE void write_diagonal_column(Piece *diagonal, vec c[NB][NB], const vec d[NB
  * those of the padding included: the number of good pivots tells the first bad one. */
 #define COUNT_PIVOT(root) good += (root) > 0
 
-/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. */
+/* Factors a diagonal tile, and hands it to the threads below; returns the number of good pivots. The roots come to their
+ * places last: what is handed over are reciprocals, and as one value of an element follows another, they share a register. */
 INLINE mask factor(vec c[NB][NB], Piece *diagonal)
 {
-    vec d[NB];
+    vec d[NB], roots[NB];
     mask good = 0;
     C(0, 0) = pivot(C(0, 0), &RECIPROCAL(0));
     COUNT_PIVOT(C(0, 0));
@@ -158,7 +161,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 0) * C(3, 0);
     C(4, 3) -= C(4, 0) * C(3, 0);
     C(4, 4) -= C(4, 0) * C(4, 0);
-    write_diagonal_column(diagonal, c, d, 0);
+    roots[0] = c[0][0];
+    c[0][0] = d[0];
+    write_column(diagonal, c, 0);
     C(1, 1) = pivot(C(1, 1), &RECIPROCAL(1));
     COUNT_PIVOT(C(1, 1));
     C(2, 1) *= RECIPROCAL(1);
@@ -170,7 +175,9 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 1) * C(3, 1);
     C(4, 3) -= C(4, 1) * C(3, 1);
     C(4, 4) -= C(4, 1) * C(4, 1);
-    write_diagonal_column(diagonal, c, d, 1);
+    roots[1] = c[1][1];
+    c[1][1] = d[1];
+    write_column(diagonal, c, 1);
     C(2, 2) = pivot(C(2, 2), &RECIPROCAL(2));
     COUNT_PIVOT(C(2, 2));
     C(3, 2) *= RECIPROCAL(2);
@@ -178,22 +185,32 @@ INLINE mask factor(vec c[NB][NB], Piece *diagonal)
     C(3, 3) -= C(3, 2) * C(3, 2);
     C(4, 3) -= C(4, 2) * C(3, 2);
     C(4, 4) -= C(4, 2) * C(4, 2);
-    write_diagonal_column(diagonal, c, d, 2);
+    roots[2] = c[2][2];
+    c[2][2] = d[2];
+    write_column(diagonal, c, 2);
     C(3, 3) = pivot(C(3, 3), &RECIPROCAL(3));
     COUNT_PIVOT(C(3, 3));
     C(4, 3) *= RECIPROCAL(3);
     C(4, 4) -= C(4, 3) * C(4, 3);
-    write_diagonal_column(diagonal, c, d, 3);
+    roots[3] = c[3][3];
+    c[3][3] = d[3];
+    write_column(diagonal, c, 3);
     C(4, 4) = pivot(C(4, 4), &RECIPROCAL(4));
     COUNT_PIVOT(C(4, 4));
-    write_diagonal_column(diagonal, c, d, 4);
+    roots[4] = c[4][4];
+    c[4][4] = d[4];
+    write_column(diagonal, c, 4);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        c[p][p] = roots[p];
     return good;
 }
 
-/* Solves for a tile below a diagonal one, and hands it to the threads to the right. */
+/* Solves for a tile below a diagonal one, and hands it to the threads to the right: at its end, since with stores between
+ * the columns the compiler kept more values than there are registers. */
 INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
 {
-    vec d[PIECES * WIDTH];
+    vec d[PIECES * WIDTH + TAIL];
     read_column(d, diagonal, 0);
     C(0, 0) *= RECIPROCAL(0);
     C(1, 0) *= RECIPROCAL(0);
@@ -232,7 +249,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 0) * t;
         C(4, 4) -= C(4, 0) * t;
     }
-    write_column(tile, c, 0);
     read_column(d, diagonal, 1);
     C(0, 1) *= RECIPROCAL(1);
     C(1, 1) *= RECIPROCAL(1);
@@ -263,7 +279,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 1) * t;
         C(4, 4) -= C(4, 1) * t;
     }
-    write_column(tile, c, 1);
     read_column(d, diagonal, 2);
     C(0, 2) *= RECIPROCAL(2);
     C(1, 2) *= RECIPROCAL(2);
@@ -286,7 +301,6 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 2) * t;
         C(4, 4) -= C(4, 2) * t;
     }
-    write_column(tile, c, 2);
     read_column(d, diagonal, 3);
     C(0, 3) *= RECIPROCAL(3);
     C(1, 3) *= RECIPROCAL(3);
@@ -301,14 +315,15 @@ INLINE void solve(vec c[NB][NB], const Piece *diagonal, Piece *tile)
         C(3, 4) -= C(3, 3) * t;
         C(4, 4) -= C(4, 3) * t;
     }
-    write_column(tile, c, 3);
     read_column(d, diagonal, 4);
     C(0, 4) *= RECIPROCAL(4);
     C(1, 4) *= RECIPROCAL(4);
     C(2, 4) *= RECIPROCAL(4);
     C(3, 4) *= RECIPROCAL(4);
     C(4, 4) *= RECIPROCAL(4);
-    write_column(tile, c, 4);
+#pragma unroll
+    for (int p = 0; p < NB; ++p)
+        write_column(tile, c, p);
 }
 
 /* Subtracts the product of a tile of the panel and the transpose of another. */
@@ -316,7 +331,7 @@ INLINE void update(vec c[NB][NB], const Piece *left, const Piece *right)
 {
 #pragma unroll
     for (int p = 0; p < NB; ++p) {
-        vec a[PIECES * WIDTH], b[PIECES * WIDTH];
+        vec a[PIECES * WIDTH + TAIL], b[PIECES * WIDTH + TAIL];
         read_column(a, left, p);
         read_column(b, right, p);
         {
@@ -363,7 +378,7 @@ enum { ROW = 1, COL = 11 };
 
 /* Element (i, j) of what begins at p, a matrix or a tile; neighbouring elements are s apart. */
 #define PLACE(p, i, j, s) ((p) + ((i) * ROW + (j) * COL) * (s))
-#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB, (j) * NB, s)
+#define PLACE_OF_TILE(p, i, j, s) PLACE(p, (i) * NB - PAD, (j) * NB - PAD, s)
 
 /* The number of the diagonal tile of a column. */
 INLINE int first_tile(const int column) { return column * SIDE - column * (column - 1) / 2; }
@@ -380,7 +395,7 @@ INLINE int column_of_tile(const int tile)
 /* Whether an element of a tile is one of the matrix, and whether it is on or below the diagonal. */
 INLINE bool inside(const int row, const int column, const int i, const int j)
 {
-    return (i < CORNER || row < SIDE - 1) && (j < CORNER || column < SIDE - 1);
+    return (i >= PAD || row > 0) && (j >= PAD || column > 0);
 }
 
 INLINE bool lower(const int row, const int column, const int i, const int j) { return row > column || i >= j; }
@@ -429,32 +444,29 @@ INLINE void clear_tile(scalar *l, const int row, const int column)
 
 enum { WARP = 32, PIPELINE = 3, EARLY = 0, BARRIERS = 27 };
 
+/* Bit k: somebody waits for the diagonal tile of column k. */
+enum : unsigned { AWAITED = 0x0 };
+
 /* The first matrix of the groups that a block has, one each round. */
-INLINE long long first_matrix(const unsigned round) { return ((long long)round * gridDim.x + blockIdx.x) * LANES; }
+INLINE long long first_matrix(const unsigned round) { return ((long long)round * gridDim.x + (unsigned)hidden(blockIdx.x)) * LANES; }
 
-/* Where a thread's tile is, and a warp's columns, take a register each: what there is of them is for the tile. A
- * thread without a tile, or without a matrix, is in column -1: it only arrives where its warp does. */
-enum { NOWHERE = -1 };
+/* Where a thread's tile is, and the columns of its warp, are the bytes of one number: what there is of registers is for
+ * the tile. From the last byte on: the columns of the warp's last and first tile, that of the thread's tile, its row and,
+ * in the highest bit, whether the warp has no thread of its first column's diagonal tile. A thread without a tile, or
+ * without a matrix, is in column -1: it only arrives where its warp does. */
+INLINE int row_of(const int place) { return place & 127; }
+INLINE int column_of(const int place) { return (signed char)(place >> 8); }
+INLINE int first_of(const int place) { return place >> 16 & 255; }
+INLINE int owned_of(const int place) { return first_of(place) + (place >> 7 & 1); }
+INLINE int last_of(const int place) { return place >> 24; }
+INLINE int nowhere(const int place) { return place | 255 << 8; }
 
-INLINE int row_of(const int place) { return place >> 16; }
-INLINE int column_of(const int place) { return (short)place; }
-
-INLINE int place_of(const int tile)
+INLINE int place_of(const int thread)
 {
-    const int column = column_of_tile(tile);
-    return tile < TILES ? (tile - first_tile(column) + column) << 16 | column : NOWHERE;
-}
-
-/* The columns of a warp's first and last tile, and the first one from which on it has threads of the diagonal tiles. */
-INLINE int first_of(const int span) { return span & 255; }
-INLINE int owned_of(const int span) { return span >> 8 & 255; }
-INLINE int last_of(const int span) { return span >> 16; }
-
-INLINE int span_of_warp()
-{
-    const int begin = threadIdx.x / WARP * WARP, last = (begin + WARP - 1) / LANES < TILES ? (begin + WARP - 1) / LANES : TILES - 1;
-    const int first = column_of_tile(begin / LANES);
-    return column_of_tile(last) << 16 | (first + (begin >= (first_tile(first) + 1) * LANES)) << 8 | first;
+    const int tile = thread / LANES, begin = thread / WARP * WARP, end = (begin + WARP - 1) / LANES;
+    const int column = column_of_tile(tile), first = column_of_tile(begin / LANES), last = column_of_tile(end < TILES ? end : TILES - 1);
+    const int place = last << 24 | first << 16 | column << 8 | (begin >= (first_tile(first) + 1) * LANES) << 7 | (tile - first_tile(column) + column);
+    return tile < TILES ? place : nowhere(place);
 }
 
 /* What guards a panel: its diagonal tile is ready, it is full and may be read, it is empty and may be written. */
@@ -472,7 +484,7 @@ INLINE scalar *fetched_elements() { return (scalar *)((Barrier *)(panel + PANEL)
  * ones are, and diagonal tiles follow each other. */
 INLINE void note_pivots(int *info, const int column, const int good)
 {
-    const int bad = column * NB + good + 1;
+    const int bad = column * NB + good + 1 - PAD;
     if (column == 0 || *info == 0)
         *info = good == NB ? 0 : bad < N ? bad : N;
 }
@@ -481,7 +493,7 @@ INLINE void note_pivots(int *info, const int column, const int good)
 INLINE int warps_of(const int first, const int end) { return (end * LANES - 1) / WARP - first * LANES / WARP + 1; }
 
 /* By the first thread. The warps of the diagonal tile arrive when a panel is ready, those of its tiles when it is full,
- * and those of all tiles to the right when they have used it. */
+ * and those of all tiles to the right when they have used it; at barriers that nobody waits at, none. */
 INLINE void set_up_barriers()
 {
     if (threadIdx.x)
@@ -491,9 +503,12 @@ INLINE void set_up_barriers()
 #pragma unroll
         for (int column = 0; column < SIDE; ++column) {
             const int right = first_tile(column + 1);
-            set_up(barriers_of(turn, column) + READY, warps_of(first_tile(column), first_tile(column) + 1));
-            set_up(barriers_of(turn, column) + FULL, warps_of(first_tile(column), right));
-            set_up(barriers_of(turn, column) + EMPTY, right < TILES ? warps_of(right, TILES) : 1);
+            if (AWAITED >> column & 1)
+                set_up(barriers_of(turn, column) + READY, warps_of(first_tile(column), first_tile(column) + 1));
+            if (right < TILES) {
+                set_up(barriers_of(turn, column) + FULL, warps_of(first_tile(column), right));
+                set_up(barriers_of(turn, column) + EMPTY, warps_of(right, TILES));
+            }
         }
 }
 
@@ -514,8 +529,7 @@ INLINE long long matrix_start(const long long m, const long long stride)
 extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n11_canonical_row_block_nb5_lanes2_pipe3_ieee_cuda_upper_b1_shared_inplace(const double *a, double *l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f64_n11_canonical_row_block_nb5_lanes2_pipe3_ieee_cuda_upper_b1_shared_inplace_code;
-    int place = place_of(threadIdx.x / LANES);
-    const int span = span_of_warp();
+    int place = place_of(threadIdx.x);
     Piece *const mine = panel + threadIdx.x % LANES;
     set_up_barriers();
     __syncthreads();
@@ -525,19 +539,19 @@ extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n11_canonical_row_
         {
             const long long matrix = first_matrix(round) + threadIdx.x % LANES;
             if (matrix >= batch)
-                place = NOWHERE;
+                place = nowhere(place);
             const int here = hidden(place), row = row_of(here), column = column_of(here);
             if (column >= 0)
                 read_tile(c, PLACE_OF_TILE(a + matrix_start(matrix, 1), row, column, (offset)1), row, column, 1);
         }
 #pragma unroll 1
         for (int k = 0;; ++k) {
-            const int here = hidden(place), row = row_of(here), column = column_of(here), columns = hidden(span);
+            const int here = hidden(place), row = row_of(here), column = column_of(here);
             const int turn = round % PIPELINE, phase = round / PIPELINE & 1;
             Piece *const diagonal = mine + (turn * TILES + first_tile(k)) * TILE;
             Barrier *const barriers = barriers_of(turn, k);
-            if (k >= first_of(columns)) {
-                if (k >= owned_of(columns)) {
+            if (k >= first_of(here)) {
+                if (k >= owned_of(here)) {
                     if (k < SIDE - 1)
                         wait_for(barriers + EMPTY, phase ^ 1);
                     if (column == k && row == k) {
@@ -545,26 +559,31 @@ extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n11_canonical_row_
                         if (k == 0 || good < NB)
                             note_pivots(info + first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, k, good);
                     }
-                    arrive_as_warp(barriers + READY);
+                    __syncwarp();
+                    if (threadIdx.x % WARP == 0 && AWAITED >> k & 1)
+                        arrive(barriers + READY);
                 } else {
                     wait_for(barriers + READY, phase);
                 }
                 if (column == k && row > k)
                     solve(c, diagonal, diagonal + (row - k) * TILE);
-                arrive_as_warp(barriers + FULL);
-                if (column == k) {
-                    const long long start = matrix_start(first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, 1);
-                    write_tile(PLACE_OF_TILE(l + start, row, column, (offset)1), c, row, column, 1);
-                    if (row > k)
-                        clear_tile(PLACE_OF_TILE(l + start, column, row, 1), column, row);
-                }
+                if (k < SIDE - 1)
+                    arrive_as_warp(barriers + FULL);
             }
-            if (k == last_of(columns))
+            if (k == last_of(here))
                 break;
             wait_for(barriers + FULL, phase);
             if (column > k)
                 update(c, diagonal + (row - k) * TILE, diagonal + (column - k) * TILE);
             arrive_as_warp(barriers + EMPTY);
+        }
+        /* At the end, all columns of the warp at once: not while others wait for the next one. */
+        const int here = hidden(place), row = row_of(here), column = column_of(here);
+        if (column >= 0) {
+            const long long start = matrix_start(first_matrix(hidden(round)) + hidden(threadIdx.x) % LANES, 1);
+            write_tile(PLACE_OF_TILE(l + start, row, column, (offset)1), c, row, column, 1);
+            if (row > column)
+                clear_tile(PLACE_OF_TILE(l + start, column, row, 1), column, row);
         }
     }
 }
