@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.backends import Backend, get_backend
-from batchchol.batch import Batch, check_dtype
+from batchchol.batch import Batch, check_dtype, dtype_name
 from batchchol.defaults import default_spec
 from batchchol.memory import aligned_empty
 from batchchol.prepared import prepare
@@ -53,7 +54,7 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
     ndarray, shape (..., n, n)
         The factors, strictly triangular. Of an array on a GPU a pycuda.gpuarray.GPUArray, which torch.as_tensor and
         cupy.asarray take without a copy. It is being written on the default stream: a non-blocking stream of theirs
-        must wait for that one.
+        must wait for that one, and whoever drops the array must wait for that stream, for its memory is used again.
 
     Raises
     ------
@@ -86,21 +87,14 @@ def cholesky_ex(
     if hasattr(a, "__cuda_array_interface__"):
         if backend not in (None, "cuda"):
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        from batchchol.cuda.dense import as_matrices, factor_nothing
-
-        device = get_backend("cuda")
-        matrices = as_matrices(a)
-        _check_square(matrices.shape)
-        if matrices.size == 0:
-            return Cholesky(*factor_nothing(matrices))
-    else:
-        matrices = _checked(a)
-        if matrices.size == 0:
-            return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
-        device = get_backend(backend)
+        return Cholesky(*_factor_there(a, upper, spec))
+    matrices = _checked(a)
+    if matrices.size == 0:
+        return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
+    device = get_backend(backend)
     *outer, n, _ = matrices.shape
     dense = matrices.reshape(math.prod(outer), n, n)
-    chosen, layout = _choice_of_arrays(device, dense, upper, spec)
+    chosen, layout = _choice(device, n, len(dense), dtype_name(matrices.dtype), upper, spec, host=True)
     l, info = _factor_arrays(device, dense, chosen, layout)
     return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
 
@@ -201,18 +195,16 @@ def _check_square(shape: tuple[int, ...]) -> None:
         )
 
 
-def _choice_of_arrays(
-    device: Backend, dense: Any, upper: bool, given: KernelSpec | None
+def _choice(
+    device: Backend, n: int, batch: int, dtype: str, upper: bool, given: KernelSpec | None, *, host: bool
 ) -> tuple[KernelSpec, Layout]:
-    """The kernel for arrays (batch, n, n) and the layout it works in: the one that is given, else the best."""
-    batch, n, _ = dense.shape
-    dtype = dense.dtype.name
+    """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best."""
     if given is not None:
         _check_given(device, n, dtype, upper, given)
         return given, _layout_of(device, given)
     layout = device.array_layout(n, batch, dtype)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
-    copied = layout.kind != "canonical" or (device.name == "cuda" and isinstance(dense, np.ndarray))
+    copied = layout.kind != "canonical" or (host and device.name == "cuda")
     spec = default_spec(
         n,
         target=device.target,
@@ -224,6 +216,7 @@ def _choice_of_arrays(
         in_place=copied,
         batch=batch,
         arch=device.architecture,
+        device=device.model,
     )
     return spec, layout
 
@@ -253,14 +246,39 @@ def _layout_of(device: Backend, spec: KernelSpec) -> Layout:
     return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)
 
 
-def _factor_arrays(device: Backend, dense: Any, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
-    """Factors (batch, n, n) and info of matrices (batch, n, n), each where the matrices are."""
+def _factor_arrays(
+    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Factors (batch, n, n) and info of matrices (batch, n, n) of the host."""
     if device.name == "cuda":
-        from batchchol.cuda.dense import factor_device, factor_host
+        from batchchol.cuda.dense import factor_host
 
-        return (factor_host if isinstance(dense, np.ndarray) else factor_device)(device, dense, spec, layout)
+        return factor_host(device, dense, spec, layout)
     factors, info = factor(_as_batch(dense, layout), spec)
     return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
+
+
+@cache
+def _dense() -> Any:
+    """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
+    from batchchol.cuda import dense
+
+    return dense
+
+
+def _factor_there(a: Any, upper: bool, given: KernelSpec | None) -> tuple[Any, Any]:
+    """Factors and info of an array (..., n, n) on a GPU, there."""
+    device, dense = get_backend("cuda"), _dense()
+    matrices = dense.view(a)
+    _check_square(matrices.shape)
+    *outer, n, _ = matrices.shape
+    batch = math.prod(outer)
+    if not batch or not n:
+        nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
+        return nothing
+    spec, layout = _choice(device, n, batch, dtype_name(matrices.dtype), upper, given, host=False)
+    factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
+    return factored
 
 
 def _as_batch(dense: NDArray[np.floating], layout: Layout) -> Batch:

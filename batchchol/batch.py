@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -47,6 +47,10 @@ class Batch:
     layout: Layout
     triangle: str | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What calls remember in a batch is of this process alone.
+        return {each.name: self.__dict__[each.name] for each in fields(self)}
+
     def __post_init__(self) -> None:
         if check_dtype("data", self.data.dtype) != self.data.dtype:
             raise TypeError(f"data: got dtype {self.data.dtype}, expected native byte order: use Batch.from_dense")
@@ -61,7 +65,7 @@ class Batch:
             )
 
     @classmethod
-    def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
+    def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
         """A batch whose matrices are yet to be written; its padding is there already.
 
         The layout is this machine's `default_layout` if nobody says.
@@ -101,7 +105,7 @@ class Batch:
     @property
     def dtype_name(self) -> str:
         """The dtype as specs spell it."""
-        return _NAMES[self.data.dtype]
+        return dtype_name(self.data.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +139,10 @@ class Batch:
         marked = object.__new__(type(self))
         marked.__dict__.update(self.__dict__, triangle=triangle)
         return marked
+
+    def like(self, triangle: str | None = None) -> Self:
+        """A batch of as many matrices of the same kind, yet to be written, of which that triangle has a meaning."""
+        return type(self).empty(self.n, self.batch, self.layout, self.dtype).marked(triangle)
 
     def copy(self) -> Self:
         """A batch of its own with the same matrices."""
@@ -201,6 +209,11 @@ def default_layout(dtype: DTypeLike = "float32") -> Layout:
 def info_array(batch: Batch, lanes: int) -> NDArray[np.int32]:
     """Room for the info of whole groups of `lanes` matrices, padding included; -1 until a kernel has written it."""
     return np.full(-(-padded(batch.batch, batch.layout) // lanes) * lanes, -1, dtype=np.int32)
+
+
+def dtype_name(dtype: np.dtype[np.generic]) -> str:
+    """A dtype that `check_dtype` returned as specs spell it."""
+    return _NAMES[dtype]
 
 
 def check_dtype(argument: str, dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:

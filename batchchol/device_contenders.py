@@ -210,6 +210,7 @@ def array_spec(backend: Backend, n: int, batch: int, dtype: str) -> KernelSpec:
         in_place=layout.kind != "canonical",
         batch=batch,
         arch=backend.architecture,
+        device=backend.model,
     )
 
 

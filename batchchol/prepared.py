@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import weakref
 from copy import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel, check_runnable
 from batchchol.batch import Batch
-from batchchol.defaults import default_spec
+from batchchol.defaults import default_spec, generation
 from kernelgen import TARGETS, KernelSpec
 
-_REMEMBERED = "_prepared"
+_REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What `prepare` found: `kernel` factors the batch into `result`, whose triangle is marked; None for no matrices.
 
-    `batch` and `given` are what it was asked for.
+    `batch` and `given` are what it was asked for; what is chosen by default is as new as `generation`.
     """
 
     batch: weakref.ref[Batch]
@@ -28,13 +27,24 @@ class Prepared:
     spec: KernelSpec
     kernel: Kernel | None
     result: Batch
+    generation: object
+
+
+class _Chosen(NamedTuple):
+    """What `prepare` found for a batch whose factors go into a new one."""
+
+    given: KernelSpec | None
+    device: Backend
+    spec: KernelSpec
+    kernel: Kernel | None
+    generation: object
 
 
 def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepared:
     """Check what is to be factored, by which spec and into what.
 
-    The result remembers it: whoever factors the same batch into it again, by the same spec, finds it there. (Checking
-    took a third of a small call.)
+    The result remembers it: whoever factors the same batch into it again, by the same spec, finds it there. A batch
+    that is factored into new ones remembers all but the result. (Checking took a third of a small call.)
 
     Raises
     ------
@@ -45,10 +55,18 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepar
     """
     if out is not None:
         last: Prepared | None = out.__dict__.get(_REMEMBERED)
-        if last is not None and last.batch() is batch and last.given is given and out.writeable:
+        same = last is not None and last.batch() is batch and last.given is given
+        if last is not None and same and last.generation is generation() and out.writeable:
             return last
         # Copies of `out` are made below: were this among what they copy, each call would hold on to all before it.
         out.__dict__.pop(_REMEMBERED, None)
+    else:
+        known: _Chosen | None = batch.__dict__.get(_CHOSEN)
+        if known is not None and known.given is given and known.generation is generation():
+            fresh = batch.like(known.spec.problem.uplo)
+            return Prepared(
+                weakref.ref(batch), given, known.device, known.spec, known.kernel, fresh, known.generation
+            )
     device = get_backend(batch.backend)
     in_place = out is not None and out.shares_memory(batch)
     spec = _default(device, batch, in_place) if given is None else given
@@ -58,9 +76,11 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepar
         # `out` must not remember itself: its memory would stay until the garbage collector finds the cycle.
         result = copy(out)
     kernel = device.kernel(spec) if batch.batch else None
-    prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result)
+    prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result, generation())
     if out is not None:
         out.__dict__[_REMEMBERED] = prepared
+    elif not spec.in_place:
+        batch.__dict__[_CHOSEN] = _Chosen(given, device, spec, kernel, prepared.generation)
     return prepared
 
 
@@ -75,6 +95,7 @@ def _default(device: Backend, batch: Batch, in_place: bool) -> KernelSpec:
         in_place=in_place,
         batch=batch.batch,
         arch=device.architecture,
+        device=device.model,
     )
 
 

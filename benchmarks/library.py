@@ -77,6 +77,7 @@ __all__ = [
     "ratios",
     "sample_factor",
     "schedule_type",
+    "single",
 ]
 
 
@@ -161,6 +162,23 @@ def graphs(backend: Backend, spec: KernelSpec, batch: Batch, **options: Any) -> 
     except ImportError as error:
         raise BackendUnavailable("this commit of batchchol has no graphs") from error
     return record_calls(backend, spec, batch, **options)
+
+
+def single(order: int, backend: str, **options: Any) -> Sample:
+    """The factorization of one matrix; see `batchchol.cuda.single.sample_single`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit does not measure that, or there is no CuPy.
+    """
+    try:
+        from batchchol.cuda.single import sample_single
+
+        get_backend(backend)
+        return sample_single(order, **options)
+    except ImportError as error:
+        raise BackendUnavailable(f"one matrix cannot be timed: {error}") from error
 
 
 def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:

@@ -83,6 +83,8 @@ class FakeGpu:
     after_fork: list[Callable[[], None]] = field(default_factory=list)
     threads: threading.local = field(default_factory=threading.local)
     emulation: threading.Lock = field(default_factory=threading.Lock)
+    accounts: threading.Lock = field(default_factory=threading.Lock)
+    allocations: int = 0
 
     @property
     def stack(self) -> list[Any]:
@@ -107,11 +109,13 @@ class FakeGpu:
 
     def allocate(self, nbytes: int) -> Piece:
         self.require(pushed=True)
-        if self.used + nbytes > self.total:
-            raise OutOfDeviceMemory("cuMemAlloc failed: out of memory")
+        with self.accounts:
+            if self.used + nbytes > self.total:
+                raise OutOfDeviceMemory("cuMemAlloc failed: out of memory")
+            self.used += nbytes
+            self.allocations += 1
         room = np.full(nbytes + 512, 0xA5, np.uint8)
         address = -(-room.ctypes.data // 512) * 512
-        self.used += nbytes
         self.pieces[address] = room
         return Piece(self, address, nbytes)
 
@@ -127,8 +131,9 @@ class Piece:
 
     def free(self) -> None:
         self.gpu.require(pushed=True)
-        del self.gpu.pieces[self.address]
-        self.gpu.used -= self.nbytes
+        with self.gpu.accounts:
+            del self.gpu.pieces[self.address]
+            self.gpu.used -= self.nbytes
 
 
 class Context:

@@ -137,6 +137,10 @@ class Backend(Protocol):
         """A GPU's, such as "sm_90": what was measured on it serves it first."""
 
     @property
+    def model(self) -> str:
+        """The GPU's name, or the CPU's: what its user measured is kept under it."""
+
+    @property
     def threads(self) -> int:
         """Threads of the host that a kernel may use."""
 

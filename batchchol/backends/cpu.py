@@ -82,6 +82,10 @@ class CpuBackend:
         self.kernel = lru_cache(maxsize=None)(self._load)
 
     @property
+    def model(self) -> str:
+        return cpu_model()
+
+    @property
     def threads(self) -> int:
         return available_threads()
 

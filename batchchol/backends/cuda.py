@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from batchchol import datafiles, datasets, residual
 from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_calls, check_protocol
 from batchchol.backends.cpu import cpu_model
-from batchchol.batch import Batch
+from batchchol.batch import Batch, dtype_name
 from batchchol.cuda import ceilings, conditions, memory, modules, support
 from batchchol.cuda.arrays import WARP, DeviceBatch, default_layout
 from batchchol.cuda.clock import Clock
@@ -57,10 +57,14 @@ class CudaKernel:
         ValueError
             If it is not the code for the batch's stride.
         """
-        apart, fixed = stride(a.batch, a.layout), self.spec.schedule.stride
+        return a.address, out.address, int(info.gpudata or 0), *self.geometry(a.batch, a.layout)
+
+    def geometry(self, batch: int, layout: Layout) -> tuple[int, int]:
+        """Those of the arguments that are no addresses; errors are those of `words`."""
+        apart, fixed = stride(batch, layout), self.spec.schedule.stride
         if fixed is not None and fixed != apart and self.spec.layout != "canonical":
             raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
-        return a.address, out.address, int(info.gpudata or 0), apart, a.batch
+        return apart, batch
 
 
 class CudaBackend:
@@ -93,6 +97,10 @@ class CudaBackend:
     def architecture(self) -> str:
         return self._gpu.architecture
 
+    @property
+    def model(self) -> str:
+        return self._gpu.model
+
     def lanes(self, dtype: str) -> int:
         return WARP
 
@@ -100,8 +108,8 @@ class CudaBackend:
         return default_layout(n, dtype)
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
-        named = np.dtype(dtype).name
-        return array_layout(n, batch, target=self.target, dtype=named, arch=self.architecture)
+        named = dtype_name(np.dtype(dtype))
+        return array_layout(n, batch, target=self.target, dtype=named, arch=self.architecture, device=self.model)
 
     def last_level_cache_bytes(self) -> int:
         return self._attribute("L2_CACHE_SIZE")

@@ -35,7 +35,7 @@ class DeviceBatch(Batch):
     @classmethod
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
         element = check_dtype("dtype", np.dtype(dtype))
-        layout = default_layout(n, element) if layout is None else layout
+        layout = default_layout(n, element, batch) if layout is None else layout
         shape = array_shape(n, batch, layout)
         made = cls(memory.empty(shape, element, f"a batch of shape {shape}"), n, batch, layout)
         if padded(batch, layout) != batch:
@@ -75,6 +75,15 @@ class DeviceBatch(Batch):
         if not isinstance(other, DeviceBatch):
             return False
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
+    def like(self, triangle: str | None = None) -> Self:
+        # Not `empty`, which checks what this batch's own making has checked.
+        data = memory.empty(self.data.shape, self.data.dtype, "room for the factors")
+        made = object.__new__(type(self))
+        made.__dict__.update(data=data, n=self.n, batch=self.batch, layout=self.layout, triangle=triangle)
+        if padded(self.batch, self.layout) != self.batch:
+            support.identity_padding(device(), made.address, self.n, self.batch, self.layout, self.dtype_name)
+        return made
 
     def copy(self) -> Self:
         data = memory.empty(self.data.shape, self.dtype, "a copy of a batch")
@@ -146,9 +155,11 @@ class DeviceBatch(Batch):
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
 
 
-def default_layout(n: int, dtype: DTypeLike = "float32") -> Layout:
-    """The layout in which this GPU factors large batches of matrices of order `n` fastest."""
-    return defaults.default_layout(n, target=CUDA.name, dtype=np.dtype(dtype).name, arch=device().architecture)
+def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
+    """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size."""
+    gpu, named = device(), np.dtype(dtype).name
+    where = {"target": CUDA.name, "arch": gpu.architecture, "device": gpu.model}
+    return defaults.default_layout(n, dtype=named, batch=batch, **where)
 
 
 def _check_array(a: Any, argument: str) -> None:

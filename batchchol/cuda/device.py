@@ -94,6 +94,11 @@ class Device:
         """What code is compiled for, such as "sm_90"."""
         return architecture_of(*self.handle.compute_capability())
 
+    @cached_property
+    def model(self) -> str:
+        """Its name, such as "NVIDIA H200"."""
+        return str(self.handle.name())
+
     def is_current(self) -> bool:
         """Whether the context is current in this thread, so that launches and the driver's own calls work."""
         return not self._forked and self.driver.current_context() == self._address
@@ -158,7 +163,7 @@ class Device:
         stream : optional
             PyCUDA's, torch's or CuPy's stream or the address of one; by default the device's default stream.
         """
-        self.run(self.load(source), items, [_word(argument) for argument in args], stream)
+        self.run(self.load(source), items, [word_of(argument) for argument in args], stream)
 
     def run(self, function: Function, items: int, words: Sequence[int], stream: Any = None) -> None:
         """`launch` for a loaded kernel whose arguments are 64-bit words."""
@@ -305,7 +310,7 @@ def _first_gpu(pycuda: Any) -> Any:
     return pycuda.Device(0)
 
 
-def _word(argument: Any) -> int:
+def word_of(argument: Any) -> int:
     """An argument as the 64-bit word whose first bytes are its value."""
     if isinstance(argument, int):
         return argument & 0xFFFFFFFFFFFFFFFF

@@ -1,37 +1,60 @@
-"""Device memory: allocations that any thread may drop, and PyCUDA arrays over them and over other libraries' arrays.
-
-PyCUDA frees memory in the thread that made its context alone, and only warns of the rest. And freeing waits for the
-GPU: small pieces, such as a call's info, are therefore kept and used again.
-"""
+"""Arrays in device memory: PyCUDA's, over this library's memory and over other libraries' arrays."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.cuda.device import Device, device, stream_address
-from batchchol.errors import OutOfMemory
+from batchchol.cuda.pool import Memory, Pool
 
-# Kept for the next allocation of the same size: pieces up to the first, together up to the second.
-_KEPT_PIECE, _KEPT_BYTES = 16 << 20, 64 << 20
-_GRANULE = 512
 _MINUS_ONE = 0xFFFFFFFF
 _INFO = np.dtype(np.int32)
 # Streams of the CUDA Array Interface: the default one, with which ours agrees already.
 _LEGACY_STREAM = 1
 
 
+class View(NamedTuple):
+    """What a kernel needs to know of a C-contiguous array on this GPU. It keeps nothing alive."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 def free_bytes() -> int:
-    """Bytes of the GPU's memory that are free."""
+    """Bytes of the GPU's memory that are free, or kept for the next who needs some."""
     gpu = device()
     with gpu.current("asking for the free memory"):
-        return int(gpu.pycuda.mem_get_info()[0]) + _pool().kept
+        return int(gpu.pycuda.mem_get_info()[0]) + kept_bytes()
+
+
+def kept_bytes() -> int:
+    """Bytes of memory that nobody has any more, kept for the next who needs some; at most an eighth of the GPU's."""
+    return _pool().kept
+
+
+def release() -> int:
+    """Give the memory that is kept back to the GPU, for other libraries and processes; how many bytes it was.
+
+    It waits for all work on the GPU. Where this library lacks memory it does so by itself.
+    """
+    return _pool().release()
+
+
+def room(nbytes: int, purpose: str) -> Memory:
+    """The address of so many bytes, uninitialised; they are free again when nobody has it any more.
+
+    Raises
+    ------
+    OutOfMemory
+        If they would not fit; says for what, how many bytes are needed and how many are free.
+    """
+    return _pool().allocate(nbytes, purpose)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> Any:
@@ -138,6 +161,17 @@ def is_device_array(a: Any) -> bool:
 def as_gpuarray(a: Any, argument: str = "a") -> Any:
     """Another library's array on this GPU as a GPUArray of the same memory, which it keeps alive.
 
+    Of its errors and of whom the default stream waits for see `view`.
+    """
+    from pycuda.gpuarray import GPUArray
+
+    seen = view(a, argument)
+    return a if isinstance(a, GPUArray) else GPUArray(seen.shape, seen.dtype, base=a, gpudata=seen.address)
+
+
+def view(a: Any, argument: str = "a") -> View:
+    """Where another library's array lies on this GPU.
+
     Work on the default stream waits for what is still to be done to it on the stream that it comes from, if it names
     one.
 
@@ -146,8 +180,6 @@ def as_gpuarray(a: Any, argument: str = "a") -> Any:
     TypeError, ValueError
         If it is not on this GPU, has a mask, or is not C-contiguous.
     """
-    from pycuda.gpuarray import GPUArray
-
     if not is_device_array(a):
         raise TypeError(f"{argument}: got {type(a).__name__}, expected an array on a GPU")
     described = a.__cuda_array_interface__
@@ -159,19 +191,24 @@ def as_gpuarray(a: Any, argument: str = "a") -> Any:
             f"{argument}: got a device array of shape {shape} and strides {tuple(strides)}, expected a C-contiguous "
             "one: make it so where it comes from (torch's .contiguous(), cupy.ascontiguousarray)"
         )
-    gpu = device()
-    with gpu.current("taking over a device array"):
-        if described.get("stream") not in (None, _LEGACY_STREAM):
-            gpu.driver.wait_for(int(described["stream"]), 0)
-        if isinstance(a, GPUArray):
-            return a
-        address = int(described["data"][0])
-        if address and (other := gpu.driver.device_of(address)):
-            raise ValueError(
-                f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
-                "or start the process with CUDA_VISIBLE_DEVICES"
-            )
-        return GPUArray(shape, dtype, base=a, gpudata=address)
+    gpu, address = device(), int(described["data"][0])
+    if not gpu.is_current():
+        with gpu.current("taking over a device array"):
+            _take_over(gpu, a, address, described.get("stream"), argument)
+    else:
+        _take_over(gpu, a, address, described.get("stream"), argument)
+    return View(address, shape, dtype)
+
+
+def _take_over(gpu: Device, a: Any, address: int, stream: Any, argument: str) -> None:
+    """Wait for the stream that an array comes from, and refuse one of another GPU."""
+    if stream not in (None, _LEGACY_STREAM):
+        gpu.driver.wait_for(int(stream), 0)
+    if _memory_of(a) is None and address and (other := gpu.driver.device_of(address)):
+        raise ValueError(
+            f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
+            "or start the process with CUDA_VISIBLE_DEVICES"
+        )
 
 
 def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:
@@ -185,92 +222,6 @@ def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Memory that PyCUDA allocated, and how many bytes."""
-
-    pool: _Pool
-    handle: Any
-    address: int
-    size: int
-
-
-class _Pool:
-    """Where memory comes from and goes back to."""
-
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
-        self._pieces: dict[int, list[_Piece]] = {}
-        # Reentrant: the garbage collector may drop an array while another one is being made.
-        self._lock = threading.RLock()
-        self.kept = 0
-
-    def allocate(self, nbytes: int, purpose: str) -> Memory:
-        size = -(-nbytes // _GRANULE) * _GRANULE
-        with self._lock:
-            if pieces := self._pieces.get(size):
-                self.kept -= size
-                return Memory.of(pieces.pop())
-        # A capture that another library has under way is none of this memory's business.
-        with self._gpu.current("allocating"), self._gpu.driver.relaxed():
-            try:
-                handle = self._gpu.pycuda.mem_alloc(size)
-            except self._gpu.pycuda.MemoryError:
-                self.release()
-                handle = self._allocate_at_last(size, purpose)
-        return Memory.of(_Piece(self, handle, int(handle), size))
-
-    def give_back(self, piece: _Piece, reusable: bool) -> None:
-        """Keep a piece for the next of its size, or free it."""
-        size = piece.size
-        with self._lock:
-            if reusable and size <= _KEPT_PIECE and self.kept + size <= _KEPT_BYTES:
-                self._pieces.setdefault(size, []).append(piece)
-                self.kept += size
-                return
-        with self._gpu.current("freeing"), self._gpu.driver.relaxed():
-            piece.handle.free()
-
-    def release(self) -> None:
-        """Free what is kept."""
-        with self._lock:
-            pieces = [piece for kept in self._pieces.values() for piece in kept]
-            self._pieces.clear()
-            self.kept = 0
-        with self._gpu.current("freeing"), self._gpu.driver.relaxed():
-            for piece in pieces:
-                piece.handle.free()
-
-    def _allocate_at_last(self, size: int, purpose: str) -> Any:
-        cuda = self._gpu.pycuda
-        try:
-            return cuda.mem_alloc(size)
-        except cuda.MemoryError as error:
-            raise OutOfMemory(f"{purpose}, on the GPU,", size, int(cuda.mem_get_info()[0])) from error
-
-
 @cache
-def _pool() -> _Pool:
-    return _Pool(device())
-
-
-class Memory(int):
-    """The address of a piece of device memory, which goes back to where it came from when nobody has it any more."""
-
-    _piece: _Piece
-    reusable = True
-
-    @classmethod
-    def of(cls, piece: _Piece) -> Memory:
-        """The address of a piece."""
-        made = cls(piece.address)
-        made._piece = piece
-        return made
-
-    def __del__(self) -> None:
-        try:
-            piece = self._piece
-            piece.pool.give_back(piece, self.reusable)
-        except Exception:
-            # The interpreter or the context is going down, and the memory with it.
-            return
+def _pool() -> Pool:
+    return Pool(device())

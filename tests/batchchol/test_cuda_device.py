@@ -137,9 +137,9 @@ class TestContext:
         gc.collect()
 
     def test_memory_is_freed_from_any_thread(self, fake_gpu: FakeGpu) -> None:
+        fake_gpu.total = 8 * (32 << 20)
         large = [DeviceBatch.empty(128, 1024)]
-        used = fake_gpu.used
-        assert used == 128 * 128 * 4 * 1024
+        assert fake_gpu.used == 128 * 128 * 4 * 1024, "more than is kept"
         in_a_thread(large.clear)
         gc.collect()
         assert fake_gpu.used == 0
@@ -269,22 +269,15 @@ class TestErrors:
 
     def test_out_of_memory_frees_what_is_kept_first(self, fake_gpu: FakeGpu) -> None:
         fake_gpu.total = 40 << 20
-        small = [memory.empty((10 << 20,), np.uint8, "a piece") for _ in range(3)]
+        small = [memory.empty((1 << 20,), np.uint8, "a piece") for _ in range(3)]
         small.clear()
         gc.collect()
-        assert fake_gpu.used == 30 << 20, "kept for the next"
+        assert fake_gpu.used == 3 << 20, "kept for the next"
         assert get_backend("cuda").free_bytes() == 40 << 20, "and counted as free"
-        assert memory.empty((35 << 20,), np.uint8, "a large one").nbytes == 35 << 20
+        assert memory.empty((38 << 20,), np.uint8, "a large one").nbytes == 38 << 20
         with pytest.raises(OutOfMemory, match="three, on the GPU, needs 41,943,552 bytes") as caught:
             memory.empty(((40 << 20) + 1,), np.uint8, "three")
         assert caught.value.needed > caught.value.free
-
-    def test_kept_pieces_are_used_again(self, fake_gpu: FakeGpu) -> None:
-        address = int(memory.info_array(1000).gpudata)
-        gc.collect()
-        again = memory.info_array(1000)
-        assert int(again.gpudata) == address
-        np.testing.assert_array_equal(again.get(), np.full(1000, -1))
 
 
 def test_meaning_of_the_driver_s_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

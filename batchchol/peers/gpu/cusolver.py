@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 from batchchol.backends import Availability
+from batchchol.cuda import memory
 from batchchol.device_contenders import Arena, DeviceContender, Result
 from batchchol.peers.gpu.base import DevicePeer
 from kernelgen import Layout
+from kernelgen.targets import ELEMENT_BYTES
 
 _LOWER = 0  # CUBLAS_FILL_MODE_LOWER
 _DEFAULT_STREAM = 0
 _POINTER_BYTES = 8
 _FUNCTIONS = {"float32": "spotrfBatched", "float64": "dpotrfBatched"}
+_SINGLE = {"float32": "spotrf", "float64": "dpotrf"}
 
 
 def contenders(arena: Arena) -> Sequence[DeviceContender]:
@@ -36,6 +39,24 @@ def contenders(arena: Arena) -> Sequence[DeviceContender]:
     spec = f"cusolverDn{_FUNCTIONS[arena.dtype].capitalize()}, in place"
     layout = Layout.canonical("col")
     return [DeviceContender(PEER.name, _version(), spec, layout, arena.math, calls, result, arena.restore)]
+
+
+def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Callable[[], None]]:
+    """Calls of `cusolverDnSpotrf` (float64: `Dpotrf`), each on one column-major matrix: its lower triangle, in place.
+
+    `status` is the address of an int32 for LAPACK's info.
+
+    Raises
+    ------
+    ImportError
+        If there is no CuPy.
+    """
+    name, library, handle = _SINGLE[dtype], _library(), _handle()
+    elements = int(getattr(library, f"{name}_bufferSize")(handle, _LOWER, n, addresses[0], n))
+    # Each call holds on to it.
+    work = memory.room(max(elements, 1) * ELEMENT_BYTES[dtype], "cuSOLVER's workspace")
+    function = getattr(library, name)
+    return [partial(function, handle, _LOWER, n, address, n, work, elements, status) for address in addresses]
 
 
 @cache
