@@ -21,7 +21,7 @@ run: $(VENV)/installed-run$(GPU)
 	$(BIN)/python -m batchchol run
 
 test: $(VENV)/installed-test$(GPU)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/installed-test$(GPU)
 	$(BIN)/ruff check

@@ -80,8 +80,10 @@ inline const char *run_guarded(const Geometry &geometry)
              (unsigned long long)block_threads, (unsigned long long)geometry.shared_bytes);
     } else {
         FaultHandler handler;
+        flush_denormals(geometry.flush_denormals);
         if (!sigsetjmp(fault_exit, 1))
             run_grid(geometry);
+        flush_denormals(false);
     }
     return machine.error[0] ? machine.error : nullptr;
 }

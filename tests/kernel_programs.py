@@ -23,14 +23,17 @@ _DRIVER = """
 
 int {entry}(const {scalar} *, {scalar} *, int32_t *, int64_t, int64_t, int64_t);
 
-int main(void)
+/* The argument is how many matrices there are. */
+int main(int count, char **arguments)
 {{
-    {scalar} *a = malloc({size} * sizeof *a), *l = {result};
-    int32_t *info = malloc({groups} * {lanes} * sizeof *info);
-    if (fread(a, sizeof *a, {size}, stdin) != {size} || {entry}(a, l, info, {extent}, 0, {groups}))
+    const size_t batch = strtoul(arguments[count - 1], NULL, 10), size = batch * {n} * {n};
+    const size_t groups = (batch + {lanes} - 1) / {lanes};
+    {scalar} *a = malloc(size * sizeof *a), *l = {result};
+    int32_t *info = malloc(groups * {lanes} * sizeof *info);
+    if (fread(a, sizeof *a, size, stdin) != size || {entry}(a, l, info, batch, 0, groups))
         return 1;
-    fwrite(l, sizeof *l, {size}, stdout);
-    fwrite(info, sizeof *info, {groups} * {lanes}, stdout);
+    fwrite(l, sizeof *l, size, stdout);
+    fwrite(info, sizeof *info, groups * {lanes}, stdout);
     if (l != a)
         free(l);
     free(a), free(info);
@@ -52,30 +55,32 @@ def compile_source(compiler: str, source: KernelSource, output: Path, *options: 
     assert done.returncode == 0, done.stderr
 
 
-def run_program(
-    spec: KernelSpec, a: Array, folder: Path, compiler: str, *options: str, emulator: tuple[str, ...] = ()
-) -> tuple[Array, NDArray[np.int32]]:
-    """Factor matrices, (batch, n, n) in row order, by a program made of a kernel: what it wrote, and the info.
-
-    The spec's layout is canonical, or interleaved and the batch a multiple of its lanes.
-    """
+def build_program(spec: KernelSpec, folder: Path, compiler: str, *options: str) -> Path:
+    """A program that factors matrices by a kernel; the spec's layout is canonical or interleaved, in row order."""
     assert spec.order == "row"
     source = generate(spec)
-    data = a if spec.layout == "canonical" else np.ascontiguousarray(np.moveaxis(a, 0, -1))
     driver = _DRIVER.format(
         entry=source.entry,
         scalar={"float32": "float", "float64": "double"}[spec.problem.dtype],
-        size=a.size,
+        n=spec.problem.n,
         lanes=spec.lanes,
-        groups=-(-len(a) // spec.lanes),
-        extent=len(a),
-        result="a" if spec.in_place else f"malloc({a.nbytes})",
+        result="a" if spec.in_place else "malloc(size * sizeof *a)",
     )
     (folder / "driver.c").write_text(driver)
     compile_source(compiler, source, folder / "kernel", *options, folder / "driver.c")
-    done = subprocess.run(
-        [*emulator, folder / "kernel"], input=data.tobytes(), capture_output=True, timeout=60, check=False
-    )
+    return folder / "kernel"
+
+
+def run_program(
+    program: Path, spec: KernelSpec, a: Array, *, emulator: tuple[str, ...] = ()
+) -> tuple[Array, NDArray[np.int32]]:
+    """Factor matrices, (batch, n, n) in row order, by a program made of a kernel: what it wrote, and the info.
+
+    In the interleaved layout the batch is a multiple of the lanes.
+    """
+    data = a if spec.layout == "canonical" else np.ascontiguousarray(np.moveaxis(a, 0, -1))
+    command = [*emulator, program, str(len(a))]
+    done = subprocess.run(command, input=data.tobytes(), capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
     result = np.frombuffer(done.stdout, a.dtype, a.size).reshape(data.shape)
     info = np.frombuffer(done.stdout[a.nbytes :], np.int32)[: len(a)]

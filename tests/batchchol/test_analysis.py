@@ -12,7 +12,7 @@ import pytest
 
 from batchchol.analysis import best, conclusions, features, forest, points, speedups
 from batchchol.analysis.conclusions import Finding
-from batchchol.analysis.forest import Prediction
+from batchchol.analysis.forest import Prediction, Told
 from batchchol.analysis.points import Case
 from batchchol.comparison_rows import DeviceRow, write_csv
 from batchchol.errors import BatchcholError, DataFileError
@@ -81,6 +81,7 @@ def test_a_finalist_measured_again_is_no_point_of_comparisons(tmp_path: Path) ->
     data = loaded(tmp_path, rows)
     compared = points.of_case(data.correct, points.choose(data.correct))
     assert sorted(compared["median_seconds"]) == [2.0, 3.0, 3.0]
+    assert best.own_code(data.correct).to_dict("records") == [{"n": 8, "ratio": pytest.approx(2.0)}]
     assert data.correct["gflops"].max() == data.correct.loc[data.correct["again"], "gflops"].iloc[0]
 
 
@@ -191,6 +192,27 @@ def test_scores_and_the_reason_for_a_bad_one() -> None:
     assert forest.why_not(edge).endswith("R² is 1.00: that is the reason.")
     inside = a_prediction({2: 0.0, 4: 0.0, 8: 9.0, 16: 0.0, 32: 0.0})
     assert "that is not the reason. An order that it has not seen" in forest.why_not(inside)
+    told = forest.why_not(inside, Told(exact, ("registers", "occupancy")))
+    assert "(registers, occupancy), it reaches R² = 1.00 at unseen orders: that is what" in told
+    assert forest.why_not(inside, Told(inside, ("registers",))).endswith("that is not what it lacks.")
+    better = a_prediction({2: 0.0, 4: 0.0, 8: 6.0, 16: 0.0, 32: 0.0})
+    assert inside.r2 < better.r2 < 0.9
+    assert forest.why_not(inside, Told(better, ("registers",))).endswith("that is a part of what it lacks.")
+
+
+def test_what_the_compiler_says_is_told_where_the_parameters_do_not_suffice(paper: Any) -> None:
+    """Speed is made to follow the registers, and these no order."""
+    registers = paper["n"].map({4: 40, 8: 200, 16: 60, 24: 220, 32: 50}) + paper["nb"]
+    rows = paper.assign(registers=registers, gflops=registers * 1.0)
+    grown = forest.grow(rows, 10)
+    assert isinstance(grown, forest.Forest)
+    assert grown.orders_held_out is not None
+    assert grown.compiled is not None
+    assert grown.orders_held_out.r2 < 0.5 < grown.compiled.prediction.r2
+    assert grown.compiled.names == ("registers",)
+    told = forest.grow(rows.assign(registers=32, spill_bytes=0, code_bytes=1, occupancy=1.0), 3)
+    assert isinstance(told, forest.Forest)
+    assert told.compiled is None
 
 
 def verdicts(rows: Any, compared: Any = None) -> dict[str, Finding]:
@@ -276,6 +298,7 @@ def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) 
     found = speedups.read(path, "float32", 20_000)
     assert found.table.to_dict() == {"torch": {8: 30.0}, "jax": {8: 20.0}}
     assert found.absent == ("cusolver", "cusolverdx", "magma")
+    assert found.tables["fast"].to_dict() == {"torch": {8: pytest.approx(300.0)}}
     assert "batch 16,384" in found.note
     assert speedups.read(path, "float32", 512).table.to_dict() == {"torch": {8: 50.0}}
     with pytest.raises(DataFileError, match="no peer was measured with float64"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle, product
 from math import inf
 from typing import Any
 
@@ -106,7 +107,8 @@ def test_every_pair_of_values(choice: Choice) -> None:
     check_kernel(spec, choice["batch"], chunk)
 
 
-# Tiles whose gemm alone is past the budget above, with and without corner tiles, by the cheapest program.
+# Tiles whose gemm alone is past the budget above, with and without corner tiles, by the cheapest program; compiling
+# those of 13 to 15, which are between these, takes half as long again as all of these.
 @pytest.mark.parametrize(
     ("n", "nb", "looking"),
     [
@@ -114,9 +116,6 @@ def test_every_pair_of_values(choice: Choice) -> None:
         (100, 10, "top"),
         (33, 11, "left"),
         (48, 12, "top"),
-        (39, 13, "left"),
-        (127, 14, "left"),
-        (31, 15, "top"),
         (128, 16, "left"),
     ],
 )
@@ -124,15 +123,22 @@ def test_large_tiles(n: int, nb: int, looking: str) -> None:
     check_kernel(make_spec(n, nb, looking=looking, layout="interleaved", prefetch=False), 33)
 
 
-@pytest.mark.parametrize(("n", "nb", "layout"), [(31, 5, "interleaved"), (33, 33 // 2, "canonical")])
-def test_longest_straight_line_code(n: int, nb: int, layout: str) -> None:
-    check_kernel(make_spec(n, nb, unroll="full", layout=layout, target="generic"), 33)
+def test_longest_straight_line_code() -> None:
+    check_kernel(make_spec(33, 33 // 2, unroll="full", layout="canonical", target="generic"), 33)
 
 
-@pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
-@pytest.mark.parametrize("math", ["ieee", "fast"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", SIMD_TARGETS)
+# Layouts take turns: the design above has every pair of them with each of these.
+@pytest.mark.parametrize(
+    ("target", "dtype", "math", "layout"),
+    [
+        (*case, layout)
+        for case, layout in zip(
+            product(SIMD_TARGETS, ("float32", "float64"), ("ieee", "fast")),
+            cycle(("canonical", "interleaved", "chunked")),
+            strict=False,
+        )
+    ],
+)
 def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
     require_target(target)
     check_kernel(make_spec(17, 5, target=target, dtype=dtype, math=math, layout=layout), 33)

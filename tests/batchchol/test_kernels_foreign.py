@@ -14,7 +14,7 @@ from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import SIMD_TARGETS, KernelSource, KernelSpec, generate
 from kernelgen.simd import generate_layout_kernels, generate_peak_kernel
 
-from ..kernel_programs import compile_source, run_program
+from ..kernel_programs import build_program, compile_source, run_program
 from ..kernel_runs import build_kernel, make_spec, run_kernel
 from ..matrices import lapack_factor, wishart
 
@@ -97,7 +97,8 @@ def test_runs_on_an_emulated_aarch64(spec: KernelSpec, tmp_path: Path) -> None:
     a[5, 8, 8] = -1
     compiler = require_tool(CROSS_COMPILER, "gcc-aarch64-linux-gnu")
     emulator = require_tool(EMULATOR, "qemu-user")
-    l, info = run_program(spec, a, tmp_path, compiler, "-static", emulator=(emulator,))
+    program = build_program(spec, tmp_path, compiler, "-static")
+    l, info = run_program(program, spec, a, emulator=(emulator,))
     assert np.array_equal(info, lapack_factor(a)[1])
     good = info == 0
     assert ratios(a[good], l[good]).max() <= RATIO_BOUND[spec.schedule.math]
