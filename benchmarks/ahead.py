@@ -48,7 +48,9 @@ def measured_specs(profile: str, arch: str | None = None) -> Iterator[library.Ke
             continue
         for named in profiles.kept_points(profile, type(question).__name__, names, question.params, *CUDA):
             with suppress(SkipNotImplemented):
-                yield planned(grid.point_of(named), backend, question.defaults).spec
+                point = grid.point_of(named)
+                made = getattr(question, "planned", None)
+                yield (made(point, backend) if made else planned(point, backend, question.defaults)).spec
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -85,9 +85,20 @@ def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
     with skipping():
         layout = library.default_layout(backend, point.n, point.dtype) if defaults else layout_of(point, backend)
         spec = (_default_spec if defaults or point.nb is None else _spec)(point, layout, backend)
-    if reason := backend.unsupported(spec, layout):
+    return supported(Plan(point, backend, spec, layout))
+
+
+def supported(made: Plan) -> Plan:
+    """The plan, if its backend can run it.
+
+    Raises
+    ------
+    SkipNotImplemented
+        If it cannot; says why.
+    """
+    if reason := made.backend.unsupported(made.spec, made.layout):
         raise SkipNotImplemented(reason)
-    return Plan(point, backend, spec, layout)
+    return made
 
 
 @cache
@@ -101,9 +112,13 @@ def case(point: Point, defaults: bool = False) -> Case:
     batchchol.errors.ResidualError
         If the kernel is wrong.
     """
-    chosen = plan(point, defaults)
+    return checked(plan(point, defaults))
+
+
+def checked(chosen: Plan) -> Case:
+    """The case of a plan; see `case`."""
     with skipping():
-        batch = chosen.filled(point.batch, TIMED_RECIPE)
+        batch = chosen.filled(chosen.point.batch, TIMED_RECIPE)
         chosen.largest_ratio(CHECKED_RECIPE)
     return Case(chosen, batch)
 
@@ -142,7 +157,12 @@ class _KernelQuestion(_Question):
     def setup(self, *values: Any) -> None:
         named = self.selected(*values)
         self.build_ahead(named)
-        self.case = case(grid.Point(**named), self.defaults)
+        self.case = _case(self.planned, grid.Point(**named))
+
+    @classmethod
+    def planned(cls, point: Point, backend: library.Backend) -> Plan:
+        """What is measured at a point; see `planned`."""
+        return planned(point, backend, cls.defaults)
 
     def device_factor(self, *_: Any) -> Taken:
         return self.case.samples()
@@ -157,7 +177,17 @@ class _KernelQuestion(_Question):
     def _plans(self, backend: str) -> Iterator[Plan]:
         for named in self.points(backend):
             with suppress(SkipNotImplemented):
-                yield plan(grid.Point(**named), self.defaults)
+                yield _plan(self.planned, grid.Point(**named))
+
+
+@cache
+def _plan(planned: Callable[[Point, library.Backend], Plan], point: Point) -> Plan:
+    return planned(point, backend_of(point))
+
+
+@cache
+def _case(planned: Callable[[Point, library.Backend], Plan], point: Point) -> Case:
+    return checked(_plan(planned, point))
 
 
 def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> library.KernelSpec:

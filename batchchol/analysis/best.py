@@ -41,6 +41,14 @@ def fastest(rows: Any, columns: Sequence[str]) -> Any:
     return rows.loc[places].reset_index(drop=True)
 
 
+def own_code(rows: Any) -> Any:
+    """A line for each finalist: its order `n`, and `ratio`, its own code's speed over that of code for any block."""
+    keys = ["spec", "chunk", "batch", "threads", "protocol"]
+    known = rows.assign(chunk=rows["chunk"].fillna(0), any_block=rows["any_block"].fillna(False).astype(bool))
+    both = known[known["again"]].merge(known[known["any_block"]], on=keys, suffixes=("", "_any"))
+    return both.assign(ratio=both["gflops"] / both["gflops_any"])[["n", "ratio"]]
+
+
 def orders(ns: Sequence[int], every: Sequence[int] = ()) -> str:
     """Numbers in words: "n = 2, 4, 8", "n = 2 to 8" where those are neighbours among `every`, or "no n"."""
     if not len(ns):

@@ -1,10 +1,13 @@
 """What the 2017 study concluded, in this project's words, against what a data set shows.
 
-The statements are from memory: only the study's abstract was at hand. Whoever has its text should check them.
+Of the study (Gates, Kurzak, Luszczek, Pei, Dongarra, IPDPSW 2017, doi:10.1109/IPDPSW.2017.18) only the abstract was
+at hand: the statement about peers follows it. All others about the study are from memory, and marked so: whoever has
+its text should check them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +27,8 @@ MOST, HALF = 0.8, 0.5
 _SMALL, _LARGE = 16, 32
 _LARGE_TILE, _STRAIGHT = 6, 20
 _LITTLE = 0.05
-# The later course study's: a block has at most so many threads, one for each element of a tile of each matrix.
-_BLOCK_THREADS = 1024
+BLOCK_THREADS = 1024
+"""The later course study's: a block has at most so many threads, one for each element of a tile of each matrix."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,35 @@ class Finding:
         "shown" where the study has no statement that could hold or not.
     here : str
         The numbers.
+    short : str
+        Them in a few words, for a figure; empty where nothing was measured.
+    source : {"abstract", "memory", "plan"}
+        Where the statement is from: the study's abstract, memory, or this project's plan, which quotes it.
     """
 
     topic: str
     study: str
     verdict: str
     here: str
+    short: str = ""
+    source: str = "memory"
+
+    @property
+    def label(self) -> str:
+        """The figure or table that its topic names, such as "Figure 15"; else empty."""
+        named = re.search(r"\((figure|table) (\w+)\)", self.topic)
+        return f"{named[1].capitalize()} {named[2]}" if named else ""
 
 
-def findings(rows: Any, math: str, forest: Forest | str, speedups: Speedups | None) -> list[Finding]:
-    """Every statement, held against the points of a case; all but those about math use one accuracy class."""
+def findings(
+    rows: Any, math: str, forest: Forest | str, speedups: Speedups | None, similar: Any | None = None
+) -> list[Finding]:
+    """Every statement, held against the points of a case; all but those about math use one accuracy class.
+
+    `similar` has the points of other families as well, for what is said about one of them.
+    """
     one = rows[rows["math"] == math]
+    others = one if similar is None else similar[similar["math"] == math]
     statements: list[Callable[[], Finding]] = [
         lambda: _peers(speedups),
         lambda: _math(rows),
@@ -61,16 +82,17 @@ def findings(rows: Any, math: str, forest: Forest | str, speedups: Speedups | No
         lambda: _unrolling(one),
         lambda: _cache(one),
         lambda: _importance(forest),
-        lambda: _block_rule(one),
+        lambda: block_rule(others),
     ]
     return [statement() for statement in statements]
 
 
 def _peers(speedups: Speedups | None) -> Finding:
     topic = "Peers (figure 14)"
-    study = "For very small matrices interleaved kernels are far faster than what works on ordinary arrays."
+    study = "For very small matrices its kernels are faster than traditional ones, which work on ordinary arrays."
     if speedups is None:
-        return _absent(topic, study, "no comparison was given (`--compare FILE` of `python -m batchchol compare`)")
+        why = "no comparison was given (`--compare FILE` of `python -m batchchol compare`)"
+        return _absent(topic, study, why, "abstract")
     table = speedups.table
     least = table.min(axis=1)
     small = least[least.index <= _SMALL]
@@ -78,12 +100,14 @@ def _peers(speedups: Speedups | None) -> Finding:
     here = f"The fastest peer takes {ends[0]} and {ends[1]} times as long as the library ({speedups.note})."
     slower = least[least < 1 - NOISE]
     here += f" The library is slower at {best.orders(slower.index, least.index)}." if len(slower) else ""
-    return Finding(topic, study, _verdict(small if len(small) else least, lambda times: times >= 2), here)
+    short = f"The library is {least.min():.1f} to {least.max():.1f} times as fast as the fastest peer."
+    verdict = _verdict(small if len(small) else least, lambda times: times > 1 + NOISE)
+    return Finding(topic, study, verdict, here, short, "abstract")
 
 
 def _math(rows: Any) -> Finding:
     topic, study = "Math (figure 13)", "Fast math is faster, and gains most where matrices are small."
-    gain = _gain(rows, "math", "fast", "ieee")
+    gain = gain_of(rows, "math", "fast", "ieee")
     if gain.empty:
         return _absent(topic, study, "only one of the two was measured")
     here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)} orders."
@@ -95,7 +119,8 @@ def _math(rows: Any) -> Finding:
         )
         if small.mean() <= large.mean() and verdict == "agrees":
             verdict = "partly"
-    return Finding(topic, study, verdict, here)
+    short = f"Fast math gains {_typical(gain)}."
+    return Finding(topic, study, verdict, here, short)
 
 
 def _tiles(rows: Any) -> Finding:
@@ -114,7 +139,8 @@ def _tiles(rows: Any) -> Finding:
         gain = gain[gain.index >= _LARGE].dropna()
         if len(gain):
             here += f" From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain, over smaller ones, {_range(gain)}."
-            return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here)
+            short = f"From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain {_typical(gain)}."
+            return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here, short)
     return Finding(topic, study, "not measured", here)
 
 
@@ -129,7 +155,8 @@ def _looking(rows: Any) -> Finding:
     here += f" (n = {behind.idxmax()}) and within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
     if "right" in table:
         here += f" Over right looking it gains {_range(best.ratio(table, 'top', 'right') - 1)}."
-    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here)
+    short = f"Top looking is the best, or within {NOISE:.0%} of it, at {_of(behind <= NOISE)} orders."
+    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
 
 
 def _chunking(rows: Any) -> Finding:
@@ -140,7 +167,8 @@ def _chunking(rows: Any) -> Finding:
     helped, hurt = gain[gain > NOISE], gain[gain < -NOISE]
     here = f"Chunks gain {_range(gain)}; more than {NOISE:.0%} at {best.orders(helped.index, gain.index)}, "
     here += f"a loss of more than that at {best.orders(hurt.index, gain.index)}."
-    return Finding(topic, study, _verdict(gain, lambda each: each > NOISE), here)
+    short = f"Chunks gain {_typical(gain)}."
+    return Finding(topic, study, _verdict(gain, lambda each: each > NOISE), here, short)
 
 
 def _chunk(rows: Any) -> Finding:
@@ -155,13 +183,15 @@ def _chunk(rows: Any) -> Finding:
     here = f"Best: {best.counts(won)} of {len(won)} orders. The better of 32 and 64 is at most {behind.max():.1%} "
     here += f"behind the best (n = {behind.idxmax()}); the worst size costs up to "
     here += f"{1 - best.of_best(table).min(axis=1).min():.0%}."
-    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here)
+    often = won.value_counts()
+    short = f"Chunks of {often.index[0]} are the best at {often.iloc[0]} of {len(won)} orders."
+    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
 
 
 def _unrolling(rows: Any) -> Finding:
     topic = "Unrolling (figure 19)"
     study = f"Straight-line code wins for small matrices, to about n = {_STRAIGHT}, and loops over tiles after that."
-    gain = _gain(rows, "unroll", "full", "tiles")
+    gain = gain_of(rows, "unroll", "full", "tiles")
     if gain.empty:
         return _absent(topic, study, "only one of the two was measured")
     won, lost = gain[gain > NOISE], gain[gain < -NOISE]
@@ -171,44 +201,60 @@ def _unrolling(rows: Any) -> Finding:
     here += f" (at most {-lost.min():.0%}, n = {lost.idxmin()})." if len(lost) else "."
     here += f" It was measured to n = {gain.index.max()}."
     agrees = [(each >= -NOISE) if n <= _STRAIGHT else (each <= NOISE) for n, each in gain.items()]
-    return Finding(topic, study, _verdict(np.array(agrees), lambda each: each), here)
+    short = f"Straight-line code wins at {best.orders(won.index, gain.index)}."
+    return Finding(topic, study, _verdict(np.array(agrees), lambda each: each), here, short)
 
 
 def _cache(rows: Any) -> Finding:
     topic, study = "On-chip memory", "Whether L1 or shared memory is favoured matters little."
-    gain = _gain(rows, "cache", "l1", "shared")
+    gain = gain_of(rows, "cache", "l1", "shared")
     if gain.empty:
         return _absent(topic, study, "there is no choice")
     alike = _of(gain.abs() <= _LITTLE)
     here = (
         f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {alike} orders."
     )
-    return Finding(topic, study, _verdict(gain.abs(), lambda each: each <= _LITTLE), here)
+    short = f"Favouring L1 gains {_typical(gain)}."
+    return Finding(topic, study, _verdict(gain.abs(), lambda each: each <= _LITTLE), here, short)
 
 
 def _importance(forest: Forest | str) -> Finding:
     topic, study = "Importance (table I)", "The parameters are ranked by such a forest, with n among them."
     if isinstance(forest, str):
-        return _absent(topic, study, forest)
+        return _absent(topic, study, forest, "plan")
     ranked = ", ".join(f"{line.parameter.name} ({_signed(line.share)})" for line in forest.importances)
     here = f"By how much of the variance the squared error grows without a parameter's values: {ranked}."
-    return Finding(topic, study, "shown", here)
+    return Finding(topic, study, "shown", here, source="plan")
 
 
-def _block_rule(rows: Any) -> Finding:
+def rule_shares(rows: Any) -> Any:
+    """Of the shared family: a line a tile size, a column a chunk: its share of the best chunk there, mean over n."""
+    shared = rows[rows["family"].eq("shared") & rows["chunk"].notna()].astype({"nb": "Int64", "chunk": "Int64"})
+    best_of = shared.pivot_table(index=["n", "nb"], columns="chunk", values="gflops", aggfunc="max")
+    return best.of_best(best_of).groupby("nb").mean()
+
+
+def block_rule(rows: Any) -> Finding:
+    """The course study's rule, on points of the shared family."""
     topic = "The later course study"
-    study = f"Tiles in shared memory (family shared): chunks of at most {_BLOCK_THREADS}/nb² matrices are the best."
+    study = f"Tiles in shared memory (family shared): chunks of at most {BLOCK_THREADS}/nb² matrices are the best."
     shared = rows[rows["family"].eq("shared") & rows["chunk"].notna()]
-    inside = shared["chunk"] * shared["nb"] ** 2 <= _BLOCK_THREADS
+    inside = shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS
     table = best.by(shared.assign(inside=inside), "inside")
     gain = best.ratio(table, True, False) - 1
     if gain.empty:
-        return _absent(topic, study, "these points are not of that family (`--family shared`)")
+        return _absent(
+            topic,
+            study,
+            "there are no points of that family with chunks within and outside it (space `study2`)",
+            "plan",
+        )
     here = f"The best within the rule gains, over the best outside, {_range(gain)}."
-    return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here)
+    short = f"Within the rule the best gains {_percent(gain.median())} in the median over the best outside it."
+    return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here, short, "plan")
 
 
-def _gain(rows: Any, column: str, value: str, other: str) -> Any:
+def gain_of(rows: Any, column: str, value: str, other: str) -> Any:
     """By how much the best with a value is above the best with another, of points that have been measured with both.
 
     Without that a value would gain by having been tried with more of the other parameters.
@@ -216,8 +262,9 @@ def _gain(rows: Any, column: str, value: str, other: str) -> Any:
     return best.ratio(best.by(best.paired(rows, column, features.COLUMNS), column), value, other) - 1
 
 
-def _absent(topic: str, study: str, why: str) -> Finding:
-    return Finding(topic, study, "not measured", f"{why[0].upper()}{why[1:]}" + ("" if why.endswith(".") else "."))
+def _absent(topic: str, study: str, why: str, source: str = "memory") -> Finding:
+    here = f"{why[0].upper()}{why[1:]}" + ("" if why.endswith(".") else ".")
+    return Finding(topic, study, "not measured", here, source=source)
 
 
 def _verdict(each: Any, holds: Callable[[Any], Any]) -> str:
@@ -235,6 +282,15 @@ def _range(gain: Any) -> str:
     if len(gain) == 1:
         return f"{_signed(gain[low])} (n = {low})"
     return f"{_signed(gain[low])} (n = {low}) to {_signed(gain[high])} (n = {high}), median {_signed(gain.median())}"
+
+
+def _typical(gain: Any) -> str:
+    return f"{_percent(gain.median())} in the median, {_percent(gain.max())} at most (n = {gain.idxmax()})"
+
+
+def _percent(gain: float) -> str:
+    """A share in percent, a minus sign only where there is one."""
+    return _signed(gain).removeprefix("+")
 
 
 def _signed(gain: float) -> str:

@@ -66,7 +66,7 @@ def parameters(rows: Any) -> tuple[Parameter, ...]:
     """The parameters that have more than one value in these rows; of two that say the same only one is there."""
     names = [name for name in COLUMNS if rows[name].nunique(dropna=False) > 1]
     explanations = dict(_EXPLANATIONS)
-    if _tied(rows, names):
+    if {"chunk", "block"} <= set(names) and tied(rows):
         names.remove("chunk")
         explanations["block"] = _TIED
     return tuple(
@@ -95,11 +95,10 @@ def expand(numbers: NDArray[np.float64], chosen: tuple[Parameter, ...]) -> NDArr
     return np.column_stack([numbers, *more])
 
 
-def _tied(rows: Any, names: list[str]) -> bool:
-    if not {"chunk", "block"} <= set(names):
-        return False
+def tied(rows: Any) -> bool:
+    """Whether chunks and blocks of threads have the same size wherever there are chunks."""
     chunked = rows[rows["chunk"].notna()]
-    return bool((chunked["chunk"] == chunked["block"]).all())
+    return len(chunked) > 0 and bool((chunked["chunk"] == chunked["block"]).all())
 
 
 def _kind(column: Any, name: str) -> str:

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol.analysis import best
-from batchchol.plots import SETTINGS, STYLES, write
+from batchchol.analysis.canvas import (
+    BLUE,
+    GFLOPS,
+    GREEN,
+    GREY,
+    NOTHING,
+    ORANGE,
+    ORDER,
+    SMALL,
+    WIDE,
+    cells,
+    dark,
+    distinct,
+    figure_of,
+    legend,
+    lines,
+    ordered,
+    over_orders,
+    panels,
+    percent,
+    plain,
+    room,
+    sequence,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,144 +39,202 @@ if TYPE_CHECKING:
 
     from batchchol.analysis.forest import Forest, Prediction
 
-_WIDE, _TALL = (11.0, 4.3), (11.0, 5.2)
-_DOTS_PER_INCH = 140
-_GREY, _GRID = "#767676", "#DDDDDD"
-_BLUE, _ORANGE = STYLES[0][0], STYLES[1][0]
-_GFLOPS = "GFLOP/s (n³/3 a matrix)"
-_ORDER = "n, order of each matrix"
+_TALL = (11.0, 5.2)
 _LOOKING_MARKERS = {"right": ">", "left": "<", "top": "^"}
-_LAYOUT_COLOURS = {"chunked": _BLUE, "interleaved": _ORANGE, "canonical": STYLES[2][0]}
+_LAYOUT_COLOURS = {"chunked": BLUE, "interleaved": ORANGE, "canonical": GREEN}
+# More lines than these cross each other too often to be read one by one.
+_FEW_LINES = 3
+_TIMES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_SHIFTS = {
+    (looking, layout): shift + beside
+    for looking, shift in (("right", -0.27), ("left", 0.0), ("top", 0.27))
+    for layout, beside in (("chunked", -0.055), ("interleaved", 0.055))
+}
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure on disk; `number` is that of its model in the study, 0 if it has none."""
+class Gain:
+    """By how much one of two values is faster than the other: shares by order, what to call them, what is noise.
 
-    number: int
-    title: str
-    caption: str
-    png: Path
-    svg: Path
-
-
-def draw(number: int, name: str, title: str, caption: str, folder: Path, paint: Callable[[], Figure]) -> Drawing:
-    """Paint a figure and write it to `folder`, as PNG and SVG.
-
-    Raises
-    ------
-    BatchcholError
-        If it cannot be written.
+    The colours are those of the two values' lines.
     """
-    import matplotlib as mpl
 
-    with mpl.rc_context(SETTINGS):
-        png, svg = write(paint(), folder / f"figure-{number:02}-{name}")
-    return Drawing(number, title, caption, png, svg)
+    shares: Any
+    words: str
+    noise: float
+    colours: tuple[str, str] = (BLUE, ORANGE)
 
 
-def maths(table: Any, roofline: Any) -> Figure:
-    """The best of each accuracy class over n beside the roofline, and the classes' ratio."""
-    figure, (left, right) = _panels(_WIDE)
-    _lines(left, table, _distinct(table.columns))
-    left.plot(roofline.index, roofline, color=_GREY, linewidth=3, alpha=0.5, label="roofline")
-    _finish(left, table.index, _GFLOPS, log=True)
-    left.legend(frameon=False, fontsize=9)
-    faster = best.ratio(table, "fast", "ieee")
-    right.axhline(1, color=_GREY, linewidth=1)
-    right.plot(faster.index, faster, color=_BLUE, marker="o", markersize=4)
-    _finish(right, table.index, "best with fast math over best with ieee", bottom=None)
-    right.yaxis.set_major_formatter(lambda value, place: f"{value:.4g}")
+def maths(table: Any, roofline: Any, gain: Gain) -> Figure:
+    """The best of each accuracy class over n beside the roofline, and what fast math gains."""
+    figure, (left, right) = panels(WIDE)
+    left.plot(roofline.index, roofline, color=GREY, linewidth=4, alpha=0.4, label="roofline")
+    lines(left, table, distinct(table.columns))
+    over_orders(left, table.index, GFLOPS, log=True)
+    left.legend(frameon=False, loc="upper left", **SMALL)
+    if gain.shares.empty:
+        right.set_visible(False)
+    else:
+        _gain(right, gain)
     return figure
 
 
-def levels(table: Any, name: str) -> Figure:
-    """The best of each value of a parameter over n, and as a share of the best of all at that n."""
-    figure, (left, right) = _panels(_WIDE)
-    numeric = all(isinstance(value, int) for value in table.columns)
-    styles = _sequence(table.columns) if numeric else _distinct(table.columns)
-    _lines(left, table, styles)
-    _finish(left, table.index, _GFLOPS)
-    shares = best.of_best(table)
-    _lines(right, shares, styles)
-    # In steps of a fifth: what differs little is to be seen, and what differs much not to look like all.
-    _finish(
-        right, table.index, "share of the best at this n", bottom=math.floor(shares.min(axis=None) * 5) / 5 - 0.01
-    )
-    right.set_ylim(top=1.02)
-    right.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, title=name, loc="outside right center", frameon=False, fontsize=9)
+def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
+    """The best of each value of a parameter over n, and as a share of the best of all at that n.
+
+    Few values are lines in both panels; of more the shares are a map, the best of each n marked. Of two values one's
+    `gain` over the other can take the place of the shares.
+    """
+    figure, (left, right) = panels(WIDE, (1, 1.25))
+    styles = sequence(table.columns) if ordered(table) else distinct(table.columns)
+    lines(left, table, styles)
+    over_orders(left, table.index, GFLOPS)
+    shares = best.of_best(table[table.notna().sum(axis=1) > 1])
+    if gain is not None and not gain.shares.empty:
+        _gain(right, gain)
+    elif len(table.columns) > _FEW_LINES:
+        _map(figure, right, shares, name)
+    else:
+        _shares(right, shares, styles)
+    legend(figure, *left.get_legend_handles_labels(), name)
     return figure
 
 
-def speedups(table: Any) -> Figure:
-    """How many times faster the library was than each peer, over n."""
-    figure = _figure((9.0, 4.6))
-    axes = figure.add_subplot()
-    axes.axhline(1, color=_GREY, linewidth=1)
-    _lines(axes, table, _distinct(table.columns))
-    _finish(axes, table.index, "peer's time over the library's", log=True)
-    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+def _gain(axes: Axes, gain: Gain) -> None:
+    """A stem for each order, up or down from what counts as nothing."""
+    axes.axhspan(-gain.noise, gain.noise, color=NOTHING, linewidth=0)
+    axes.axhline(0, color=GREY, linewidth=1)
+    for sign, colour in zip((1, -1), gain.colours, strict=True):
+        part = gain.shares[sign * gain.shares >= 0]
+        axes.vlines(part.index, 0, part, color=colour, linewidth=2.5)
+        axes.plot(part.index, part, color=colour, marker="o", markersize=5, linestyle="")
+    over_orders(axes, gain.shares.index, gain.words, bottom=None)
+    percent(axes.yaxis, sign=True)
+
+
+def speedups(tables: Mapping[str, Any]) -> Figure:
+    """How many times faster the library was than each peer, over n; a panel each accuracy class of its kernels."""
+    figure = figure_of(WIDE)
+    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    peers = list(dict.fromkeys(peer for table in tables.values() for peer in table.columns))
+    styles = distinct(peers)
+    for axes, (math_class, table) in zip(every, tables.items(), strict=True):
+        axes.axhline(1, color="black", linewidth=1)
+        lines(axes, table, styles)
+        over_orders(axes, table.index, "peer's time over the library's" if axes is every[0] else "", log=True)
+        axes.set_title(f"the library with {math_class} math", loc="left", fontsize=11)
+        highest = float(table.max(axis=None))
+        axes.set_yticks([tick for tick in _TIMES if tick <= 1.5 * highest])
+        axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}×")
+        axes.set_ylim(bottom=min(0.8, 0.9 * float(table.min(axis=None))))
+    legend(figure, *every[0].get_legend_handles_labels())
     return figure
 
 
 def every_kernel(rows: Any) -> Figure:
     """All points of one n: nb to the right, marker by looking, colour by layout, filled where straight-line code."""
-    figure = _figure(_TALL)
+    figure = figure_of(_TALL)
     axes = figure.add_subplot()
-    shifts = {"right": -0.22, "left": 0.0, "top": 0.22}
     for (looking, layout, unroll), points in rows.groupby(["looking", "layout", "unroll"]):
-        colour = _LAYOUT_COLOURS.get(layout, _GREY)
+        colour = _LAYOUT_COLOURS.get(layout, GREY)
         axes.scatter(
-            points["nb"] + shifts.get(looking, 0.0),
+            points["nb"] + _SHIFTS.get((looking, layout), 0.0),
             points["gflops"],
-            s=22,
+            s=24,
             marker=_LOOKING_MARKERS.get(looking, "o"),
             facecolors=colour if unroll == "full" else "none",
             edgecolors=colour,
-            linewidths=0.8,
-            alpha=0.75,
+            linewidths=0.9,
+            alpha=0.7,
             rasterized=True,
         )
+    _name_the_best(axes, rows)
     axes.set_xticks(sorted(int(nb) for nb in rows["nb"].unique()))
-    _plain(axes, "nb, tile size", _GFLOPS)
-    figure.legend(handles=_keys(rows), loc="outside right center", frameon=False, fontsize=9)
+    plain(axes, "nb, tile size", GFLOPS)
+    axes.grid(axis="x", visible=False)
+    axes.set_ylim(0, 1.12 * rows["gflops"].max())
+    keys = _keys(rows)
+    legend(figure, keys, [key.get_label() for key in keys])
     return figure
+
+
+def _name_the_best(axes: Axes, rows: Any) -> None:
+    first = rows.loc[rows["gflops"].idxmax()]
+    place = first["nb"] + _SHIFTS.get((first["looking"], first["layout"]), 0.0), first["gflops"]
+    left = place[0] <= rows["nb"].median()
+    chunk = f"chunks of {first['chunk']:.0f}" if first["layout"] == "chunked" else first["layout"]
+    code = "straight lines" if first["unroll"] == "full" else "loops"
+    axes.scatter(*place, s=170, facecolors="none", edgecolors="black", linewidths=1.2)
+    axes.annotate(
+        f"{first['gflops']:,.0f} GFLOP/s: nb = {first['nb']:.0f}, {first['looking']} looking, {chunk}, {code}",
+        place,
+        xytext=(12 if left else -12, 6),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        **SMALL,
+    )
 
 
 def predictions(forest: Forest) -> Figure:
     """Predicted over observed GFLOP/s, of held-out points and of held-out orders, with the ideal line."""
-    parts = [("held-out points", forest.points_held_out)]
+    parts = [("points it had not seen", forest.points_held_out)]
     if forest.orders_held_out is not None:
-        parts.append(("held-out orders", forest.orders_held_out))
-    figure = _figure((11.0, 5.4) if len(parts) > 1 else (6.0, 5.4))
+        parts.append(("orders it had not seen", forest.orders_held_out))
+    figure = figure_of((11.0, 5.0) if len(parts) > 1 else (6.0, 5.0))
     every = figure.subplots(1, len(parts), squeeze=False)[0]
     for axes, (name, prediction) in zip(every, parts, strict=True):
         points = _prediction(axes, prediction)
         axes.set_title(f"{name}: R² = {prediction.r2:.3f}", loc="left", fontsize=11)
-    figure.colorbar(points, ax=list(every), label="n", shrink=0.8)
+    known = sorted({int(n) for n in parts[0][1].orders})
+    bar = figure.colorbar(points, ax=list(every), label="n", shrink=0.8, ticks=room(known, 1 / 2))
+    bar.ax.minorticks_off()
+    bar.ax.yaxis.set_major_formatter(lambda value, place: f"{value:.0f}")
+    if bar.solids is not None:
+        bar.solids.set_alpha(1)
     return figure
 
 
 def _prediction(axes: Axes, prediction: Prediction) -> Any:
+    from matplotlib.colors import LogNorm
+
     highest = 1.05 * max(prediction.observed.max(), prediction.predicted.max())
-    axes.plot([0, highest], [0, highest], color=_GREY, linewidth=1.2)
-    axes.annotate("ideal", (highest * 0.97, highest * 0.97), color=_GREY, ha="right", fontsize=9, va="bottom")
+    axes.plot([0, highest], [0, highest], color="black", linewidth=1, zorder=3)
+    axes.annotate("ideal", (highest * 0.96, highest * 0.97), ha="right", va="bottom", **SMALL)
+    lowest, largest = max(int(prediction.orders.min()), 1), int(prediction.orders.max())
     points = axes.scatter(
         prediction.observed,
         prediction.predicted,
         c=prediction.orders,
-        cmap="viridis_r",
-        s=7,
-        alpha=0.6,
+        cmap=dark(),
+        norm=LogNorm(lowest, max(largest, lowest + 1)),
+        s=6,
+        alpha=0.55,
         linewidths=0,
         rasterized=True,
     )
-    _plain(axes, f"observed {_GFLOPS}", "predicted")
+    plain(axes, f"observed {GFLOPS}", "predicted GFLOP/s")
     axes.set(xlim=(0, highest), ylim=(0, highest), aspect="equal")
     axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.10g}")
     return points
+
+
+def _shares(axes: Axes, shares: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Lines of shares of the best."""
+    lines(axes, shares, styles)
+    # In steps of a fifth: what differs little is to be seen, and what differs much not to look like all.
+    lowest = math.floor(shares.min(axis=None) * 5) / 5
+    over_orders(axes, shares.index, "share of the best at this n", bottom=lowest - 0.01)
+    axes.set_ylim(top=1.02)
+    percent(axes.yaxis)
+
+
+def _map(figure: Figure, axes: Axes, shares: Any, name: str) -> None:
+    """Shares of the best as colours, a column an order; the best of each has a dot."""
+    lowest = min(math.floor(shares.min(axis=None) * 5) / 5, 0.8)
+    cells(figure, axes, shares.T, lowest, "share of the best at this n (dot: the best)")
+    for column, value in enumerate(best.winners(shares)):
+        axes.plot(column + 0.5, list(shares.columns).index(value) + 0.5, color="black", marker="o", markersize=4)
+    axes.set(xlabel=ORDER, ylabel=name)
 
 
 def _keys(rows: Any) -> list[Any]:
@@ -165,69 +245,10 @@ def _keys(rows: Any) -> list[Any]:
         fill = colour if filled else "none"
         return Line2D([], [], linestyle="", marker=marker, label=label, color=colour, markerfacecolor=fill)
 
-    lookings = [key(f"{name} looking", mark, _GREY, False) for name, mark in _LOOKING_MARKERS.items()]
+    lookings = [key(f"{name} looking", mark, GREY, False) for name, mark in _LOOKING_MARKERS.items()]
     layouts = [
         key(name, "s", colour, True) for name, colour in _LAYOUT_COLOURS.items() if name in set(rows["layout"])
     ]
     words = {"full": "straight-line code", "tiles": "loops over tiles"}
     fills = [key(words[name], "o", "#333333", name == "full") for name in words if name in set(rows["unroll"])]
     return [*lookings, *layouts, *fills]
-
-
-def _figure(size: tuple[float, float]) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
-
-
-def _panels(size: tuple[float, float]) -> tuple[Figure, Sequence[Axes]]:
-    figure = _figure(size)
-    return figure, figure.subplots(1, 2)
-
-
-def _lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
-    for value in table.columns:
-        line = table[value].dropna()
-        axes.plot(line.index, line, label=str(value), linewidth=1.6, markersize=4, **styles[value])
-
-
-def _distinct(values: Sequence[Any]) -> dict[Any, dict[str, Any]]:
-    each = [{"color": colour, "marker": marker, "linestyle": dashes} for colour, marker, dashes in STYLES]
-    return {value: each[place % len(each)] for place, value in enumerate(values)}
-
-
-def _sequence(values: Sequence[int]) -> dict[Any, dict[str, Any]]:
-    """Colours from light to dark, for values that have an order."""
-    import matplotlib as mpl
-
-    colours = mpl.colormaps["viridis_r"]
-    last = max(len(values) - 1, 1)
-    return {
-        value: {"color": colours(0.12 + 0.88 * place / last), "marker": STYLES[place % len(STYLES)][1]}
-        for place, value in enumerate(values)
-    }
-
-
-def _finish(axes: Axes, ns: Sequence[int], label: str, *, log: bool = False, bottom: float | None = 0.0) -> None:
-    """Orders on a logarithmic axis, as many as there is room for."""
-    shown: list[int] = []
-    for n in ns:
-        if not shown or math.log2(n / shown[-1]) >= 1 / 3:
-            shown.append(int(n))
-    _plain(axes, _ORDER, label, log=log)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shown, labels=map(str, shown), fontsize=9)
-    axes.minorticks_off()
-    if not log:
-        axes.set_ylim(bottom=bottom)
-
-
-def _plain(axes: Axes, across: str, up: str, *, log: bool = False) -> None:
-    if log:
-        axes.set_yscale("log")
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.10g}")
-    axes.grid(color=_GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -28,6 +28,16 @@ _FOLDS, _REPEATS, _SEED = 5, 5, 2017
 # Shuffling is repeated for every parameter: so many of the held-out points are enough.
 _SHUFFLED = 2_000
 
+# Known before anything runs.
+_COMPILED = {
+    "registers": "registers",
+    "spill_bytes": "spilled bytes",
+    "code_bytes": "bytes of code",
+    "occupancy": "occupancy",
+}
+# So many trees score as 500 do, but for half a percent of the variance.
+_ENOUGH = 100
+
 Numbers = NDArray[np.float64]
 
 
@@ -72,6 +82,14 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Told:
+    """A prediction by forests that were told more than the parameters, and what, in words."""
+
+    prediction: Prediction
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Importance:
     """How much worse a forest predicts when a parameter's values are shuffled among the points.
 
@@ -104,6 +122,9 @@ class Forest:
         A random fifth of the points: neighbours of what it has seen.
     orders_held_out : Prediction or None
         All points, each by a forest that has seen no point of its order; None where there is one order only.
+    compiled : Told or None
+        That by forests which were also told what the compiler says of each kernel; None where the parameters do by
+        themselves, or it says nothing.
     importances : tuple of Importance
         The largest first.
     """
@@ -114,6 +135,7 @@ class Forest:
     depth: float
     points_held_out: Prediction
     orders_held_out: Prediction | None
+    compiled: Told | None
     importances: tuple[Importance, ...]
 
 
@@ -135,36 +157,67 @@ def grow(rows: Any, trees: int = TREES) -> Forest | str:
     seen, unseen = train_test_split(np.arange(len(rows)), test_size=_HELD_OUT, random_state=_SEED)
     model = _model(chosen, trees).fit(numbers[seen], gflops[seen])
     held_out = Prediction(gflops[unseen], model.predict(numbers[unseen]), orders[unseen])
+    by_order = _by_order(_model(chosen, trees), numbers, gflops, orders)
+    compiled = None
+    if by_order is not None and not by_order.r2 >= GOOD:
+        compiled = _told(rows, min(trees, _ENOUGH), chosen, numbers, gflops, orders)
     return Forest(
         trees,
         len(rows),
         len(seen),
         float(np.mean([tree.get_depth() for tree in model[-1].estimators_])),
         held_out,
-        _by_order(_model(chosen, trees), numbers, gflops, orders),
+        by_order,
+        compiled,
         _importances(model, numbers[unseen[:_SHUFFLED]], gflops[unseen[:_SHUFFLED]], chosen),
     )
 
 
-def why_not(prediction: Prediction) -> str:
-    """Where a forest that predicts badly for unseen orders goes wrong, in a few sentences."""
+def why_not(prediction: Prediction, compiled: Told | None = None) -> str:
+    """Where a forest that predicts badly for unseen orders goes wrong, in a few sentences.
+
+    `compiled` is of forests that also knew what the compiler said.
+    """
+    text, explained = _where(prediction)
+    return text if explained else f"{text} {_missing(prediction, compiled)}"
+
+
+def _missing(prediction: Prediction, compiled: Told | None) -> str:
+    """What the forest would have needed."""
+    text = (
+        "An order that it has not seen it knows only by its neighbours, while what decides the speed, such as "
+        "whether a tile divides n or a triangle still fits the registers, may change from one order to the next."
+    )
+    if compiled is None:
+        return text
+    reached = compiled.prediction.r2
+    text += (
+        f" Told also what the compiler says of each kernel, which is known before anything runs "
+        f"({', '.join(compiled.names)}), it reaches R² = {reached:.2f} at unseen orders: "
+    )
+    if reached >= GOOD:
+        return f"{text}that is what the parameters do not tell."
+    part = "a part of what it lacks" if reached > prediction.r2 + _MORE else "not what it lacks"
+    return f"{text}that is {part}."
+
+
+def _where(prediction: Prediction) -> tuple[str, bool]:
+    """At which orders the error is, and whether it is that they are the outermost ones."""
     shares = prediction.shares()
     named = ", ".join(f"n = {n} ({share:.0%})" for n, share in list(shares.items())[:3])
     text = f"R² is {prediction.r2:.2f}, less than {GOOD}. Most of the squared error is at {named}."
+    if len(shares) <= _FEW:
+        return text, False
     edges = [min(shares), max(shares)]
-    if len(shares) > _FEW:
-        inner = prediction.without(edges)
-        text += (
-            " At the smallest and the largest order a forest has to extrapolate, and answers as for the nearest one "
-            f"it knows. Without n = {edges[0]} and {edges[1]} R² is {inner.r2:.2f}: "
-        )
-        if inner.r2 >= GOOD:
-            return text + "that is the reason."
-        text += "that is a part of it." if inner.r2 > prediction.r2 + _MORE else "that is not the reason."
-    return text + (
-        " An order that it has not seen it knows only by its neighbours, while what decides the speed, such as "
-        "whether a tile divides n or a triangle still fits the registers, may change from one order to the next."
+    inner = prediction.without(edges)
+    text += (
+        " At the smallest and the largest order a forest has to extrapolate, and answers as for the nearest one "
+        f"it knows. Without n = {edges[0]} and {edges[1]} R² is {inner.r2:.2f}: "
     )
+    if inner.r2 >= GOOD:
+        return f"{text}that is the reason.", True
+    part = "a part of it" if inner.r2 > prediction.r2 + _MORE else "not the reason"
+    return f"{text}that is {part}.", False
 
 
 def _model(chosen: tuple[Parameter, ...], trees: int) -> Any:
@@ -185,6 +238,23 @@ def _by_order(model: Any, numbers: Numbers, gflops: Numbers, orders: NDArray[np.
     if folds < 2:
         return None
     return Prediction(gflops, cross_val_predict(model, numbers, gflops, groups=orders, cv=GroupKFold(folds)), orders)
+
+
+def _told(
+    rows: Any,
+    trees: int,
+    chosen: tuple[Parameter, ...],
+    numbers: Numbers,
+    gflops: Numbers,
+    orders: NDArray[np.int64],
+) -> Told | None:
+    """How well forests predict unseen orders that know what the compiler says; None where it says nothing."""
+    there = [name for name in _COMPILED if rows[name].nunique() > 1]
+    if not there:
+        return None
+    more = np.asarray(rows[there].astype("float64").fillna(-1), dtype=np.float64)
+    prediction = _by_order(_model(chosen, trees), np.column_stack([numbers, more]), gflops, orders)
+    return None if prediction is None else Told(prediction, tuple(_COMPILED[name] for name in there))
 
 
 def _importances(

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from batchchol.analysis import best, conclusions, figures, forest, points, speedups
+from batchchol.analysis import best, conclusions, drawings, forest, points, speedups, stability
+from batchchol.analysis.canvas import Drawing
 from batchchol.analysis.conclusions import Finding
-from batchchol.analysis.figures import Drawing
+from batchchol.analysis.drawings import Material
 from batchchol.analysis.forest import Forest
 from batchchol.analysis.points import Case, Data
 from batchchol.analysis.speedups import Speedups
+from batchchol.analysis.stability import Stability
 from batchchol.cache import replace_file
 from batchchol.errors import BatchcholError, DataFileError
-from kernelgen.schedules import LOOKINGS, UNROLLS
 
 PAGE = "report.html"
-_SCATTER_ORDER = 32
 _PROVENANCE = (
     "device",
     "gpu",
@@ -47,6 +47,8 @@ class Options:
     ----------
     compare : Path, optional
         The CSV file of a comparison with peers.
+    again : Path, optional
+        The data set of a second sweep of the same space.
     n : int, optional
         The order of which every kernel is shown.
     trees : int
@@ -59,6 +61,7 @@ class Options:
     batch: int | None = None
     n: int | None = None
     compare: Path | None = None
+    again: Path | None = None
     trees: int = forest.TREES
 
 
@@ -71,12 +74,37 @@ class Report:
     points: int
     statuses: Mapping[str, int]
     best: Any
+    own_code: str
     drawings: tuple[Drawing, ...]
     missing: tuple[str, ...]
     forest: Forest | str
     findings: tuple[Finding, ...]
     speedups: Speedups | None
+    stability: Stability | None
     provenance: Mapping[str, str]
+
+    @property
+    def headlines(self) -> list[tuple[str, str]]:
+        """The numbers that say most, each with what it is."""
+        return [*self._speeds(), *self._scores()]
+
+    def _speeds(self) -> Iterator[tuple[str, str]]:
+        yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
+        first = self.best.loc[self.best["gflops"].idxmax()]
+        yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
+        share = self.best["gflops"] / self.best["roofline_gflops"]
+        if share.notna().any():
+            yield f"{share.max():.0%} of the roofline", f"at best, at n = {self.best.loc[share.idxmax(), 'n']}"
+
+    def _scores(self) -> Iterator[tuple[str, str]]:
+        verdicts = [each.verdict for each in self.findings if each.verdict in {"agrees", "partly", "differs"}]
+        yield f"{verdicts.count('agrees')} of {len(verdicts)}", "statements about earlier GPUs hold here"
+        if not isinstance(self.forest, str):
+            yield f"R² = {self.forest.points_held_out.r2:.3f}", "of the forest, for points it had not seen"
+            if self.forest.orders_held_out is not None:
+                yield f"R² = {self.forest.orders_held_out.r2:.3f}", "of the forest, for orders it had not seen"
+        if self.stability is not None:
+            yield f"{self.stability.share:.0%} of the sizes", "have the same winner, or one as good, in two sweeps"
 
     @property
     def lost(self) -> float:
@@ -100,27 +128,43 @@ def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] 
     if options.n is not None and options.n not in set(rows["n"]):
         raise BatchcholError(f"--n: got {options.n}, and the data have {best.orders(sorted(rows['n'].unique()))}")
     compared = None if options.compare is None else speedups.read(options.compare, case.dtype, case.batch)
+    stable = None if options.again is None else _again(options.again, case, rows, say)
     similar = _same_but_batch(data, case)
     say(f"{len(similar):,} points for the forest of {options.trees} trees, cross-validated by n")
     grown = forest.grow(similar, options.trees)
-    math = "fast" if "fast" in set(rows["math"]) else "ieee"
+    one = "fast" if "fast" in set(rows["math"]) else "ieee"
+    problem = _same_problem(data, case)
+    others = problem[~problem["again"]]
+    found = tuple(conclusions.findings(rows, one, grown, compared, others))
     say("figures")
-    drawn = list(_figures(data, case, rows, math, folder, compared, grown, options))
+    material = Material(case, rows, others, one, grown, compared, stable, found, options.n)
+    drawn = list(drawings.every(material, folder))
     report = Report(
         folder / PAGE,
         case,
         len(rows),
         data.statuses,
-        best.fastest(_same_problem(data, case), ["n", "math"]),
+        best.fastest(problem, ["n", "math"]),
+        _own_code(problem),
         tuple(each for each in drawn if isinstance(each, Drawing)),
         tuple(each for each in drawn if isinstance(each, str)),
         grown,
-        tuple(conclusions.findings(rows, math, grown, compared)),
+        found,
         compared,
+        stable,
         _provenance(data.correct),
     )
     _write(report, path)
     return report
+
+
+def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Stability:
+    """Whether a second sweep chooses as this one."""
+    try:
+        second = points.of_case(points.load(path, say).correct, case)
+        return stability.compare(rows, second)
+    except BatchcholError as error:
+        raise BatchcholError(f"--again: {error}") from error
 
 
 def _same_problem(data: Data, case: Case) -> Any:
@@ -129,83 +173,23 @@ def _same_problem(data: Data, case: Case) -> Any:
     return rows[rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["batch"].eq(case.batch)]
 
 
+def _own_code(rows: Any) -> str:
+    """What their own code gains or costs finalists, in a sentence; empty where there are none."""
+    own = best.own_code(rows)
+    if own.empty:
+        return ""
+    low, high = own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]
+    return (
+        f"{len(own):,} finalists that had run code for blocks of any size were measured again with their specs' own: "
+        f"that is {own['ratio'].median():.0%} as fast in the median, {low['ratio']:.0%} at the least "
+        f"(n = {low['n']:.0f}) and {high['ratio']:.0%} at the most (n = {high['n']:.0f})."
+    )
+
+
 def _same_but_batch(data: Data, case: Case) -> Any:
     rows = data.correct
     chosen = rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["family"].eq(case.family)
     return rows[chosen & ~rows["again"]]
-
-
-def _figures(
-    data: Data,
-    case: Case,
-    rows: Any,
-    math: str,
-    folder: Path,
-    compared: Speedups | None,
-    grown: Forest | str,
-    options: Options,
-) -> Iterator[Drawing | str]:
-    """The study's figures in their order; a sentence in place of each that cannot be drawn."""
-    about = f"Family {case.family}, {case.dtype}, batch {case.batch:,}, {case.protocol} calls, cold data, medians."
-    table, roofline = best.by(rows, "math"), rows.groupby("n")["roofline_gflops"].max()
-    title = "Best performance for each n"
-    yield figures.draw(13, "best", title, about, folder, lambda: figures.maths(table, roofline))
-    if compared is None:
-        yield "Figure 14, speedup over peers: no comparison was given (`--compare FILE`)."
-    else:
-        caption = f"Same run, same protocol, each in its own layout: {compared.note}."
-        caption += f" Absent: {', '.join(compared.absent)}." if compared.absent else ""
-        yield figures.draw(
-            14, "peers", "Speedup over peers", caption, folder, lambda: figures.speedups(compared.table)
-        )
-    one = rows[rows["math"] == math]
-    yield from _levels(one, f"{about} The best of all other parameters, {math} math.", folder)
-    yield _scatter(one, about, math, folder, options.n)
-    if isinstance(grown, str):
-        yield f"Figure 21, predicted against observed: {grown}"
-    else:
-        caption = (
-            "Points that the forest had not seen: left a random fifth of them, right those of orders it had not seen."
-        )
-        title = "Predicted against observed performance"
-        yield figures.draw(21, "forest", title, caption, folder, lambda: figures.predictions(grown))
-
-
-def _levels(one: Any, about: str, folder: Path) -> Iterator[Drawing | str]:
-    chunked = one[one["chunk"].notna()]
-    each = (
-        (15, "nb", one.assign(nb=one["nb"].astype("Int64"))),
-        (16, "looking", one),
-        (17, "layout", one),
-        (18, "chunk", chunked.assign(chunk=chunked["chunk"].astype("Int64"))),
-        (19, "unroll", one),
-    )
-    order = {"looking": LOOKINGS, "unroll": UNROLLS}
-    titles = {"nb": "tile size", "looking": "order of evaluation", "layout": "layout: with and without chunks"}
-    titles |= {"chunk": "chunk size", "unroll": "unrolling"}
-    for number, column, rows in each:
-        title = f"Best performance for each {titles[column]}"
-        known = rows[rows[column].notna()]
-        if known[column].nunique() < 2:
-            yield f"Figure {number}, {titles[column]}: the data have no two values of `{column}`."
-            continue
-        table = best.by(known, column)
-        table = table[sorted(table.columns, key=order[column].index)] if column in order else table
-        table.columns = [int(value) if column in {"nb", "chunk"} else value for value in table.columns]
-        yield figures.draw(number, column, title, about, folder, partial(figures.levels, table, column))
-
-
-def _scatter(one: Any, about: str, math: str, folder: Path, wanted: int | None) -> Drawing | str:
-    known = one.assign(unroll=one["unroll"].fillna("tiles"))
-    known = known[known["nb"].notna() & known["looking"].notna()]
-    if known.empty:
-        return "Figure 20, every kernel of one n: the points have no nb and looking."
-    n = wanted or (_SCATTER_ORDER if _SCATTER_ORDER in set(known["n"]) else int(known["n"].value_counts().index[0]))
-    rows = known[known["n"] == n]
-    caption = f"{about} {math} math, {len(rows):,} points."
-    return figures.draw(
-        20, "every-kernel", f"Every kernel at n = {n}", caption, folder, lambda: figures.every_kernel(rows)
-    )
 
 
 def _provenance(rows: Any) -> dict[str, str]:
@@ -230,12 +214,13 @@ def _write(report: Report, source: Path) -> None:
     environment = Environment(
         loader=PackageLoader("batchchol.analysis"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"inline": _inline, "marked": _marked}
+    environment.filters |= {"inline": _inline, "marked": _marked, "behind": _behind}
     page = environment.get_template("report.html.jinja").render(
         report=report,
         source=source.name,
         conclusions=conclusions,
         forest=forest,
+        stability=stability,
         no_forest=isinstance(report.forest, str),
     )
     try:
@@ -250,6 +235,11 @@ def _marked(text: str) -> Any:
     from markupsafe import Markup, escape
 
     return Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _behind(share: float) -> str:
+    """By how much, if it was measured."""
+    return "not measured" if math.isnan(share) else f"{share:.1%}"
 
 
 def _inline(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,31 @@ class Speedups:
 
     Attributes
     ----------
-    table : pandas.DataFrame
-        A line an order, a column a peer: its time over that of the library's fastest contender.
+    tables : mapping of str to pandas.DataFrame
+        By accuracy class of the library's kernels: a line an order, a column a peer: its time over that of the
+        library's fastest contender. Correctly rounded square roots come first, if the file has such kernels.
     note : str
         What was compared.
     absent : tuple of str
         Peers that the library knows and that took no part.
     """
 
-    table: Any
+    tables: Mapping[str, Any]
     note: str
     absent: tuple[str, ...]
+
+    @property
+    def table(self) -> Any:
+        """The first of the tables, which flatters the library least."""
+        return next(iter(self.tables.values()))
 
 
 def read(path: Path, dtype: str, batch: int) -> Speedups:
     """The speedups at one dtype and, of the batches of the file, the one nearest to `batch`.
 
     Both sides were timed by the same protocol: queued where there is such a row of the peer, single otherwise. The
-    library's kernel is one with correctly rounded square roots where the file has one, as the peers'.
+    peers' results are held to the bound of the widest class that took part; beside kernels with correctly rounded
+    square roots they are never at a disadvantage.
 
     Raises
     ------
@@ -49,20 +56,20 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
         raise DataFileError(path, "rows", f"no peer was measured with {dtype}: compare with one installed")
     nearest = min(batches, key=lambda each: (max(each, batch) / min(each, batch), each))
     rows = [row for row in rows if row.batch == nearest]
-    exact = [row for row in rows if row.contender not in peers and getattr(row, "math", "ieee") == "ieee"]
-    own = exact or [row for row in rows if row.contender not in peers]
-    table: dict[str, dict[int, float]] = {}
-    for peer in peers:
-        speedup = _of(own, [row for row in rows if row.contender == peer])
-        if speedup:
-            table[peer] = speedup
-    if not table:
+    tables = {}
+    for math in ("ieee", "fast"):
+        own = [row for row in rows if row.contender not in peers and getattr(row, "math", "ieee") == math]
+        found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
+        if any(found.values()):
+            pandas, _ = require()
+            tables[math] = pandas.DataFrame(
+                {peer: speedup for peer, speedup in found.items() if speedup}
+            ).sort_index()
+    if not tables:
         raise DataFileError(path, "rows", f"at batch {nearest:,} no order has both the library and a peer")
-    pandas, _ = require()
-    math = "ieee" if exact else "fast (the file has no ieee rows of the library)"
-    note = f"{dtype}, batch {nearest:,}, the library's fastest contender with math {math}"
-    note += f", {rows[0].machine}, {rows[0].date}"
-    return Speedups(pandas.DataFrame(table).sort_index(), note, tuple(peer for peer in peers if peer not in table))
+    note = f"{dtype}, batch {nearest:,}, the library's fastest contender, {rows[0].machine}, {rows[0].date}"
+    there = {peer for table in tables.values() for peer in table.columns}
+    return Speedups(tables, note, tuple(peer for peer in peers if peer not in there))
 
 
 def known_peers(on_gpu: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from batchchol.arguments import positive
 
 if TYPE_CHECKING:
     from batchchol.analysis.report import Report
+    from batchchol.analysis.stability import Stability
     from batchchol.tuning_rows import Measured
 
 HELP = "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of `tune`"
@@ -25,9 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"
     )
+    parser.add_argument(
+        "--winners",
+        type=Path,
+        metavar="FILE",
+        help="no page: put the fastest kernels into a file such as the asv suite's benchmarks/winners.json",
+    )
     data = parser.add_argument_group("of a data set")
     data.add_argument("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)")
     data.add_argument("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers")
+    data.add_argument(
+        "--again", type=Path, metavar="DATA", help="a second sweep of the same space: does it choose the same?"
+    )
     data.add_argument("--n", type=positive, help="the order of which every kernel is shown (default: 32)")
     data.add_argument("--dtype", choices=("float32", "float64"), help="default: that of most points")
     data.add_argument("--protocol", help="default: that of most points")
@@ -40,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print tables, and draw."""
+    if arguments.winners is not None:
+        return _keep_winners(arguments)
     return _explain(arguments) if _is_data_set(arguments.file) else _show(arguments)
 
 
@@ -63,11 +75,22 @@ def _explain(arguments: argparse.Namespace) -> int:
     from batchchol.analysis.points import require
 
     require()
-    named = ("dtype", "protocol", "family", "batch", "n", "compare", "trees")
+    named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
     options = report.Options(**{name: getattr(arguments, name) for name in named})
     source = arguments.file.resolve()
     folder = arguments.out or source.with_name(f"{source.name.removesuffix('.parquet')}-report")
     print(said(report.make(source, folder, options, lambda line: print(line, file=sys.stderr))))
+    return 0
+
+
+def _keep_winners(arguments: argparse.Namespace) -> int:
+    from batchchol.analysis import winners
+
+    named = ("dtype", "protocol", "batch")
+    chosen = winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
+    count = winners.write(arguments.winners, chosen)
+    print(f"{len(chosen.entries)} winners of {chosen.common['device']}, {arguments.file.name}")
+    print(f"winners: {arguments.winners} ({count} in all)")
     return 0
 
 
@@ -99,13 +122,29 @@ def said(report: Report) -> str:
         lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
         if unseen is not None:
             lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
-            lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen)}"]
+            lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, report.forest.compiled)}"]
         lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
         lines += [f"  {line.parameter.name:10} {line.share:8.1%}" for line in report.forest.importances]
     lines += ["", "the study's conclusions:"]
     lines += [f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings]
+    lines += ["", report.own_code] if report.own_code else []
+    if report.stability is not None:
+        lines += ["", *_stable(report.stability)]
     lines += [*(f"not drawn: {line}" for line in report.missing), "", f"page: {report.page}"]
     return "\n".join(lines)
+
+
+def _stable(compared: Stability) -> list[str]:
+    from batchchol.analysis.stability import BOUND, TARGET
+
+    agreeing, sizes = int(compared.table["agrees"].sum()), len(compared.table)
+    lines = [
+        f"two sweeps: {agreeing} of {sizes} sizes have the same winner or one within {BOUND:.0%} "
+        f"({compared.share:.1%}, expected {TARGET:.0%}); the very same {compared.same}; at most "
+        f"{compared.worst:.1%} behind"
+    ]
+    lines += [f"  n = {row.n} {row.math}: {row.first} / {row.second}" for row in compared.apart.itertuples()]
+    return lines
 
 
 def best(rows: Iterable[Measured]) -> list[Measured]:

@@ -1,0 +1,106 @@
+"""Do the kernels that won a sweep stay as fast as they were?
+
+`winners.json` has them: python -m batchchol report DATA --winners benchmarks/winners.json writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
+from . import grid, library
+from .cases import Plan, _KernelQuestion, supported
+from .question import skipping
+
+_FILE = Path(__file__).with_suffix(".json")
+_SCHEMA = 1
+_NAMES = (*grid.WITHOUT_CHOICES, "layout")
+# What decides what is measured; a sweep that chooses the same again keeps the history.
+_MEASURED = ("n", "math", "layout", "chunk", "threads", "spec")
+
+
+def read(path: Path = _FILE) -> list[dict[str, Any]]:
+    """The sets of winners of a file, one a target and batch.
+
+    Raises
+    ------
+    ValueError
+        If it is of another version of the schema.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content["schema"] != _SCHEMA:
+        raise ValueError(f"{path}: schema {content['schema']}, expected {_SCHEMA}: write it with this commit")
+    return list(content["sets"])
+
+
+def of(backend: str, sets: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of a backend."""
+    return [each for each in sets if (each["target"] == "cuda") == (backend == "cuda")]
+
+
+def versioned(sets: Sequence[Mapping[str, Any]]) -> str:
+    """That of a benchmark of these winners: another one where other kernels won."""
+    measured = [[each[name] for name in ("target", "dtype", "batch")] for each in sets]
+    measured += [[entry[name] for name in _MEASURED] for each in sets for entry in each["winners"]]
+    return f"1-{sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def axes(backend: str, sets: Sequence[Mapping[str, Any]]) -> tuple[tuple[Any, ...], ...]:
+    """asv's `params` for these winners."""
+    entries = [entry for each in sets for entry in each["winners"]]
+    of_sets = {name: tuple(sorted({each[name] for each in sets})) for name in ("dtype", "batch")}
+    threads = tuple(sorted({entry["threads"] for entry in entries}))
+    orders = tuple(sorted({entry["n"] for entry in entries}))
+    maths = tuple(math for math in grid.MATH if math in {entry["math"] for entry in entries})
+    layouts = tuple(kind for kind in grid.LAYOUT if kind in {entry["layout"] for entry in entries})
+    return grid.axes(_NAMES, backend=(backend,), n=orders, math=maths, layout=layouts, threads=threads, **of_sets)
+
+
+SETS = read()
+
+
+class _Winners(_KernelQuestion):
+    """Base of the two: n × math × layout, at the dtype and the batch of the sweep."""
+
+    param_names = _NAMES
+
+    @classmethod
+    def planned(cls, point: grid.Point, backend: library.Backend) -> Plan:
+        """The winner of that order, math and layout, on the backend's target."""
+        entry = _entry(point, backend.target)
+        with skipping():
+            spec = library.KernelSpec.from_dict(entry["spec"])
+            layout = library.Layout(spec.layout, entry["chunk"], spec.order)
+        return supported(Plan(point, backend, spec, layout))
+
+
+class GpuWinners(_Winners):
+    """The winners of a GPU's sweep, on any GPU."""
+
+    params = axes("cuda", of("cuda", SETS))
+    version = versioned(of("cuda", SETS))
+
+
+class CpuWinners(_Winners):
+    """The winners of a CPU's sweep, on CPUs with that instruction set."""
+
+    params = axes("cpu", of("cpu", SETS))
+    version = versioned(of("cpu", SETS))
+
+
+def _entry(point: grid.Point, target: str) -> Mapping[str, Any]:
+    there = [each for each in of(point.backend, SETS) if each["target"] == target]
+    if not there:
+        raise SkipNotImplemented(f"no sweep of target {target!r} is in {_FILE.name}")
+    wanted = (point.n, point.math, point.layout, point.threads)
+    for each in there:
+        for entry in each["winners"]:
+            found = tuple(entry[name] for name in ("n", "math", "layout", "threads"))
+            if (each["dtype"], each["batch"], *found) == (point.dtype, point.batch, *wanted):
+                return dict(entry)
+    raise SkipNotImplemented(f"the sweep of {target!r} has no winner of n={point.n}, {point.math}, {point.layout}")
