@@ -78,11 +78,11 @@ DESIGN = sorted(
 spec_of = partial(cuda_checks.spec_of, family="warp")
 case_id = partial(cuda_checks.case_id, family="warp")
 
-# Every order to 34, and those at which larger ones have one tile more or less, in every layout and both orders.
+# Every order to 18, and those at which larger ones have one tile more or less, in every layout and both orders.
 EVERY_ORDER = [
     warp_spec(n, matrices=matrices, math=math, layout=layout, order=order)
     for n, matrices, math, (layout, order) in zip(
-        (*range(1, 35), 39, 41, 49, 55, 56, 57, 63, 72, 80),
+        (*range(1, 19), 25, 31, 32, 33, 34, 39, 41, 49, 55, 56, 57, 72, 80, 63),
         cycle((1, 2, 1)),
         cycle(("fast", "ieee")),
         cycle(
@@ -142,7 +142,6 @@ def test_ragged_batches_with_failing_members(math: str, layout: str) -> None:
 @pytest.mark.parametrize("math", ["ieee", "fast"])
 def test_same_bits_for_every_layout_chunk_and_team(math: str) -> None:
     a = wishart(13, 21).astype(np.float32)
-    teams = [{"teams": 1}, {"matrices": 2}, {"matrices": 4, "teams": 4}, {"warps": 2, "teams": 1}, {"unroll": "full"}]
     places: list[dict[str, Any]] = [
         {},
         {"stride": 4},
@@ -150,7 +149,9 @@ def test_same_bits_for_every_layout_chunk_and_team(math: str) -> None:
         {"layout": "canonical"},
         {"layout": "interleaved"},
     ]
-    specs = [warp_spec(21, math=math, **team, **place) for team in teams for place in places]
+    ways: list[dict[str, Any]] = [*({"teams": 1, **place} for place in places)]
+    ways += [{"matrices": 2}, {"matrices": 4, "teams": 4}, {"warps": 2, "teams": 1}, {"unroll": "full"}]
+    specs = [warp_spec(21, math=math, **way) for way in ways]
     program = compile_program(tuple(map(generate, specs)))
     results = {
         (spec.name, chunk): np.tril(
