@@ -33,7 +33,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "pipeline": (1, 2, 3),
     "early": (0, 1, 3),
     # An integer is the chunk of the chunked layout.
-    "layout": ("canonical", "interleaved", 2, 3, 8, 32, 33),
+    "layout": ("canonical", "interleaved", 3, 8, 33),
     "in_place": (False, True),
     "math": ("ieee", "fast"),
     "order": ("row", "col"),

@@ -29,7 +29,7 @@ from ..matrices import DATA, conditioned, dominant, lapack_factor, wishart
 warp_spec = partial(make_spec, family="warp", target="cuda")
 
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "n": (1, 8, 17, 24, 33, 48, 65, 96, 127),
+    "n": (1, 8, 17, 33, 65, 96, 127),
     "matrices": (1, 2, 4),
     "warps": (1, 2),
     "teams": (1, 2, 4),
@@ -37,7 +37,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "math": ("ieee", "fast"),
     "unroll": ("tiles", "full"),
     # An integer is the chunk of the chunked layout.
-    "layout": ("canonical", "interleaved", 2, 3, 4, 8, 32, 33),
+    "layout": ("canonical", "interleaved", 2, 3, 4, 33),
     # Whether the chunk is a constant of the code, where there is a chunk.
     "constant_chunk": (False, True),
     "in_place": (False, True),
