@@ -278,7 +278,10 @@ INLINE int stage_row(const int i)
     return i % 8 * LINE + (group < 1 ? 8 * LINE * group : 8 * LINE * partner + 8 * (partner + 1));
 }
 
-/* Begins to copy a team's triangles, of which so many exist; rows past their ends are those of the identity. */
+/* Begins to copy a team's triangles, of which so many exist; rows past their ends are those of the identity.
+ *
+ * All lanes go through the loops here and below equally often: of one with as many turns for each as it needs ptxas 13.0 left
+ * the lanes apart, not in this text but in one like it, and what they do together afterwards was wrong. */
 INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, const int thread)
 {
 #pragma unroll 1
@@ -292,11 +295,17 @@ INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, co
                 fetch_piece(stage + 8 + thread % 8 * LINE + thread / 8 * 4, a + 96 + thread % 8 * N + thread / 8 * 4);
         } else
         for (int i = thread / 32; i < N; i += 1)
-            for (int j = thread % 32; j <= i; j += 32)
-                fetch(stage + stage_row(i) + j, a + i * N + j);
+            for (int turn = 0; turn <= i; turn += 32) {
+                const int j = turn + thread % 32;
+                if (j <= i)
+                    fetch(stage + stage_row(i) + j, a + i * N + j);
+            }
         for (int i = N + thread / 32; i < 8 * SIDE; i += 1)
-            for (int j = thread % 32; j <= i; j += 32)
-                stage[stage_row(i) + j] = i == j;
+            for (int turn = 0; turn <= i; turn += 32) {
+                const int j = turn + thread % 32;
+                if (j <= i)
+                    stage[stage_row(i) + j] = i == j;
+            }
     }
 }
 
@@ -325,9 +334,9 @@ INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long 
 {
     enum { ACROSS = 2, ALL = ACROSS * N };
     const bool by_pieces = (unsigned long long)l % sizeof(Piece) == 0;
-    for (int e = thread; e < MATRICES * ALL; e += 32) {
-        const int m = e / ALL, row = e % ALL / ACROSS, column = e % ACROSS * 4;
-        if (m >= exist || 8 * k + column >= N)
+    for (int turn = 0; turn < MATRICES * ALL; turn += 32) {
+        const int e = turn + thread, m = e / ALL, row = e % ALL / ACROSS, column = e % ACROSS * 4;
+        if (e >= MATRICES * ALL || m >= exist || 8 * k + column >= N)
             continue;
         scalar *const to = l + m * (N * N) + row * N + 8 * k + column;
         const scalar *const from = row < 8 * k + 8 ? piece(diagonal + 64 * m, row % 8, column) : piece(panel + m * PANEL, row, column);

@@ -350,7 +350,10 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
                 }
             }
         }
-        for (int above = row; above < 8 * k && exists; above += SOLVERS) {
+        for (int turn = 0; turn < 8 * k; turn += SOLVERS) {
+            const int above = turn + row;
+            if (above >= 8 * k || !exists)
+                continue;
             vec zeros[8] = {};
             write_columns(matrix, zeros, above, 8 * k, 1);
         }
