@@ -15,7 +15,7 @@ from batchchol.errors import BatchcholError
 from batchchol.evidence import with_evidence
 from batchchol.tables import Case, Entry, Placement, Table
 from batchchol.tuning import MARGIN, Point
-from batchchol.tuning_rows import Points
+from batchchol.tuning_rows import PERIOD, Points, period
 from kernelgen import TARGETS, Layout, Schedule
 from kernelgen.schedules import MATHS, with_math
 from kernelgen.targets import ELEMENT_BYTES
@@ -104,12 +104,15 @@ def tables_of(sources: Iterable[Points], arch: str | None = None) -> list[Table]
 
 
 def _where(sources: Iterable[Points], target: str) -> dict[str, str]:
-    """For each dtype on what it was measured, and when."""
-    words: dict[str, dict[str, None]] = defaultdict(dict)
+    """For each dtype on what it was measured, and from when to when."""
+    days: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         for dtype in {p.spec.problem.dtype for p in source.points if p.spec.target == target}:
-            words[dtype][f"{source.machine}, {source.toolkit}, {source.date}"] = None
-    return {dtype: "; ".join(found) for dtype, found in sorted(words.items())}
+            days[dtype][f"{source.machine}, {source.toolkit}"] += source.date.split(PERIOD)
+    return {
+        dtype: "; ".join(f"{place}, {period(found)}" for place, found in places.items())
+        for dtype, places in sorted(days.items())
+    }
 
 
 def _cases(points: Sequence[Point]) -> dict[Case, tuple[Entry, ...]]:

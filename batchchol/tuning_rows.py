@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -145,11 +145,21 @@ def _named(path: Path, line: int) -> Iterator[None]:
         raise DataFileError(path, f"line {line}", reason) from error
 
 
+PERIOD = " to "
+"""Between the first day and the last one of a `period`."""
+
+
+def period(days: Iterable[str]) -> str:
+    """Days, such as "2026-11-21", in short: the one that they are, or the first and the last."""
+    ordered = sorted(days)
+    return PERIOD.join(dict.fromkeys((ordered[0], ordered[-1])))
+
+
 @dataclass(frozen=True)
 class Points:
     """The points of a file, and what they were measured on.
 
-    `copy_bytes_per_second` is None if the file does not say it.
+    `date` is a `period` of days; `copy_bytes_per_second` is None if the file does not say it.
     """
 
     points: tuple[Point, ...]

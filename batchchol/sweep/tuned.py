@@ -10,7 +10,7 @@ from batchchol import tuning
 from batchchol.errors import DataFileError
 from batchchol.sweep import store
 from batchchol.sweep.rows import point_of
-from batchchol.tuning_rows import Points
+from batchchol.tuning_rows import Points, period
 
 _NUMBERS = ("median_seconds", "spread", "ratio", "floor_seconds", "compile_seconds")
 
@@ -29,7 +29,8 @@ def read_points(path: Path) -> Points:
     last = rows[-1]
     toolkit = last["toolkit"] or last["compiler"].split("|")[0].strip()
     points = tuple(_point(row) for row in rows)
-    return Points(points, last["device"], toolkit, last["date"][:10], last["copy_bytes_per_second"])
+    days = period(row["date"][:10] for row in rows)
+    return Points(points, last["device"], toolkit, days, last["copy_bytes_per_second"])
 
 
 def _point(row: Mapping[str, Any]) -> tuning.Point:

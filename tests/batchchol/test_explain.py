@@ -33,7 +33,7 @@ def test_kernels_are_explained_for_a_gpu_that_is_not_here(capsys: pytest.Capture
         assert found.runner_up_ns is not None
         assert f"  kernel     {choice.spec.name}\n  because    table sm_90; {choice.case}, up to order 32" in part
         assert f"  measured   {found.ns:.4g} ns a matrix" in part
-        assert f"batch={choice.batch:,}) on NVIDIA H200, CUDA 13.0.88, 2026-11-21\n" in part
+        assert f"batch={choice.batch:,}) on NVIDIA H200, CUDA 13.0.88, 2026-11-21 to 2026-11-22\n" in part
         change = found.runner_up_ns / found.ns - 1
         assert f"  runner-up  {found.runner_up_ns:.4g} ns ({change:+.1%}): " in part
         microseconds = float(re.search(r"expected   (\S+) µs for 400,000 matrices there", part)[1])  # type: ignore[index]
