@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 
 from batchchol.layouts import array_shape, element_offset, stride
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSource, KernelSpec, Layout
+from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from .covering import Choice
 from .cuda_kernels import EmulatedKernel
+from .cuda_programs import compile_program
 from .fenced_memory import sparse_zeros
 from .kernel_runs import check_other_triangle, make_spec, run_kernel
 from .matrices import DATA, reference, wishart
@@ -80,13 +82,27 @@ def check_kernel(
         assert np.array_equal(np.tril(run.l), repeated), f"{name}: the result depends on the thread"
 
 
-def compiled_together(sources: Iterable[KernelSource]) -> Mapping[str, tuple[KernelSource, ...]]:
-    """The sources that are compiled together with that of each entry: neighbours, of equal flags."""
+class CompiledTogether:
+    """Emulated kernels of lists of specs: neighbours of equal flags are compiled together, once one is asked for."""
+
+    def __init__(self, *lists: Iterable[KernelSpec]) -> None:
+        self._lists = tuple(map(tuple, lists))
+
+    def __call__(self, spec: KernelSpec) -> EmulatedKernel:
+        return EmulatedKernel(spec, generate(spec), compile_program(self._groups[spec.name]))
+
+    @cached_property
+    def _groups(self) -> Mapping[str, tuple[KernelSource, ...]]:
+        groups = [group for specs in self._lists for group in _neighbours(map(generate, specs))]
+        return {source.entry: tuple(group) for group in groups for source in group}
+
+
+def _neighbours(sources: Iterable[KernelSource]) -> list[list[KernelSource]]:
     groups: list[list[KernelSource]] = []
     for source in dict.fromkeys(sources):
         room = groups and groups[-1][0].flags == source.flags and _lines(groups[-1]) < PROGRAM_LINES
         groups[-1:] = [[*groups[-1], source]] if room else [*groups[-1:], [source]]
-    return {source.entry: tuple(group) for group in groups for source in group}
+    return groups
 
 
 def _lines(sources: Sequence[KernelSource]) -> int:

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
+from kernelgen import KernelSpec, Layout, SpecError, generate
 from kernelgen.block_shape import BANKS_BYTES, PIECE_BYTES, BlockShape
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import check_kernel, check_last_matrices_past_32_bits, compiled_together
+from ..cuda_checks import CompiledTogether, check_kernel, check_last_matrices_past_32_bits
 from ..cuda_kernels import EmulatedKernel
-from ..cuda_programs import EmulationError, compile_program
+from ..cuda_programs import EmulationError
 from ..kernel_runs import GuardedMemory, make_spec, run_kernel
 from ..matrices import DATA, dominant, wishart
 
@@ -85,16 +85,7 @@ EVERY_ORDER = [
 ]
 
 
-@cache
-def programs() -> Mapping[str, tuple[KernelSource, ...]]:
-    """The sources that are compiled together with that of each entry: neighbours, of equal flags."""
-    design, orders = (spec_of(choice)[0] for choice in DESIGN), EVERY_ORDER
-    return {**compiled_together(map(generate, design)), **compiled_together(map(generate, orders))}
-
-
-def emulated(spec: KernelSpec) -> EmulatedKernel:
-    """The kernel of a spec of the design."""
-    return EmulatedKernel(spec, generate(spec), compile_program(programs()[spec.name]))
+emulated = CompiledTogether((spec_of(choice)[0] for choice in DESIGN), EVERY_ORDER)
 
 
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)

@@ -20,7 +20,7 @@ from kernelgen.block_shape import PIECE_BYTES, BlockShape
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import check_kernel, check_last_matrices_past_32_bits, compiled_together
+from ..cuda_checks import CompiledTogether, check_kernel, check_last_matrices_past_32_bits
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from ..kernel_runs import GuardedMemory, Run, make_spec, run_kernel
@@ -89,16 +89,7 @@ EVERY_ORDER = [
 ]
 
 
-@cache
-def programs() -> Mapping[str, tuple[KernelSource, ...]]:
-    """The sources that are compiled together with that of each entry: neighbours, of equal flags."""
-    design = (spec_of(choice)[0] for choice in DESIGN)
-    return {**compiled_together(map(generate, design)), **compiled_together(map(generate, EVERY_ORDER))}
-
-
-def emulated(spec: KernelSpec) -> EmulatedKernel:
-    """The kernel of a spec of the design."""
-    return EmulatedKernel(spec, generate(spec), compile_program(programs()[spec.name]))
+emulated = CompiledTogether((spec_of(choice)[0] for choice in DESIGN), EVERY_ORDER)
 
 
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)

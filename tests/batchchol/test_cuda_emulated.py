@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSource, KernelSpec, Layout, SpecError, generate
+from kernelgen import Layout, SpecError, generate
 
 from ..covering import Choice, covering_design
-from ..cuda_checks import case_id, check_kernel, check_last_matrices_past_32_bits, compiled_together, spec_of
+from ..cuda_checks import CompiledTogether, case_id, check_kernel, check_last_matrices_past_32_bits, spec_of
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import compile_program
 from ..kernel_runs import make_spec, run_kernel
@@ -68,17 +68,7 @@ DESIGN = sorted(
 )
 
 
-@cache
-def programs() -> Mapping[str, tuple[KernelSource, ...]]:
-    """The sources that are compiled together with that of each entry: neighbours in the design, of equal flags."""
-    return compiled_together(generate(spec_of(choice)[0]) for choice in DESIGN)
-
-
-def emulated(spec: KernelSpec) -> EmulatedKernel:
-    """The kernel of a spec of the design."""
-    sources = programs()[spec.name]
-    (source,) = (source for source in sources if source.entry == spec.name)
-    return EmulatedKernel(spec, source, compile_program(sources))
+emulated = CompiledTogether(spec_of(choice)[0] for choice in DESIGN)
 
 
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import cycle
 from math import inf
 from typing import Any
@@ -19,9 +19,9 @@ from kernelgen.shared import generate_single
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import FORWARD_BOUND, check_kernel, compiled_together
+from ..cuda_checks import FORWARD_BOUND, CompiledTogether, check_kernel
 from ..cuda_kernels import EmulatedKernel
-from ..cuda_programs import EmulationError, compile_program, launch
+from ..cuda_programs import EmulationError, launch
 from ..kernel_runs import UNTOUCHED, make_spec, run_kernel
 from ..matrices import DATA, dominant, reference
 
@@ -78,20 +78,6 @@ spec_of = partial(cuda_checks.spec_of, family="shared")
 case_id = partial(cuda_checks.case_id, family="shared")
 
 
-@cache
-def programs() -> Mapping[str, tuple[KernelSource, ...]]:
-    """The sources that are compiled together with that of each entry: neighbours in the design, of equal flags."""
-    orders = (generate(spec) for spec in EVERY_ORDER)
-    return dict(compiled_together(generate(spec_of(choice)[0]) for choice in DESIGN)) | dict(
-        compiled_together(orders)
-    )
-
-
-def emulated(spec: KernelSpec) -> EmulatedKernel:
-    """The kernel of a spec of the design."""
-    return EmulatedKernel(spec, generate(spec), compile_program(programs()[spec.name]))
-
-
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)
 def test_every_pair_of_values(choice: Choice) -> None:
     spec, chunk = spec_of(choice)
@@ -109,6 +95,7 @@ EVERY_ORDER = [
         strict=False,
     )
 ]
+emulated = CompiledTogether((spec_of(choice)[0] for choice in DESIGN), EVERY_ORDER)
 
 
 @pytest.mark.parametrize("spec", EVERY_ORDER, ids=lambda spec: spec.name)
