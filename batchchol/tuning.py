@@ -58,7 +58,7 @@ PIPELINE_LANES = {40: (8, 16, 32), 64: (4, 8, 16), 96: (2, 4, 8), 104: (2, 4, 6)
 PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 # Matrices and warps of a team of the warp family, a second warp only where it has tiles. Straight-line code is for
 # few columns of tiles. Numbers of registers that a thread may need beside its tiles.
-WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 1, 4), 32
+WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
@@ -149,8 +149,8 @@ def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpS
         schedules = [WarpSchedule(matrices, warps, usual, math=math, stride=stride) for stride in strides]
         yield from schedules
         yield from (replace(schedules[0], teams=teams) for teams in others)
-        if n <= WARP_FULL_UNROLL_MAX_N:
-            yield replace(schedules[-1], unroll="full")
+        if n <= WARP_FULL_UNROLL_MAX_N and warps == 1:
+            yield from (replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1]))
 
 
 def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:

@@ -263,11 +263,12 @@ class BlockSchedule:
 class WarpSchedule:
     """A warp or two for a few whole matrices, their triangles in its registers, for float32.
 
-    `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads, which changes nothing
-    but how they are handed out: None is two, or one of two warps. `update` says what takes a panel's part from the
-    tiles to its right: "tensor", the tensor cores, three products of 11 bits for one of 24, where the math is "fast",
-    or "fma", multiply-adds; None is the first where it can be. `unroll` is "full" for straight-line code, or "tiles"
-    for a loop over the panels; `math`, `blocks`, `cache` and `stride` are those of the block family.
+    `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads: None is two, or one of
+    two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
+    says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
+    for one of 24, where the math is "fast", or "fma", multiply-adds; None is the first where it can be. `unroll` is
+    "full" for straight-line code, or "tiles" for a loop over the panels; `math`, `blocks`, `cache` and `stride` are
+    those of the block family.
     """
 
     family: ClassVar[str] = "warp"

@@ -23,7 +23,6 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
         strides=strides,
         stride=stride_expression(spec),
         barrier="__syncwarp" if schedule.warps == 1 else "__syncthreads",
-        restrict="" if spec.in_place else "__restrict__ ",
     )
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
     staged = spec.layout == "canonical" and strides[1] == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WARP = 32
+# Threads of a warp, schedulers of a multiprocessor.
+WARP, SCHEDULERS = 32, 4
 # Order of a tile of tensor cores' results, and of a block of its rows.
 TILE, BLOCK = 8, 16
 # The lanes of a matrix's panel in shared memory begin at other banks than those of its neighbours.
@@ -64,6 +65,11 @@ class WarpShape:
     def threads(self) -> int:
         """Those of a block."""
         return WARP * self.warps * self.teams
+
+    @property
+    def turns(self) -> bool:
+        """Whether half of a block's teams read their matrices after the other half: with two to a scheduler."""
+        return self.teams == 2 * SCHEDULERS
 
     @property
     def solvers(self) -> int:

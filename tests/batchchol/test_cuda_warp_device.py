@@ -60,3 +60,20 @@ def test_failing_members_on_a_gpu(math: str, value: float) -> None:
     result, info = batch.copy(), backend.info(batch, spec)
     backend.kernel(spec)(batch, result, info, 1)
     assert np.array_equal(backend.host(info)[:1000], minors)
+
+
+@pytest.mark.gpu
+def test_roots_and_reciprocals_are_correctly_rounded_on_a_gpu() -> None:
+    backend, spec = get_backend("cuda"), warp_spec(2, layout="canonical", order="row")
+    bits = np.random.default_rng(1).integers(0x00800000, 0x7F800000, 1 << 20, np.uint32)
+    bits[:64] = 0x0D000000 + np.arange(-32, 32)
+    pivots = bits.view(np.float32)
+    a = np.ones((len(pivots), 2, 2), np.float32)
+    a[:, 0, 0], a[:, 1, 1] = pivots, np.finfo(np.float32).max
+    batch = backend.from_dense(a, layout_of(spec))
+    result, info = batch.copy(), backend.info(batch, spec)
+    backend.kernel(spec)(batch, result, info, 1)
+    assert not np.asarray(backend.host(info)).any()
+    l = np.asarray(backend.host(result.data))[: len(pivots)]
+    assert np.array_equal(l[:, 0, 0], np.sqrt(pivots))
+    assert np.array_equal(l[:, 1, 0], 1 / np.sqrt(pivots))

@@ -118,8 +118,8 @@ def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> N
     strides = {None, 32, *(max(2, schedule.matrices) for schedule in schedules)}
     assert {schedule.stride for schedule in schedules} == (strides if layout == "chunked" else {None})
     assert {schedule.warps for schedule in schedules} == ({1} if n <= 16 else {2} if n > 96 else {1, 2})
-    assert {schedule.teams for schedule in schedules} == ({1} if n > 96 else {1, 2, 4})
-    assert {schedule.unroll for schedule in schedules} == ({"tiles", "full"} if n <= 32 else {"tiles"})
+    assert {schedule.teams for schedule in schedules} == ({2, 4, 8} if n <= 16 else {1} if n > 96 else {1, 2, 4, 8})
+    assert {schedule.unroll for schedule in schedules} == ({"tiles", "full"} if n <= 96 else {"tiles"})
     assert tuning.specs(n, "float64", "fast", "cuda", ("warp",), layout) == []
 
 

@@ -17,7 +17,7 @@ typedef int mask;
 INLINE void store(scalar *to, const vec value) { *to = value; }
 #define INLINE_MEMBER __device__ __forceinline__
 
-enum { N = 12, SIDE = 2, MATRICES = 2, TILES = 2, SOLVERS = 16, PANEL = 132, LINE = 28, STAGE = 228 };
+enum { N = 12, SIDE = 2, MATRICES = 2, TILES = 2, SOLVERS = 16, SLOTS = 1, PANEL = 132, LINE = 28, STAGE = 228 };
 
 /* The pivot of a column and its reciprocal. */
 INLINE vec pivot(const vec d, vec *reciprocal)
@@ -61,25 +61,37 @@ INLINE void write_blocks(scalar *row, const vec f[4])
 
 /* c += a b, 16 by 8 by 8: a by blocks (top left, bottom left, top right, bottom right), b transposed (left, right), c by
  * neighbours: columns 2 t and 2 t + 1 of rows g and 8 + g. */
-INLINE void multiply_add(vec c[4], const vec a[4], const vec b0, const vec b1)
+INLINE void multiply_add(vec c[4], const vec a[4], const vec b[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 #elif defined(CUDA_EMULATION)
 INLINE void read_blocks(vec f[4], const scalar *row) { __read_blocks(f, row); }
 INLINE void write_blocks(scalar *row, const vec f[4]) { __write_blocks(row, f); }
-INLINE void multiply_add(vec c[4], const vec a[4], const vec b0, const vec b1) { __multiply_add(c, a, b0, b1); }
+INLINE void multiply_add(vec c[4], const vec a[4], const vec b[2]) { __multiply_add(c, a, b[0], b[1]); }
 #else
 /* For a host compiler, which has no use for them. */
 INLINE void read_blocks(vec *, const scalar *) {}
 INLINE void write_blocks(scalar *, const vec *) {}
-INLINE void multiply_add(vec *, const vec *, vec, vec) {}
+INLINE void multiply_add(vec *, const vec *, const vec *) {}
 #endif
 
 INLINE vec head(const vec x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 INLINE vec tail(const vec x) { return x - head(x); }
+
+/* Reads blocks, in two parts. */
+INLINE void read_parts(vec heads[4], vec tails[4], const scalar *row)
+{
+    vec f[4];
+    read_blocks(f, row);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        heads[e] = head(f[e]);
+        tails[e] = tail(f[e]);
+    }
+}
 
 enum { ROW = 12, COL = 1 };
 
@@ -91,23 +103,32 @@ struct __align__(16) Piece {
     scalar at[4];
 };
 
-INLINE void read_row(vec x[8], const scalar *panel, const int row)
+INLINE Piece piece(const scalar *from) { return *(const Piece *)from; }
+
+/* Where the first of a row's two pieces is in a panel; the other one is at that place ^ 4. As every other four rows have
+ * them the other way round, no access to rows or blocks meets itself in a bank. */
+INLINE int row_place(const int row) { return 8 * row + (row & 4); }
+
+/* The same for panel k, from its first row on, which takes the place of those that it lacks. */
+INLINE int place_of(const int below, const int k) { return 8 * k + below < 8 * SIDE ? row_place(below) : 0; }
+
+INLINE void read_row(vec x[8], const scalar *panel, const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
-        const Piece four = *(const Piece *)(panel + 8 * row + (p ^ (row & 4)));
+        const Piece four = piece(panel + (place ^ p));
 #pragma unroll
         for (int e = 0; e < 4; ++e)
             x[p + e] = four.at[e];
     }
 }
 
-INLINE void write_row(scalar *panel, const vec x[8], const int row)
+INLINE void write_row(scalar *panel, const vec x[8], const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
         const Piece four = { { x[p], x[p + 1], x[p + 2], x[p + 3] } };
-        *(Piece *)(panel + 8 * row + (p ^ (row & 4))) = four;
+        *(Piece *)(panel + (place ^ p)) = four;
     }
 }
 
@@ -117,15 +138,18 @@ struct Diagonal {
     vec d[8][8], reciprocal[8];
 };
 
-INLINE void factor(Diagonal &tile, const scalar *panel)
+INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
 {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-        read_row(tile.d[i], panel, i);
+        read_row(tile.d[i], panel, row_place(i));
+}
+
+INLINE void factor(Diagonal &tile)
+{
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
-        const vec root = pivot(tile.d[p][p], &tile.reciprocal[p]);
-        (void)root;
+        pivot(tile.d[p][p], &tile.reciprocal[p]);
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
             tile.d[i][p] *= tile.reciprocal[p];
@@ -138,7 +162,7 @@ INLINE void factor(Diagonal &tile, const scalar *panel)
 }
 
 /* Solves for a row of the panel; a row of the diagonal tile comes out as that of its factor. */
-INLINE void solve(vec x[8], const Diagonal &tile)
+INLINE void solve(vec x[8], const Diagonal &tile, const int below)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
@@ -147,21 +171,21 @@ INLINE void solve(vec x[8], const Diagonal &tile)
         for (int j = p + 1; j < 8; ++j)
             x[j] -= x[p] * tile.d[j][p];
     }
+    (void)below;
 }
 
-/* The first bad pivot, 1 to 8, or 0. The reciprocal of a good root is a number and not negative; once one is not, the
- * pivots after it are NaN or -infinity, so that the last one tells whether there is one. An infinite pivot is good, as
- * LAPACK has it; its root comes out as NaN. */
-INLINE bool is_number(const vec x) { return __float_as_uint(x) < 0x7f800000u; }
+/* The reciprocal of a good pivot's root is a number and not negative; once one is not, the pivots after it are NaN or
+ * -infinity, so that the last one tells whether there is one. An infinite pivot is good, as LAPACK has it; its root
+ * comes out as NaN. */
+INLINE bool is_good(const vec reciprocal) { return __float_as_uint(reciprocal) < 0x7f800000u; }
 
+/* The first bad pivot of a tile that has one, 1 to 8. */
 INLINE int bad_pivot(const Diagonal &tile)
 {
-    int bad = 0;
-    if (is_number(tile.reciprocal[7]))
-        return 0;
+    int bad = 8;
 #pragma unroll
-    for (int p = 7; p >= 0; --p)
-        if (!is_number(tile.reciprocal[p]))
+    for (int p = 6; p >= 0; --p)
+        if (!is_good(tile.reciprocal[p]))
             bad = p + 1;
     return bad;
 }
@@ -176,69 +200,63 @@ INLINE int row_of(const int lane) { return lane / 8 + lane / 4 % 2 * 4; }
 /* The row that a lane speaks for when blocks are read and written: 8 rows, permuted. */
 INLINE int spoken_for(const int lane) { return lane % 2 * 4 + lane / 2 % 4; }
 
-/* A row of a panel is two pieces of four columns, and every other four rows have them the other way round: with that, no
- * access to blocks or rows meets itself in a bank. */
-INLINE scalar *piece(scalar *panel, const int row, const int columns) { return panel + 8 * row + (columns ^ (row & 4)); }
+/* Where a lane's rows and columns are in any panel: in registers, for the compiler would compute them for each panel anew. */
+struct Places {
+    int read, written;
+    INLINE_MEMBER explicit Places(const int lane)
+        : read(row_place(spoken_for(lane) + lane / 8 % 2 * 8) ^ lane / 16 * 4)
+        , written(row_place(spoken_for(lane) + lane / 16 * 8) ^ lane / 8 % 2 * 4)
+    {
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(read), "+r"(written));
+#endif
+    }
+};
 
 /* The tiles of warp 0 of a team, in blocks of 16 rows: 0. */
 INLINE void read_0(Tiles c, scalar *stage, const int lane)
 {
     const int row = spoken_for(lane) * LINE + lane / 8 % 2 * 4;
     {
-        scalar *const rows = stage + 0 + row + (lane & 16 ? 8 : 0);
-        read_blocks(c[0][0], rows + 0);
+        scalar *const rows = stage + row + (lane & 16 ? 8 : 0);
+        read_blocks(c[0][0], rows);
         read_blocks(c[0][1], rows + 8);
     }
     {
         scalar *const rows = stage + 228 + row + (lane & 16 ? 8 : 0);
-        read_blocks(c[1][0], rows + 0);
+        read_blocks(c[1][0], rows);
         read_blocks(c[1][1], rows + 8);
     }
 }
 
-/* Writes the first panel. */
-INLINE void step_0_0(Tiles c, scalar *last, scalar *next)
+/* Writes the first panel of a matrix. */
+INLINE void begin_0(vec (*c)[4], scalar *to)
 {
-    const int lane = threadIdx.x % 32;
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][0]);
-    write_blocks(piece(next + 132, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[1][0]);
+    write_blocks(to, c[0]);
 }
 
-/* Takes the part of panel 0 from the tiles to its right, and writes panel 1. */
-INLINE void step_0_1(Tiles c, scalar *last, scalar *next)
+/* Takes the part of a panel, the last one, from the tiles of column k and those to its right, and writes panel k as soon as
+ * it can. There is one way in for each k: its column alone, one more to complete a pair of them, and then the pairs. */
+template <class Meanwhile>
+INLINE void step_0(vec (*c)[4], const scalar *last, scalar *next, const Places &places, const int k, const Meanwhile &meanwhile)
 {
-    const int lane = threadIdx.x % 32;
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 0, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[0][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[0][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[0][1], h[0], head(f[1]), head(f[3]));
-    }
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 132, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[1][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[1][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[1][1], h[0], head(f[1]), head(f[3]));
-    }
+    vec h[1][4], l[1][4];
+    const scalar *const row = last + places.read;
+    read_parts(h[0], l[0], row);
+    meanwhile();
     __syncwarp();
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][1]);
-    write_blocks(piece(next + 132, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[1][1]);
+    switch (k) {
+    case 1: {
+        const vec b1[2] = { -h[0][1], -h[0][3] }, s1[2] = { -l[0][1], -l[0][3] };
+        multiply_add(c[1], l[0], b1);
+        multiply_add(c[1], h[0], s1);
+        multiply_add(c[1], h[0], b1);
+        write_blocks(next + places.written, c[1]);
+    }
+        break;
+    default:
+        break;
+    }
 }
 
 #if defined(__CUDA_ARCH__)
@@ -281,7 +299,7 @@ INLINE int stage_row(const int i)
 /* Begins to copy a team's triangles, of which so many exist; rows past their ends are those of the identity.
  *
  * All lanes go through the loops here and below equally often: of one with as many turns for each as it needs ptxas 13.0 left
- * the lanes apart, not in this text but in one like it, and what they do together afterwards was wrong. */
+ * the lanes apart, made nothing of a __syncwarp after it, and what they did together afterwards was wrong. */
 INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, const int thread)
 {
 #pragma unroll 1
@@ -289,10 +307,12 @@ INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, co
         if (m >= exist)
             break;
         if ((unsigned long long)a % sizeof(Piece) == 0) {
-            if (thread / 8 + 0 < 2)
-                fetch_piece(stage + 0 + thread % 8 * LINE + thread / 8 * 4, a + 0 + thread % 8 * N + thread / 8 * 4);
-            if (thread / 8 + 0 < 4 && thread % 8 + 8 < N && 4 * (thread / 8 + 0) < N)
-                fetch_piece(stage + 8 + thread % 8 * LINE + thread / 8 * 4, a + 96 + thread % 8 * N + thread / 8 * 4);
+            scalar *const to = stage + thread % 8 * LINE + thread / 8 * 4;
+            const scalar *const from = a + thread % 8 * N + thread / 8 * 4;
+            if (thread / 8 < 2)
+                fetch_piece(to, from);
+            if (thread % 8 + 8 < N && 4 * (thread / 8) < N)
+                fetch_piece(to + 8, from + 96);
         } else
         for (int i = thread / 32; i < N; i += 1)
             for (int turn = 0; turn <= i; turn += 32) {
@@ -315,7 +335,7 @@ INLINE void write_diagonal_row(scalar *diagonal, vec x[8], const int row)
 #pragma unroll
     for (int p = 0; p < 8; ++p)
         x[p] = p > row ? 0 : x[p];
-    write_row(diagonal, x, row);
+    write_row(diagonal, x, row_place(row));
 }
 
 /* In one instruction: left to the compiler, it became four, for then both ways of writing below are one. */
@@ -328,6 +348,9 @@ INLINE void store_piece(scalar *to, const Piece four)
 #endif
 }
 
+/* Where an element is in a panel. */
+INLINE int place(const int row, const int column) { return row_place(row) ^ column; }
+
 /* Columns 8 k to 8 k + 7 of a team's results, of which so many exist. Neighbouring threads write neighbours in a row: what
  * two instructions write of one sector of memory is twice the work of the caches. */
 INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long long exist, const int k, const int thread)
@@ -339,10 +362,10 @@ INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long 
         if (e >= MATRICES * ALL || m >= exist || 8 * k + column >= N)
             continue;
         scalar *const to = l + m * (N * N) + row * N + 8 * k + column;
-        const scalar *const from = row < 8 * k + 8 ? piece(diagonal + 64 * m, row % 8, column) : piece(panel + m * PANEL, row, column);
+        const scalar *const from = row < 8 * k + 8 ? diagonal + 64 * m + place(row % 8, column) : panel + m * PANEL + place(row, column);
         Piece four = {};
         if (row >= 8 * k)
-            four = *(const Piece *)from;
+            four = piece(from);
         if (by_pieces)
             store_piece(to, four);
         else
@@ -359,7 +382,7 @@ INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long 
  * writes; and the tiles to the right lose the panel's part.
  *
  * a, l: the arrays, the same one in place; stride: between neighbouring elements of one matrix. */
-extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared(const float *__restrict__ a, float *__restrict__ l, int *info, const long long stride, const long long batch)
+extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared(const float *a, float *l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared_code;
     __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL], diagonals[2][MATRICES * 64];
@@ -375,35 +398,58 @@ extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_
     read_0(c, stage, lane);
     const int mine = thread / SOLVERS, row = thread % SOLVERS;
     const bool exists = first + mine < batch;
+    const Places places(lane);
+#pragma unroll
+    for (int m = 0; m < MATRICES; ++m) {
+        begin_0(c[m], panels[team][0] + m * PANEL + places.written);
+    }
     int bad = 0;
 #pragma unroll 1
-    for (int k = 0; k < SIDE; ++k) {
-        scalar *const panel = panels[team][0], *const last = panels[team][0];
-        switch (k) {
-        case 0: step_0_0(c, last, panel); break;
-        default: step_0_1(c, last, panel); break;
-        }
+    for (int k = 0;; ++k) {
+        scalar *const panel = panels[team][0], *const next = panels[team][0];
+        vec x[SLOTS][8];
         __syncwarp();
-        scalar *const rows = panel + mine * PANEL + 64 * k;
-        if (true) {
+        {
+            scalar *const rows = panel + mine * PANEL + 64 * k;
             Diagonal tile;
-            factor(tile, rows);
-            bad = bad ? bad : bad_pivot(tile) ? 8 * k + bad_pivot(tile) : 0;
-            {
-                const int below = row + 0;
-                vec x[8];
-                if (8 * k + below < 8 * SIDE) {
-                    read_row(x, rows, below);
-                    solve(x, tile);
-                    if (below >= 8)
-                        write_row(rows, x, below);
-                    else
-                        write_diagonal_row(diagonals[team] + 64 * mine, x, below);
-                }
+            read_diagonal(tile, rows);
+            int places[SLOTS];
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                places[slot] = place_of(row + slot * SOLVERS, k);
+                read_row(x[slot], rows, places[slot]);
             }
+            factor(tile);
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot)
+                if (slot == 0 || 8 * k + slot * SOLVERS < 8 * SIDE) {
+                    const int below = row + slot * SOLVERS;
+                    solve(x[slot], tile, below);
+                    if (below >= 8 && 8 * k + below < 8 * SIDE)
+                        write_row(rows, x[slot], places[slot]);
+                    if (below < 8)
+                        write_diagonal_row(diagonals[team] + 64 * mine, x[slot], below);
+                }
+            if ((bad == 0) & !is_good(tile.reciprocal[7]))
+                bad = 8 * k + bad_pivot(tile);
+        }
+        const auto write = [&] {
+            write_panels(l + first * (N * N), panel, diagonals[team], batch - first, k, thread);
+        };
+        if (k == SIDE - 1) {
+            __syncwarp();
+            write();
+            break;
         }
         __syncwarp();
-        write_panels(l + first * (N * N), panel, diagonals[team], batch - first, k, thread);
+#pragma unroll
+        for (int m = 0; m < MATRICES; ++m) {
+            const auto meanwhile = [&] {
+                if (m == 0)
+                    write();
+            };
+            step_0(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile);
+        }
     }
     if (row == 0 && exists)
         info[first + mine] = bad < N ? bad : N;

@@ -18,7 +18,7 @@ INLINE vec load(const scalar *from) { return *from; }
 INLINE void store(scalar *to, const vec value) { *to = value; }
 #define INLINE_MEMBER __device__ __forceinline__
 
-enum { N = 12, SIDE = 2, MATRICES = 4, TILES = 2, SOLVERS = 8, PANEL = 132 };
+enum { N = 12, SIDE = 2, MATRICES = 4, TILES = 2, SOLVERS = 8, SLOTS = 2, PANEL = 132 };
 
 /* The pivot of a column and its reciprocal. */
 INLINE vec pivot(const vec d, vec *reciprocal)
@@ -62,25 +62,37 @@ INLINE void write_blocks(scalar *row, const vec f[4])
 
 /* c += a b, 16 by 8 by 8: a by blocks (top left, bottom left, top right, bottom right), b transposed (left, right), c by
  * neighbours: columns 2 t and 2 t + 1 of rows g and 8 + g. */
-INLINE void multiply_add(vec c[4], const vec a[4], const vec b0, const vec b1)
+INLINE void multiply_add(vec c[4], const vec a[4], const vec b[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 #elif defined(CUDA_EMULATION)
 INLINE void read_blocks(vec f[4], const scalar *row) { __read_blocks(f, row); }
 INLINE void write_blocks(scalar *row, const vec f[4]) { __write_blocks(row, f); }
-INLINE void multiply_add(vec c[4], const vec a[4], const vec b0, const vec b1) { __multiply_add(c, a, b0, b1); }
+INLINE void multiply_add(vec c[4], const vec a[4], const vec b[2]) { __multiply_add(c, a, b[0], b[1]); }
 #else
 /* For a host compiler, which has no use for them. */
 INLINE void read_blocks(vec *, const scalar *) {}
 INLINE void write_blocks(scalar *, const vec *) {}
-INLINE void multiply_add(vec *, const vec *, vec, vec) {}
+INLINE void multiply_add(vec *, const vec *, const vec *) {}
 #endif
 
 INLINE vec head(const vec x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 INLINE vec tail(const vec x) { return x - head(x); }
+
+/* Reads blocks, in two parts. */
+INLINE void read_parts(vec heads[4], vec tails[4], const scalar *row)
+{
+    vec f[4];
+    read_blocks(f, row);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        heads[e] = head(f[e]);
+        tails[e] = tail(f[e]);
+    }
+}
 
 enum { ROW = 1, COL = 12 };
 
@@ -92,34 +104,32 @@ struct __align__(16) Piece {
     scalar at[4];
 };
 
-/* The same element of a team's matrices. */
-struct __align__(16) Together {
-    scalar at[MATRICES];
-    INLINE_MEMBER void fill(const scalar x)
-    {
-#pragma unroll
-        for (int m = 0; m < MATRICES; ++m)
-            at[m] = x;
-    }
-};
+INLINE Piece piece(const scalar *from) { return *(const Piece *)from; }
 
-INLINE void read_row(vec x[8], const scalar *panel, const int row)
+/* Where the first of a row's two pieces is in a panel; the other one is at that place ^ 4. As every other four rows have
+ * them the other way round, no access to rows or blocks meets itself in a bank. */
+INLINE int row_place(const int row) { return 8 * row + (row & 4); }
+
+/* The same for panel k, from its first row on, which takes the place of those that it lacks. */
+INLINE int place_of(const int below, const int k) { return 8 * k + below < 8 * SIDE ? row_place(below) : 0; }
+
+INLINE void read_row(vec x[8], const scalar *panel, const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
-        const Piece four = *(const Piece *)(panel + 8 * row + (p ^ (row & 4)));
+        const Piece four = piece(panel + (place ^ p));
 #pragma unroll
         for (int e = 0; e < 4; ++e)
             x[p + e] = four.at[e];
     }
 }
 
-INLINE void write_row(scalar *panel, const vec x[8], const int row)
+INLINE void write_row(scalar *panel, const vec x[8], const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
         const Piece four = { { x[p], x[p + 1], x[p + 2], x[p + 3] } };
-        *(Piece *)(panel + 8 * row + (p ^ (row & 4))) = four;
+        *(Piece *)(panel + (place ^ p)) = four;
     }
 }
 
@@ -129,15 +139,18 @@ struct Diagonal {
     vec d[8][8], reciprocal[8];
 };
 
-INLINE void factor(Diagonal &tile, const scalar *panel)
+INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
 {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-        read_row(tile.d[i], panel, i);
+        read_row(tile.d[i], panel, row_place(i));
+}
+
+INLINE void factor(Diagonal &tile)
+{
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
-        const vec root = pivot(tile.d[p][p], &tile.reciprocal[p]);
-        (void)root;
+        pivot(tile.d[p][p], &tile.reciprocal[p]);
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
             tile.d[i][p] *= tile.reciprocal[p];
@@ -150,7 +163,7 @@ INLINE void factor(Diagonal &tile, const scalar *panel)
 }
 
 /* Solves for a row of the panel; a row of the diagonal tile comes out as that of its factor. */
-INLINE void solve(vec x[8], const Diagonal &tile)
+INLINE void solve(vec x[8], const Diagonal &tile, const int below)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
@@ -159,32 +172,41 @@ INLINE void solve(vec x[8], const Diagonal &tile)
         for (int j = p + 1; j < 8; ++j)
             x[j] -= x[p] * tile.d[j][p];
     }
+    (void)below;
 }
 
-/* The first bad pivot, 1 to 8, or 0. The reciprocal of a good root is a number and not negative; once one is not, the
- * pivots after it are NaN or -infinity, so that the last one tells whether there is one. An infinite pivot is good, as
- * LAPACK has it; its root comes out as NaN. */
-INLINE bool is_number(const vec x) { return __float_as_uint(x) < 0x7f800000u; }
+/* The reciprocal of a good pivot's root is a number and not negative; once one is not, the pivots after it are NaN or
+ * -infinity, so that the last one tells whether there is one. An infinite pivot is good, as LAPACK has it; its root
+ * comes out as NaN. */
+INLINE bool is_good(const vec reciprocal) { return __float_as_uint(reciprocal) < 0x7f800000u; }
 
+/* The first bad pivot of a tile that has one, 1 to 8. */
 INLINE int bad_pivot(const Diagonal &tile)
 {
-    int bad = 0;
-    if (is_number(tile.reciprocal[7]))
-        return 0;
+    int bad = 8;
 #pragma unroll
-    for (int p = 7; p >= 0; --p)
-        if (!is_number(tile.reciprocal[p]))
+    for (int p = 6; p >= 0; --p)
+        if (!is_good(tile.reciprocal[p]))
             bad = p + 1;
     return bad;
 }
 
-/* Columns k to k + 7 of a row of the factor; zeros are not written. */
-INLINE void write_columns(scalar *l, vec x[8], const int row, const int k, const offset s)
+/* In a register: left to the compiler, it was computed once more for each of the stores. */
+INLINE void keep(scalar *&p)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+#endif
+}
+
+/* Columns k to k + 7 of a row of the factor, those on and below the diagonal: to the place of the first, in row k + below. */
+INLINE void write_columns(scalar *to, const vec x[8], const int below, const int k, const offset s)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p)
-        if (row >= k + p && k + p < N)
-            store(PLACE(l, row, k + p, s), x[p]);
+        if (below >= p && k + p < N)
+            store(PLACE(to, 0, p, s), x[p]);
 }
 
 /* A team's tiles of each matrix: four elements of a tile to a lane. Rows and columns are permuted alike, by eights, so
@@ -196,184 +218,100 @@ INLINE int row_of(const int lane) { return lane / 8 + lane / 4 % 2 * 4; }
 /* The row that a lane speaks for when blocks are read and written: 8 rows, permuted. */
 INLINE int spoken_for(const int lane) { return lane % 2 * 4 + lane / 2 % 4; }
 
-/* A row of a panel is two pieces of four columns, and every other four rows have them the other way round: with that, no
- * access to blocks or rows meets itself in a bank. */
-INLINE scalar *piece(scalar *panel, const int row, const int columns) { return panel + 8 * row + (columns ^ (row & 4)); }
+/* Where a lane's rows and columns are in any panel: in registers, for the compiler would compute them for each panel anew. */
+struct Places {
+    int read, written;
+    INLINE_MEMBER explicit Places(const int lane)
+        : read(row_place(spoken_for(lane) + lane / 8 % 2 * 8) ^ lane / 16 * 4)
+        , written(row_place(spoken_for(lane) + lane / 16 * 8) ^ lane / 8 % 2 * 4)
+    {
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(read), "+r"(written));
+#endif
+    }
+};
 
-/* The tiles of warp 0 of a team, in blocks of 16 rows: 0. */
-INLINE void read_0(Tiles c, const scalar *const a[MATRICES], const offset s, const int g, const int t)
+/* The matrices of a team, or those that exist: each where element (row_of(lane), lane % 4) of it is. */
+struct Apart {
+    const scalar *at[MATRICES];
+    offset stride;
+    INLINE_MEMBER void read(Tiles c, const int index, const int e, const int i, const int j, const bool inside, const bool diagonal) const
+    {
+#pragma unroll
+        for (int m = 0; m < MATRICES; ++m)
+            c[m][index][e] = inside && at[m] ? load(PLACE(at[m], i, j, stride)) : (vec)diagonal;
+    }
+};
+
+/* The same where they lie side by side: the same element of all of them at once. */
+struct __align__(16) Elements {
+    scalar of[MATRICES];
+};
+
+struct Together {
+    const scalar *at;
+    INLINE_MEMBER void read(Tiles c, const int index, const int e, const int i, const int j, const bool inside, const bool diagonal) const
+    {
+        Elements v = {};
+        if (inside)
+            v = *(const Elements *)PLACE(at, i, j, 4);
+#pragma unroll
+        for (int m = 0; m < MATRICES; ++m)
+            c[m][index][e] = inside ? v.of[m] : (vec)diagonal;
+    }
+};
+
+/* Reads a tile of each matrix of a team. Rows past the end, and what is right of the diagonal, are those of the identity. */
+template <class Source>
+INLINE void read_tile(Tiles c, const int index, const Source &from, const int block, const int column, const int lane)
 {
-    c[0][0][0] = 0 + g >= 0 + t && a[0] ? load(PLACE(a[0], 0, 0, s)) : (vec)(0 + g == 0 + t);
-    c[1][0][0] = 0 + g >= 0 + t && a[1] ? load(PLACE(a[1], 0, 0, s)) : (vec)(0 + g == 0 + t);
-    c[2][0][0] = 0 + g >= 0 + t && a[2] ? load(PLACE(a[2], 0, 0, s)) : (vec)(0 + g == 0 + t);
-    c[3][0][0] = 0 + g >= 0 + t && a[3] ? load(PLACE(a[3], 0, 0, s)) : (vec)(0 + g == 0 + t);
-    c[0][0][1] = 0 + g >= 4 + t && a[0] ? load(PLACE(a[0], 0, 4, s)) : (vec)(0 + g == 4 + t);
-    c[1][0][1] = 0 + g >= 4 + t && a[1] ? load(PLACE(a[1], 0, 4, s)) : (vec)(0 + g == 4 + t);
-    c[2][0][1] = 0 + g >= 4 + t && a[2] ? load(PLACE(a[2], 0, 4, s)) : (vec)(0 + g == 4 + t);
-    c[3][0][1] = 0 + g >= 4 + t && a[3] ? load(PLACE(a[3], 0, 4, s)) : (vec)(0 + g == 4 + t);
-    c[0][0][2] = 8 + g < N && a[0] ? load(PLACE(a[0], 8, 0, s)) : (vec)(8 + g == 0 + t);
-    c[1][0][2] = 8 + g < N && a[1] ? load(PLACE(a[1], 8, 0, s)) : (vec)(8 + g == 0 + t);
-    c[2][0][2] = 8 + g < N && a[2] ? load(PLACE(a[2], 8, 0, s)) : (vec)(8 + g == 0 + t);
-    c[3][0][2] = 8 + g < N && a[3] ? load(PLACE(a[3], 8, 0, s)) : (vec)(8 + g == 0 + t);
-    c[0][0][3] = 8 + g < N && a[0] ? load(PLACE(a[0], 8, 4, s)) : (vec)(8 + g == 4 + t);
-    c[1][0][3] = 8 + g < N && a[1] ? load(PLACE(a[1], 8, 4, s)) : (vec)(8 + g == 4 + t);
-    c[2][0][3] = 8 + g < N && a[2] ? load(PLACE(a[2], 8, 4, s)) : (vec)(8 + g == 4 + t);
-    c[3][0][3] = 8 + g < N && a[3] ? load(PLACE(a[3], 8, 4, s)) : (vec)(8 + g == 4 + t);
-    c[0][1][0] = 0 + g == 8 + t;
-    c[1][1][0] = 0 + g == 8 + t;
-    c[2][1][0] = 0 + g == 8 + t;
-    c[3][1][0] = 0 + g == 8 + t;
-    c[0][1][1] = 0 + g == 12 + t;
-    c[1][1][1] = 0 + g == 12 + t;
-    c[2][1][1] = 0 + g == 12 + t;
-    c[3][1][1] = 0 + g == 12 + t;
-    c[0][1][2] = 8 + g >= 8 + t && 8 + g < N && a[0] ? load(PLACE(a[0], 8, 8, s)) : (vec)(8 + g == 8 + t);
-    c[1][1][2] = 8 + g >= 8 + t && 8 + g < N && a[1] ? load(PLACE(a[1], 8, 8, s)) : (vec)(8 + g == 8 + t);
-    c[2][1][2] = 8 + g >= 8 + t && 8 + g < N && a[2] ? load(PLACE(a[2], 8, 8, s)) : (vec)(8 + g == 8 + t);
-    c[3][1][2] = 8 + g >= 8 + t && 8 + g < N && a[3] ? load(PLACE(a[3], 8, 8, s)) : (vec)(8 + g == 8 + t);
-    c[0][1][3] = 8 + g >= 12 + t && 8 + g < N && a[0] ? load(PLACE(a[0], 8, 12, s)) : (vec)(8 + g == 12 + t);
-    c[1][1][3] = 8 + g >= 12 + t && 8 + g < N && a[1] ? load(PLACE(a[1], 8, 12, s)) : (vec)(8 + g == 12 + t);
-    c[2][1][3] = 8 + g >= 12 + t && 8 + g < N && a[2] ? load(PLACE(a[2], 8, 12, s)) : (vec)(8 + g == 12 + t);
-    c[3][1][3] = 8 + g >= 12 + t && 8 + g < N && a[3] ? load(PLACE(a[3], 8, 12, s)) : (vec)(8 + g == 12 + t);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const int i = 16 * block + e / 2 * 8, j = 8 * column + e % 2 * 4, row = i + row_of(lane), here = j + lane % 4;
+        const bool inside = i + 7 >= j && i < N && (i >= j + 3 || row >= here) && (i + 7 < N || row < N);
+        from.read(c, index, e, i, j, inside, row == here);
+    }
 }
 
-/* The same where the matrices of a team lie side by side, all elements of a place at once. */
-INLINE void read_together_0(Tiles c, const scalar *a, const int g, const int t)
+/* The tiles of warp 0 of a team, in blocks of 16 rows: 0. Those of the first panel first,
+ * and all at once: the compiler would put some reads off until what they bring is needed. */
+template <class Source>
+INLINE void read_0(Tiles c, const Source &from, const int lane)
 {
-    Together v;
-    if (0 + g >= 0 + t)
-        v = *(const Together *)PLACE(a, 0, 0, 4);
-    else
-        v.fill(0 + g == 0 + t);
-    c[0][0][0] = v.at[0];
-    c[1][0][0] = v.at[1];
-    c[2][0][0] = v.at[2];
-    c[3][0][0] = v.at[3];
-    if (0 + g >= 4 + t)
-        v = *(const Together *)PLACE(a, 0, 4, 4);
-    else
-        v.fill(0 + g == 4 + t);
-    c[0][0][1] = v.at[0];
-    c[1][0][1] = v.at[1];
-    c[2][0][1] = v.at[2];
-    c[3][0][1] = v.at[3];
-    if (8 + g < N)
-        v = *(const Together *)PLACE(a, 8, 0, 4);
-    else
-        v.fill(8 + g == 0 + t);
-    c[0][0][2] = v.at[0];
-    c[1][0][2] = v.at[1];
-    c[2][0][2] = v.at[2];
-    c[3][0][2] = v.at[3];
-    if (8 + g < N)
-        v = *(const Together *)PLACE(a, 8, 4, 4);
-    else
-        v.fill(8 + g == 4 + t);
-    c[0][0][3] = v.at[0];
-    c[1][0][3] = v.at[1];
-    c[2][0][3] = v.at[2];
-    c[3][0][3] = v.at[3];
-    c[0][1][0] = 0 + g == 8 + t;
-    c[1][1][0] = 0 + g == 8 + t;
-    c[2][1][0] = 0 + g == 8 + t;
-    c[3][1][0] = 0 + g == 8 + t;
-    c[0][1][1] = 0 + g == 12 + t;
-    c[1][1][1] = 0 + g == 12 + t;
-    c[2][1][1] = 0 + g == 12 + t;
-    c[3][1][1] = 0 + g == 12 + t;
-    if (8 + g >= 8 + t && 8 + g < N)
-        v = *(const Together *)PLACE(a, 8, 8, 4);
-    else
-        v.fill(8 + g == 8 + t);
-    c[0][1][2] = v.at[0];
-    c[1][1][2] = v.at[1];
-    c[2][1][2] = v.at[2];
-    c[3][1][2] = v.at[3];
-    if (8 + g >= 12 + t && 8 + g < N)
-        v = *(const Together *)PLACE(a, 8, 12, 4);
-    else
-        v.fill(8 + g == 12 + t);
-    c[0][1][3] = v.at[0];
-    c[1][1][3] = v.at[1];
-    c[2][1][3] = v.at[2];
-    c[3][1][3] = v.at[3];
-}
-
-/* Writes the first panel. */
-INLINE void step_0_0(Tiles c, scalar *last, scalar *next)
-{
-    const int lane = threadIdx.x % 32;
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][0]);
-    write_blocks(piece(next + 132, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[1][0]);
-    write_blocks(piece(next + 264, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[2][0]);
-    write_blocks(piece(next + 396, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[3][0]);
-}
-
-/* Takes the part of panel 0 from the tiles to its right, and writes panel 1. */
-INLINE void step_0_1(Tiles c, scalar *last, scalar *next)
-{
-    const int lane = threadIdx.x % 32;
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 0, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[0][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[0][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[0][1], h[0], head(f[1]), head(f[3]));
-    }
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 132, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[1][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[1][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[1][1], h[0], head(f[1]), head(f[3]));
-    }
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 264, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[2][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[2][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[2][1], h[0], head(f[1]), head(f[3]));
-    }
-    {
-        vec f[4], h[1][4], l[1][4];
-        scalar *const row = piece(last + 396, spoken_for(lane) + lane / 8 % 2 * 8, lane / 16 * 4);
-        read_blocks(f, row + 0);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            h[0][e] = -head(f[e]);
-            l[0][e] = -tail(f[e]);
-        }
-        read_blocks(f, row + 0);
-        multiply_add(c[3][1], l[0], head(f[1]), head(f[3]));
-        multiply_add(c[3][1], h[0], tail(f[1]), tail(f[3]));
-        multiply_add(c[3][1], h[0], head(f[1]), head(f[3]));
-    }
+    read_tile(c, 0, from, 0, 0, lane);
     __syncwarp();
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][1]);
-    write_blocks(piece(next + 132, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[1][1]);
-    write_blocks(piece(next + 264, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[2][1]);
-    write_blocks(piece(next + 396, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[3][1]);
+    read_tile(c, 1, from, 0, 1, lane);
+    __syncwarp();
+}
+
+/* Writes the first panel of a matrix. */
+INLINE void begin_0(vec (*c)[4], scalar *to)
+{
+    write_blocks(to, c[0]);
+}
+
+/* Takes the part of a panel, the last one, from the tiles of column k and those to its right, and writes panel k as soon as
+ * it can. There is one way in for each k: its column alone, one more to complete a pair of them, and then the pairs. */
+template <class Meanwhile>
+INLINE void step_0(vec (*c)[4], const scalar *last, scalar *next, const Places &places, const int k, const Meanwhile &meanwhile)
+{
+    vec h[1][4], l[1][4];
+    const scalar *const row = last + places.read;
+    read_parts(h[0], l[0], row);
+    meanwhile();
+    __syncwarp();
+    switch (k) {
+    case 1: {
+        const vec b1[2] = { -h[0][1], -h[0][3] }, s1[2] = { -l[0][1], -l[0][3] };
+        multiply_add(c[1], l[0], b1);
+        multiply_add(c[1], h[0], s1);
+        multiply_add(c[1], h[0], b1);
+        write_blocks(next + places.written, c[1]);
+    }
+        break;
+    default:
+        break;
+    }
 }
 
 INLINE long long matrix_start(const long long m, const long long stride)
@@ -390,7 +328,7 @@ INLINE long long matrix_start(const long long m, const long long stride)
  * writes; and the tiles to the right lose the panel's part.
  *
  * a, l: the arrays, the same one in place; stride: between neighbouring elements of one matrix, always 4. */
-extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n12_chunked_col_warp_m4_w1_tensor_tiles_fast_cuda_t2_b1_shared_s4(const float *__restrict__ a, float *__restrict__ l, int *info, const long long stride, const long long batch)
+extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n12_chunked_col_warp_m4_w1_tensor_tiles_fast_cuda_t2_b1_shared_s4(const float *a, float *l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f32_n12_chunked_col_warp_m4_w1_tensor_tiles_fast_cuda_t2_b1_shared_s4_code;
     __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL];
@@ -399,59 +337,76 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n12_chunked_col_wa
     if (first >= batch)
         return;
     Tiles c;
-    const int g = row_of(lane), t = lane % 4;
-    const scalar *from[MATRICES];
+    Apart from = { {}, (offset)4 };
 #pragma unroll
     for (int m = 0; m < MATRICES; ++m)
-        from[m] = first + m < batch ? PLACE(a + matrix_start(first + m, 4), g, t, 4) : 0;
-    if ((unsigned long long)a % sizeof(Together) == 0) {
-        read_together_0(c, from[0], g, t);
-} else {
-        read_0(c, from, 4, g, t);
-}
+        from.at[m] = first + m < batch ? PLACE(a + matrix_start(first + m, 4), row_of(lane), lane % 4, 4) : 0;
+    if ((unsigned long long)a % sizeof(Elements) == 0) {
+        const Together together = { from.at[0] };
+        read_0(c, together, lane);
+    } else {
+        read_0(c, from, lane);
+    }
     const int mine = thread / SOLVERS, row = thread % SOLVERS;
     const bool exists = first + mine < batch;
-    scalar *const matrix = exists ? l + matrix_start(first + mine, 4) : l;
+    /* Where this thread's first row is: of panel k, 8 k rows further down, and as many columns to the right. */
+    scalar *to = PLACE(exists ? l + matrix_start(first + mine, 4) : l, row, 0, 4);
+    keep(to);
+    const Places places(lane);
+#pragma unroll
+    for (int m = 0; m < MATRICES; ++m) {
+        begin_0(c[m], panels[team][0] + m * PANEL + places.written);
+    }
     int bad = 0;
 #pragma unroll 1
-    for (int k = 0; k < SIDE; ++k) {
-        scalar *const panel = panels[team][0], *const last = panels[team][0];
-        switch (k) {
-        case 0: step_0_0(c, last, panel); break;
-        default: step_0_1(c, last, panel); break;
-        }
+    for (int k = 0;; ++k) {
+        scalar *const panel = panels[team][0], *const next = panels[team][0];
+        vec x[SLOTS][8];
         __syncwarp();
-        scalar *const rows = panel + mine * PANEL + 64 * k;
-        if (true) {
+        {
+            scalar *const rows = panel + mine * PANEL + 64 * k;
             Diagonal tile;
-            factor(tile, rows);
-            bad = bad ? bad : bad_pivot(tile) ? 8 * k + bad_pivot(tile) : 0;
-            {
-                const int below = row + 0;
-                vec x[8];
-                if (8 * k + below < 8 * SIDE) {
-                    read_row(x, rows, below);
-                    solve(x, tile);
-                    if (below >= 8)
-                        write_row(rows, x, below);
-                    if (exists && 8 * k + below < N)
-                        write_columns(matrix, x, 8 * k + below, 8 * k, 4);
-                }
+            read_diagonal(tile, rows);
+            int places[SLOTS];
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                places[slot] = place_of(row + slot * SOLVERS, k);
+                read_row(x[slot], rows, places[slot]);
             }
-            if (8 * k + 8 < 8 * SIDE) {
-                const int below = row + 8;
-                vec x[8];
-                if (8 * k + below < 8 * SIDE) {
-                    read_row(x, rows, below);
-                    solve(x, tile);
-                    if (below >= 8)
-                        write_row(rows, x, below);
-                    if (exists && 8 * k + below < N)
-                        write_columns(matrix, x, 8 * k + below, 8 * k, 4);
+            factor(tile);
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot)
+                if (slot == 0 || 8 * k + slot * SOLVERS < 8 * SIDE) {
+                    const int below = row + slot * SOLVERS;
+                    solve(x[slot], tile, below);
+                    if (below >= 8 && 8 * k + below < 8 * SIDE)
+                        write_row(rows, x[slot], places[slot]);
                 }
+            if ((bad == 0) & !is_good(tile.reciprocal[7]))
+                bad = 8 * k + bad_pivot(tile);
+        }
+        const auto write = [&] {
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                const int below = row + slot * SOLVERS;
+                if (exists && 8 * k + below < N)
+                    write_columns(PLACE(to, slot * SOLVERS, 0, 4), x[slot], below, 8 * k, 4);
             }
+            to = PLACE(to, 8, 8, 4);
+        };
+        if (k == SIDE - 1) {
+            write();
+            break;
         }
         __syncwarp();
+#pragma unroll
+        for (int m = 0; m < MATRICES; ++m) {
+            const auto meanwhile = [&] {
+                if (m == 0)
+                    write();
+            };
+            step_0(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile);
+        }
     }
     if (row == 0 && exists)
         info[first + mine] = bad < N ? bad : N;

@@ -18,15 +18,7 @@ INLINE vec load(const scalar *from) { return *from; }
 INLINE void store(scalar *to, const vec value) { *to = value; }
 #define INLINE_MEMBER __device__ __forceinline__
 
-enum { N = 20, SIDE = 3, MATRICES = 1, TILES = 3, SOLVERS = 64, PANEL = 260 };
-
-/* The pivot of a column and its reciprocal. */
-INLINE vec pivot(const vec d, vec *reciprocal)
-{
-    const vec root = __fsqrt_rn(d);
-    *reciprocal = __frcp_rn(root);
-    return root;
-}
+enum { N = 20, SIDE = 3, MATRICES = 1, TILES = 3, SOLVERS = 64, SLOTS = 1, PANEL = 260 };
 
 #ifdef __CUDA_ARCH__
 INLINE unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -69,6 +61,8 @@ struct __align__(16) Piece {
     scalar at[4];
 };
 
+INLINE Piece piece(const scalar *from) { return *(const Piece *)from; }
+
 /* A lane's elements of a tile, less the products of half a panel's columns. */
 INLINE void subtract_products(vec c[4], const Piece a[2], const Piece b[2])
 {
@@ -81,23 +75,30 @@ INLINE void subtract_products(vec c[4], const Piece a[2], const Piece b[2])
     }
 }
 
-INLINE void read_row(vec x[8], const scalar *panel, const int row)
+/* Where the first of a row's two pieces is in a panel; the other one is at that place ^ 4. As every other four rows have
+ * them the other way round, no access to rows or blocks meets itself in a bank. */
+INLINE int row_place(const int row) { return 8 * row + (row & 4); }
+
+/* The same for panel k, from its first row on, which takes the place of those that it lacks. */
+INLINE int place_of(const int below, const int k) { return 8 * k + below < 8 * SIDE ? row_place(below) : 0; }
+
+INLINE void read_row(vec x[8], const scalar *panel, const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
-        const Piece four = *(const Piece *)(panel + 8 * row + (p ^ (row & 4)));
+        const Piece four = piece(panel + (place ^ p));
 #pragma unroll
         for (int e = 0; e < 4; ++e)
             x[p + e] = four.at[e];
     }
 }
 
-INLINE void write_row(scalar *panel, const vec x[8], const int row)
+INLINE void write_row(scalar *panel, const vec x[8], const int place)
 {
 #pragma unroll
     for (int p = 0; p < 8; p += 4) {
         const Piece four = { { x[p], x[p + 1], x[p + 2], x[p + 3] } };
-        *(Piece *)(panel + 8 * row + (p ^ (row & 4))) = four;
+        *(Piece *)(panel + (place ^ p)) = four;
     }
 }
 
@@ -108,15 +109,48 @@ struct Diagonal {
     vec root[8];
 };
 
-INLINE void factor(Diagonal &tile, const scalar *panel)
+INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
 {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-        read_row(tile.d[i], panel, i);
+        read_row(tile.d[i], panel, row_place(i));
+}
+
+/* What correctly rounded roots and reciprocals come to for pivots from 2^-101 on that are finite, without branches. */
+INLINE bool is_ordinary(const vec d) { return __float_as_uint(d) - 0x0d000000u < 0x72800000u; }
+
+INLINE vec ordinary_pivot(const vec d, vec *reciprocal)
+{
+#ifdef __CUDA_ARCH__
+    vec r, y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    const vec s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(root));
+    *reciprocal = fmaf(y, fmaf(-y, root, 1), y);
+    return root;
+#else
+    const vec root = __fsqrt_rn(d);
+    *reciprocal = __frcp_rn(root);
+    return root;
+#endif
+}
+
+/* The same for all others: smaller ones times 2^64, and an infinite one. */
+INLINE vec any_pivot(const vec d, vec *reciprocal)
+{
+    const bool small = d < 0x1p-101f;
+    const vec root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
+    *reciprocal = d == __uint_as_float(0x7f800000u) ? 0 : small ? *reciprocal * 0x1p32f : *reciprocal;
+    return d == __uint_as_float(0x7f800000u) ? __uint_as_float(0x7f800000u) : small ? root * 0x1p-32f : root;
+}
+
+template <bool ORDINARY>
+INLINE void factor_pivots(Diagonal &tile, bool &ordinary)
+{
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
-        const vec root = pivot(tile.d[p][p], &tile.reciprocal[p]);
-        tile.root[p] = root;
+        ordinary &= is_ordinary(tile.d[p][p]);
+        tile.root[p] = (ORDINARY ? ordinary_pivot : any_pivot)(tile.d[p][p], &tile.reciprocal[p]);
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
             tile.d[i][p] *= tile.reciprocal[p];
@@ -128,8 +162,18 @@ INLINE void factor(Diagonal &tile, const scalar *panel)
     }
 }
 
+INLINE void factor(Diagonal &tile, const scalar *panel)
+{
+    bool ordinary = true;
+    factor_pivots<true>(tile, ordinary);
+    if (!ordinary) {
+        read_diagonal(tile, panel);
+        factor_pivots<false>(tile, ordinary);
+    }
+}
+
 /* Solves for a row of the panel; a row of the diagonal tile comes out as that of its factor. */
-INLINE void solve(vec x[8], const Diagonal &tile)
+INLINE void solve(vec x[8], const Diagonal &tile, const int below)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
@@ -138,32 +182,42 @@ INLINE void solve(vec x[8], const Diagonal &tile)
         for (int j = p + 1; j < 8; ++j)
             x[j] -= x[p] * tile.d[j][p];
     }
+#pragma unroll
+    for (int p = 0; p < 8; ++p)
+        x[p] = below == p ? tile.root[p] : x[p];
 }
 
-/* The first bad pivot, 1 to 8, or 0. The reciprocal of a good root is a number and not negative; once one is not, the
- * pivots after it are NaN or -infinity, so that the last one tells whether there is one. An infinite pivot is good, as
- * LAPACK has it. */
-INLINE bool is_number(const vec x) { return __float_as_uint(x) < 0x7f800000u; }
+/* The reciprocal of a good pivot's root is a number and not negative; once one is not, the pivots after it are NaN or
+ * -infinity, so that the last one tells whether there is one. An infinite pivot is good, as LAPACK has it. */
+INLINE bool is_good(const vec reciprocal) { return __float_as_uint(reciprocal) < 0x7f800000u; }
 
+/* The first bad pivot of a tile that has one, 1 to 8. */
 INLINE int bad_pivot(const Diagonal &tile)
 {
-    int bad = 0;
-    if (is_number(tile.reciprocal[7]))
-        return 0;
+    int bad = 8;
 #pragma unroll
-    for (int p = 7; p >= 0; --p)
-        if (!is_number(tile.reciprocal[p]))
+    for (int p = 6; p >= 0; --p)
+        if (!is_good(tile.reciprocal[p]))
             bad = p + 1;
     return bad;
 }
 
-/* Columns k to k + 7 of a row of the factor; zeros above the diagonal. */
-INLINE void write_columns(scalar *l, vec x[8], const int row, const int k, const offset s)
+/* In a register: left to the compiler, it was computed once more for each of the stores. */
+INLINE void keep(scalar *&p)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+#endif
+}
+
+/* Columns k to k + 7 of a row of the factor, zeros above the diagonal: to the place of the first, in row k + below. */
+INLINE void write_columns(scalar *to, const vec x[8], const int below, const int k, const offset s)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p)
         if (k + p < N)
-            store(PLACE(l, row, k + p, s), k + p > row ? 0 : x[p]);
+            store(PLACE(to, 0, p, s), p > below ? 0 : x[p]);
 }
 
 /* A team's tiles of each matrix: four elements of a tile to a lane. Rows and columns are permuted alike, by eights, so
@@ -175,114 +229,147 @@ INLINE int row_of(const int lane) { return lane / 8 + lane / 4 % 2 * 4; }
 /* The row that a lane speaks for when blocks are read and written: 8 rows, permuted. */
 INLINE int spoken_for(const int lane) { return lane % 2 * 4 + lane / 2 % 4; }
 
-/* A row of a panel is two pieces of four columns, and every other four rows have them the other way round: with that, no
- * access to blocks or rows meets itself in a bank. */
-INLINE scalar *piece(scalar *panel, const int row, const int columns) { return panel + 8 * row + (columns ^ (row & 4)); }
-
-/* The tiles of warp 0 of a team, in blocks of 16 rows: 1. */
-INLINE void read_0(Tiles c, const scalar *const a[MATRICES], const offset s, const int g, const int t)
-{
-    c[0][0][0] = 16 + g < N ? load(PLACE(a[0], 16, 0, s)) : (vec)(16 + g == 0 + t);
-    c[0][0][1] = 16 + g < N ? load(PLACE(a[0], 16, 4, s)) : (vec)(16 + g == 4 + t);
-    c[0][0][2] = 24 + g == 0 + t;
-    c[0][0][3] = 24 + g == 4 + t;
-    c[0][1][0] = 16 + g < N ? load(PLACE(a[0], 16, 8, s)) : (vec)(16 + g == 8 + t);
-    c[0][1][1] = 16 + g < N ? load(PLACE(a[0], 16, 12, s)) : (vec)(16 + g == 12 + t);
-    c[0][1][2] = 24 + g == 8 + t;
-    c[0][1][3] = 24 + g == 12 + t;
-    c[0][2][0] = 16 + g >= 16 + t && 16 + g < N ? load(PLACE(a[0], 16, 16, s)) : (vec)(16 + g == 16 + t);
-    c[0][2][1] = 16 + g >= 20 + t && 16 + g < N ? load(PLACE(a[0], 16, 20, s)) : (vec)(16 + g == 20 + t);
-    c[0][2][2] = 24 + g == 16 + t;
-    c[0][2][3] = 24 + g == 20 + t;
-}
-
-/* Writes the first panel. */
-INLINE void step_0_0(Tiles c, scalar *last, scalar *next)
-{
-    const int lane = threadIdx.x % 32;
-    write_blocks(piece(next + 0, 16 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][0]);
-}
-
-/* Takes the part of panel 0 from the tiles to its right, and writes panel 1. */
-INLINE void step_0_1(Tiles c, scalar *last, scalar *next)
-{
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int columns = 0; columns < 8; columns += 4) {
-        Piece a[2][2], b[2];
-        scalar *const panel = last + 0;
-        const int g = row_of(lane), t = lane % 4;
-        a[1][0] = *(const Piece *)piece(panel, 16 + g, columns);
-        a[1][1] = *(const Piece *)piece(panel, 24 + g, columns);
-        b[0] = *(const Piece *)piece(panel, 8 + t, columns);
-        b[1] = *(const Piece *)piece(panel, 12 + t, columns);
-        subtract_products(c[0][1], a[1], b);
-        b[0] = *(const Piece *)piece(panel, 16 + t, columns);
-        b[1] = *(const Piece *)piece(panel, 20 + t, columns);
-        subtract_products(c[0][2], a[1], b);
+/* Where a lane's rows and columns are in any panel: in registers, for the compiler would compute them for each panel anew. */
+struct Places {
+    int rows, columns, written;
+    INLINE_MEMBER explicit Places(const int lane)
+        : rows(row_place(row_of(lane))), columns(row_place(lane % 4))
+        , written(row_place(spoken_for(lane) + lane / 16 * 8) ^ lane / 8 % 2 * 4)
+    {
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(rows), "+r"(columns), "+r"(written));
+#endif
     }
-    write_blocks(piece(next + 0, 16 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][1]);
+};
+
+/* The matrices of a team, or those that exist: each where element (row_of(lane), lane % 4) of it is. */
+struct Apart {
+    const scalar *at[MATRICES];
+    offset stride;
+    INLINE_MEMBER void read(Tiles c, const int index, const int e, const int i, const int j, const bool inside, const bool diagonal) const
+    {
+#pragma unroll
+        for (int m = 0; m < MATRICES; ++m)
+            c[m][index][e] = inside ? load(PLACE(at[m], i, j, stride)) : (vec)diagonal;
+    }
+};
+
+/* Reads a tile of each matrix of a team. Rows past the end, and what is right of the diagonal, are those of the identity. */
+template <class Source>
+INLINE void read_tile(Tiles c, const int index, const Source &from, const int block, const int column, const int lane)
+{
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const int i = 16 * block + e / 2 * 8, j = 8 * column + e % 2 * 4, row = i + row_of(lane), here = j + lane % 4;
+        const bool inside = i + 7 >= j && i < N && (i >= j + 3 || row >= here) && (i + 7 < N || row < N);
+        from.read(c, index, e, i, j, inside, row == here);
+    }
 }
 
-/* Takes the part of panel 1 from the tiles to its right, and writes panel 2. */
-INLINE void step_0_2(Tiles c, scalar *last, scalar *next)
+/* The tiles of warp 0 of a team, in blocks of 16 rows: 1. Those of the first panel first,
+ * and all at once: the compiler would put some reads off until what they bring is needed. */
+template <class Source>
+INLINE void read_0(Tiles c, const Source &from, const int lane)
 {
-    const int lane = threadIdx.x % 32;
+    read_tile(c, 0, from, 1, 0, lane);
+    __syncwarp();
+    read_tile(c, 1, from, 1, 1, lane);
+    read_tile(c, 2, from, 1, 2, lane);
+    __syncwarp();
+}
+
+/* Writes the first panel of a matrix. */
+INLINE void begin_0(vec (*c)[4], scalar *to)
+{
+    write_blocks(to + 128, c[0]);
+}
+
+/* Takes the part of a panel, the last one, from the tiles of column k and those to its right, and writes panel k. */
+template <class Meanwhile>
+INLINE void step_0(vec (*c)[4], const scalar *last, scalar *next, const Places &places, const int k, const Meanwhile &meanwhile)
+{
+    meanwhile();
 #pragma unroll
-    for (int columns = 0; columns < 8; columns += 4) {
-        Piece a[2][2], b[2];
-        scalar *const panel = last + 0;
-        const int g = row_of(lane), t = lane % 4;
-        a[1][0] = *(const Piece *)piece(panel, 16 + g, columns);
-        a[1][1] = *(const Piece *)piece(panel, 24 + g, columns);
-        b[0] = *(const Piece *)piece(panel, 16 + t, columns);
-        b[1] = *(const Piece *)piece(panel, 20 + t, columns);
-        subtract_products(c[0][2], a[1], b);
+    for (int half = 0; half < 8; half += 4) {
+        Piece a[2][2], b[2][2];
+        const scalar *const row = last + (places.rows ^ half), *const left = last + (places.columns ^ half), *const right = last + ((places.columns + 36) ^ half);
+        if (k <= 3) {
+            a[1][0] = piece(row + 128);
+            a[1][1] = piece(row + 192);
+        }
+        /* While the products of a column are subtracted, the next one is read. */
+        b[0][0] = b[1][0] = piece(left + 64 * k);
+        b[0][1] = b[1][1] = piece(right + 64 * k);
+        switch (k) {
+        case 1:
+            b[0][0] = piece(left + 128);
+            b[0][1] = piece(right + 128);
+            subtract_products(c[1], a[1], b[1]);
+            [[fallthrough]];
+        case 2:
+            subtract_products(c[2], a[1], b[0]);
+            break;
+        default:
+            break;
+        }
     }
-    write_blocks(piece(next + 0, 16 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][2]);
+    switch (k) {
+    case 1:
+        write_blocks(next + places.written + 128, c[1]);
+        break;
+    case 2:
+        write_blocks(next + places.written + 128, c[2]);
+        break;
+    default:
+        break;
+    }
 }
 
 /* The tiles of warp 1 of a team, in blocks of 16 rows: 0. */
-INLINE void read_1(Tiles c, const scalar *const a[MATRICES], const offset s, const int g, const int t)
+template <class Source>
+INLINE void read_1(Tiles c, const Source &from, const int lane)
 {
-    c[0][0][0] = 0 + g >= 0 + t ? load(PLACE(a[0], 0, 0, s)) : (vec)(0 + g == 0 + t);
-    c[0][0][1] = 0 + g >= 4 + t ? load(PLACE(a[0], 0, 4, s)) : (vec)(0 + g == 4 + t);
-    c[0][0][2] = load(PLACE(a[0], 8, 0, s));
-    c[0][0][3] = load(PLACE(a[0], 8, 4, s));
-    c[0][1][0] = 0 + g == 8 + t;
-    c[0][1][1] = 0 + g == 12 + t;
-    c[0][1][2] = 8 + g >= 8 + t ? load(PLACE(a[0], 8, 8, s)) : (vec)(8 + g == 8 + t);
-    c[0][1][3] = 8 + g >= 12 + t ? load(PLACE(a[0], 8, 12, s)) : (vec)(8 + g == 12 + t);
+    read_tile(c, 0, from, 0, 0, lane);
+    __syncwarp();
+    read_tile(c, 1, from, 0, 1, lane);
+    __syncwarp();
 }
 
-/* Writes the first panel. */
-INLINE void step_1_0(Tiles c, scalar *last, scalar *next)
+INLINE void begin_1(vec (*c)[4], scalar *to)
 {
-    const int lane = threadIdx.x % 32;
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][0]);
+    write_blocks(to, c[0]);
 }
 
-/* Takes the part of panel 0 from the tiles to its right, and writes panel 1. */
-INLINE void step_1_1(Tiles c, scalar *last, scalar *next)
+template <class Meanwhile>
+INLINE void step_1(vec (*c)[4], const scalar *last, scalar *next, const Places &places, const int k, const Meanwhile &meanwhile)
 {
-    const int lane = threadIdx.x % 32;
+    meanwhile();
 #pragma unroll
-    for (int columns = 0; columns < 8; columns += 4) {
-        Piece a[2][2], b[2];
-        scalar *const panel = last + 0;
-        const int g = row_of(lane), t = lane % 4;
-        a[0][0] = *(const Piece *)piece(panel, 0 + g, columns);
-        a[0][1] = *(const Piece *)piece(panel, 8 + g, columns);
-        b[0] = *(const Piece *)piece(panel, 8 + t, columns);
-        b[1] = *(const Piece *)piece(panel, 12 + t, columns);
-        subtract_products(c[0][1], a[0], b);
+    for (int half = 0; half < 8; half += 4) {
+        Piece a[2][2], b[2][2];
+        const scalar *const row = last + (places.rows ^ half), *const left = last + (places.columns ^ half), *const right = last + ((places.columns + 36) ^ half);
+        if (k <= 1) {
+            a[0][0] = piece(row);
+            a[0][1] = piece(row + 64);
+        }
+        /* While the products of a column are subtracted, the next one is read. */
+        b[0][0] = b[1][0] = piece(left + 64 * k);
+        b[0][1] = b[1][1] = piece(right + 64 * k);
+        switch (k) {
+        case 1:
+            subtract_products(c[1], a[0], b[1]);
+            break;
+        default:
+            break;
+        }
     }
-    write_blocks(piece(next + 0, 0 + spoken_for(lane) + lane / 16 * 8, lane / 8 % 2 * 4), c[0][1]);
-}
-
-/* Takes the part of panel 1 from the tiles to its right, and writes panel 2. */
-INLINE void step_1_2(Tiles c, scalar *last, scalar *next)
-{
+    switch (k) {
+    case 1:
+        write_blocks(next + places.written, c[1]);
+        break;
+    default:
+        break;
+    }
 }
 
 INLINE long long matrix_start(const long long m, const long long stride)
@@ -304,60 +391,86 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
     const int team = threadIdx.x / 64, thread = threadIdx.x % 64, lane = threadIdx.x % 32;
     const long long first = ((long long)blockIdx.x * 1 + team) * MATRICES;
     Tiles c;
-    const int g = row_of(lane), t = lane % 4;
-    const scalar *from[MATRICES];
+    Apart from = { {}, (offset)1 };
 #pragma unroll
     for (int m = 0; m < MATRICES; ++m)
-        from[m] = first + m < batch ? PLACE(a + matrix_start(first + m, 1), g, t, 1) : 0;
+        from.at[m] = first + m < batch ? PLACE(a + matrix_start(first + m, 1), row_of(lane), lane % 4, 1) : 0;
     switch (thread / 32) {
-    case 0: read_0(c, from, 1, g, t); break;
-    default: read_1(c, from, 1, g, t); break;
+    case 0: read_0(c, from, lane); break;
+    default: read_1(c, from, lane); break;
     }
     const int mine = thread / SOLVERS, row = thread % SOLVERS;
-    const bool exists = first + mine < batch;
-    scalar *const matrix = exists ? l + matrix_start(first + mine, 1) : l;
+    const bool exists = true;
+    /* Where this thread's first row is: of panel k, 8 k rows further down, and as many columns to the right. */
+    scalar *to = PLACE(exists ? l + matrix_start(first + mine, 1) : l, row, 0, 1);
+    keep(to);
+    const Places places(lane);
+#pragma unroll
+    for (int m = 0; m < MATRICES; ++m) {
+        switch (thread / 32) {
+        case 0: begin_0(c[m], panels[team][0] + m * PANEL + places.written); break;
+        default: begin_1(c[m], panels[team][0] + m * PANEL + places.written); break;
+        }
+    }
     int bad = 0;
 #pragma unroll
     for (int k = 0; k < SIDE; ++k) {
-        scalar *const panel = panels[team][k % 2], *const last = panels[team][(k + 1) % 2];
-        switch (k * 2 + thread / 32) {
-        case 0: step_0_0(c, last, panel); break;
-        case 1: step_1_0(c, last, panel); break;
-        case 2: step_0_1(c, last, panel); break;
-        case 3: step_1_1(c, last, panel); break;
-        case 4: step_0_2(c, last, panel); break;
-        default: step_1_2(c, last, panel); break;
+        scalar *const panel = panels[team][k % 2], *const next = panels[team][(k + 1) % 2];
+        vec x[SLOTS][8];
+        __syncthreads();
+        if (8 * k + thread / 32 * 32 < 8 * SIDE) {
+            scalar *const rows = panel + mine * PANEL + 64 * k;
+            Diagonal tile;
+            read_diagonal(tile, rows);
+            int places[SLOTS];
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                places[slot] = place_of(row + slot * SOLVERS, k);
+                read_row(x[slot], rows, places[slot]);
+            }
+            factor(tile, rows);
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot)
+                if (slot == 0 || 8 * k + slot * SOLVERS < 8 * SIDE) {
+                    const int below = row + slot * SOLVERS;
+                    solve(x[slot], tile, below);
+                    if (below >= 8 && 8 * k + below < 8 * SIDE)
+                        write_row(rows, x[slot], places[slot]);
+                }
+            if ((bad == 0) & !is_good(tile.reciprocal[7]))
+                bad = 8 * k + bad_pivot(tile);
+        }
+        const auto write = [&] {
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                const int below = row + slot * SOLVERS;
+                if (exists && 8 * k + below < N)
+                    write_columns(PLACE(to, slot * SOLVERS, 0, 1), x[slot], below, 8 * k, 1);
+            }
+            for (int turn = 0; turn < 8 * k; turn += SOLVERS) {
+                if (turn + row >= 8 * k || !exists)
+                    continue;
+                const vec zeros[8] = {};
+                write_columns(PLACE(to, turn - 8 * k, 0, 1), zeros, 8, 8 * k, 1);
+            }
+            to = PLACE(to, 8, 8, 1);
+        };
+        if (k == SIDE - 1) {
+            write();
+            break;
         }
         __syncthreads();
-        scalar *const rows = panel + mine * PANEL + 64 * k;
-        if (8 * k + thread / 32 * 32 < 8 * SIDE) {
-            Diagonal tile;
-            factor(tile, rows);
-            bad = bad ? bad : bad_pivot(tile) ? 8 * k + bad_pivot(tile) : 0;
-            {
-                const int below = row + 0;
-                vec x[8];
-                if (8 * k + below < 8 * SIDE) {
-                    read_row(x, rows, below);
-                    solve(x, tile);
 #pragma unroll
-                    for (int p = 0; p < 8; ++p)
-                        x[p] = below == p ? tile.root[p] : x[p];
-                    if (below >= 8)
-                        write_row(rows, x, below);
-                    if (exists && 8 * k + below < N)
-                        write_columns(matrix, x, 8 * k + below, 8 * k, 1);
-                }
+        for (int m = 0; m < MATRICES; ++m) {
+            const auto meanwhile = [&] {
+                if (m == 0)
+                    write();
+            };
+            switch (thread / 32) {
+            case 0: step_0(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile); break;
+            default: step_1(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile); break;
             }
         }
-        for (int turn = 0; turn < 8 * k; turn += SOLVERS) {
-            const int above = turn + row;
-            if (above >= 8 * k || !exists)
-                continue;
-            vec zeros[8] = {};
-            write_columns(matrix, zeros, above, 8 * k, 1);
-        }
-        __syncthreads();
     }
     if (row == 0 && exists)
         info[first + mine] = bad < N ? bad : N;
