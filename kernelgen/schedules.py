@@ -31,6 +31,8 @@ MAX_THREADS = 512
 # What a block of threads can have on every GPU of compute capability 9.0: see CUDA's programming guide.
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
+# What a kernel can declare of it by itself.
+MAX_DECLARED_BYTES = 48 << 10
 # A tile of the shared family has a thread for each of its elements.
 MAX_SHARED_NB = 32
 MIN_BLOCK_NB = 4
@@ -322,6 +324,9 @@ class WarpSchedule:
             f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
             + ("fewer" if self.matrices > 1 else "more"),
         )
+        declared = self.shape(problem).declared_bytes
+        works = f"n={problem.n} is {declared:,} bytes of shared memory, over {MAX_DECLARED_BYTES:,}; use fewer"
+        require(declared <= MAX_DECLARED_BYTES, "teams", self.teams, works)
 
     def shape(self, problem: Problem) -> WarpShape:
         """How matrices are spread over warps, registers and shared memory."""

@@ -92,6 +92,11 @@ class WarpShape:
         return 1 if self.warps == 1 else 2
 
     @property
+    def declared_bytes(self) -> int:
+        """Shared memory of a block but for its stages: panels, and the diagonal tiles that canonical ones have."""
+        return 4 * self.teams * self.matrices * (self.panels * self.panel + TILE * TILE)
+
+    @property
     def folds(self) -> int:
         """Groups of eight rows that share their lines of the stage with another group."""
         return -(-self.side // 2)

@@ -57,6 +57,7 @@ def cost_of(choice: Choice) -> float:
     if choice["warps"] > 1 < choice["teams"] or (choice["update"], choice["math"]) == ("tensor", "ieee"):
         return inf
     try:
+        warp_spec(**{name: choice[name] for name in ("n", "matrices", "warps", "teams")})
         lines, collectives = code_of(*(choice[name] for name in ("n", "matrices", "warps", "update")))
     except SpecError:
         return inf

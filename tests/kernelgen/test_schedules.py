@@ -151,9 +151,10 @@ def test_a_team_of_several_warps_has_a_block_and_one_matrix() -> None:
         (48, WarpSchedule(4), r"^matrices=4 .*n=48 is 192 registers of each thread, over 176; use fewer"),
         (128, WarpSchedule(2), r"^matrices=2 .*n=128 is 576 registers of each thread, over 176; use fewer"),
         (128, WarpSchedule(), r"^warps=1 .*n=128 is 288 registers of each thread, over 176; use more"),
+        (33, WarpSchedule(4, teams=8), r"^teams=8 .*n=33 is 57,856 bytes of shared memory, over 49,152; use fewer"),
     ],
 )
-def test_teams_that_registers_do_not_hold_are_refused(n: int, schedule: WarpSchedule, message: str) -> None:
+def test_teams_without_room_for_their_matrices_are_refused(n: int, schedule: WarpSchedule, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         KernelSpec(Problem(n), "chunked", "col", schedule, "cuda")
 
