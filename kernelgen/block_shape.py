@@ -24,7 +24,8 @@ class BlockShape:
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory a
     tile is columns of pieces of 16 bytes, the lanes of a piece side by side, and then what pieces leave over of them.
     Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
-    of tiles, the barriers of their columns, and the elements of the last `early` columns.
+    of tiles, the barriers of their columns, and the elements of the last `early` columns. After the warps that these
+    tiles make come `spare` ones, which have every second group of as many last ones.
     """
 
     n: int
@@ -33,6 +34,7 @@ class BlockShape:
     dtype: str
     pipeline: int = 0
     early: int = 0
+    spare: int = 0
 
     @property
     def side(self) -> int:
@@ -50,9 +52,19 @@ class BlockShape:
         return self.side * (self.side + 1) // 2
 
     @property
-    def threads(self) -> int:
-        """Those of a block: whole warps."""
+    def working_threads(self) -> int:
+        """Those that have a group's tiles: whole warps."""
         return -(-self.tiles * self.lanes // WARP) * WARP
+
+    @property
+    def relieved(self) -> int:
+        """The first of the threads that the spare warps take turns with."""
+        return self.working_threads - self.spare * WARP
+
+    @property
+    def threads(self) -> int:
+        """Those of a block."""
+        return self.working_threads + self.spare * WARP
 
     @property
     def width(self) -> int:
@@ -90,8 +102,11 @@ class BlockShape:
 
     @property
     def barriers(self) -> int:
-        """Those of the pipeline: three to each column of tiles, and one more where whole pieces are to follow."""
-        barriers = len(BARRIERS) * self.side * self.pipeline
+        """Those of the pipeline: three to each column of tiles, and one more where whole pieces are to follow.
+
+        Who waits at a barrier must see each of its phases: those who have every second group have barriers for it.
+        """
+        barriers = len(BARRIERS) * self.side * self.pipeline * (2 if self.spare else 1)
         return barriers + barriers % 2 * bool(self.early)
 
     @property
@@ -106,8 +121,9 @@ class BlockShape:
 
     @property
     def early_threads(self) -> int:
-        """Those that have a tile of the last `early` columns."""
-        return self.early * (self.early + 1) // 2 * self.lanes
+        """Those that have a tile of the last `early` columns, and no spare warp to take turns with."""
+        first = self.tiles * self.lanes - self.early * (self.early + 1) // 2 * self.lanes
+        return max(min(self.tiles * self.lanes, self.relieved) - first, 0)
 
     @property
     def shared_bytes(self) -> int:

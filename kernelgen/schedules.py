@@ -41,6 +41,7 @@ MAX_RESIDENT_BLOCKS = 32
 MAX_PIPELINE = 4
 # The smallest tiles of the largest matrices have as many columns.
 MAX_EARLY = 32
+MAX_SPARE = 16
 UPDATES = ("tensor", "fma")
 MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 2, 8
 # Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
@@ -185,8 +186,9 @@ class BlockSchedule:
 
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
-    for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last `early`
-    columns fetch their next tiles before they begin with the present ones. Without (None and 0) all columns of a
+    for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last warps have
+    most to do: `spare` further ones take turns with as many of them. Of the last `early` columns those tiles that no
+    spare warp has are fetched before the ones before them are done. Without (None and 0) all columns of a
     block wait for each other, and there are as many blocks as it takes.
     """
 
@@ -200,6 +202,7 @@ class BlockSchedule:
     cache: str | None = None
     pipeline: int | None = None
     early: int | None = None
+    spare: int | None = None
 
     def __post_init__(self) -> None:
         integer("nb", self.nb, MIN_BLOCK_NB, MAX_NB)
@@ -210,6 +213,8 @@ class BlockSchedule:
             integer("pipeline", self.pipeline, 0, MAX_PIPELINE)
         if self.early is not None:
             integer("early", self.early, 0, MAX_EARLY if self.pipeline else 0)
+        if self.spare is not None:
+            integer("spare", self.spare, 0, MAX_SPARE if self.pipeline else 0)
         _check_common(self)
 
     def settled(self, target: Target) -> BlockSchedule:
@@ -221,6 +226,7 @@ class BlockSchedule:
             cache=self.cache or "shared",
             pipeline=self.pipeline or 0,
             early=self.early or 0,
+            spare=self.spare or 0,
         )
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -229,6 +235,9 @@ class BlockSchedule:
         shape = self.shape(problem)
         works = f"n={problem.n} by tiles of {self.nb} is {shape.side} columns of them, use no more"
         require((self.early or 0) <= shape.side, "early", self.early, works)
+        warps = shape.working_threads // WARP
+        most = f"n={problem.n} by tiles of {self.nb} is {warps} warps, use fewer than those"
+        require(shape.spare < warps, "spare", self.spare, most)
         require(
             shape.threads <= MAX_BLOCK_THREADS,
             "lanes",
@@ -247,13 +256,15 @@ class BlockSchedule:
 
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, self.pipeline or 0, self.early or 0)
+        pipeline, early, spare = self.pipeline or 0, self.early or 0, self.spare or 0
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, pipeline, early, spare)
 
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
+        parts += [f"spare{self.spare}"] * bool(self.spare)
         return (*parts, self.math)
 
     def details(self, layout: str) -> tuple[str, ...]:

@@ -139,6 +139,7 @@ def block_schedule(turn: int, n: int) -> BlockSchedule:
         cache=("l1", "shared")[turn % 2],
         pipeline=pipeline,
         early=1 if pipeline and turn % 2 else None,
+        spare=1 if pipeline and n > 60 and turn % 3 else None,
     )
 
 

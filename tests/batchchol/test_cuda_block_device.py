@@ -24,13 +24,14 @@ SPECS = [
         (24, 8, {"lanes": 16, "pipeline": 1, "early": 3, "layout": "interleaved", "in_place": True}),
         (17, 4, {"lanes": 4, "pipeline": 3, "early": 2, "uplo": "upper", "dtype": "float64"}),
         (17, 4, {"lanes": 4, "uplo": "upper", "dtype": "float64"}),
+        (40, 8, {"lanes": 8, "pipeline": 1, "early": 4, "spare": 2, "math": "fast"}),
     )
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_every_block_has_several_groups(cuda: Backend, spec: KernelSpec) -> None:
-    check(cuda, spec, layout_of(spec), groups=2)
+    check(cuda, spec, layout_of(spec), groups=5)
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "lanes": (1, 3, 4, 8, 12, 32),
     "pipeline": (1, 2, 3),
     "early": (0, 1, 3),
+    "spare": (0, 1, 2),
     # An integer is the chunk of the chunked layout.
     "layout": ("canonical", "interleaved", 3, 8, 33),
     "in_place": (False, True),
@@ -44,7 +45,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "constant_chunk": (False, True),
     "batch": (1, 9, 70),
 }
-CONSTRAINED = ("n", "nb", "lanes", "pipeline", "early", "batch")
+CONSTRAINED = ("n", "nb", "lanes", "pipeline", "early", "spare", "batch")
 # What a case costs besides its threads' turns at barriers.
 CASE_COST = 20_000
 
@@ -60,11 +61,11 @@ def cost_of(choice: Choice) -> float:
 
 
 @cache
-def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int) -> Launch:
+def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int, spare: int) -> Launch:
     """As much as a double takes."""
-    choices = {"lanes": lanes, "pipeline": pipeline, "early": early, "dtype": "float64"}
+    choices = {"lanes": lanes, "pipeline": pipeline, "early": early, "spare": spare, "dtype": "float64"}
     make_spec(n, nb, family="block", target="cuda", **choices)
-    return Launch(BlockShape(n, nb, lanes, "float64").threads, lanes)
+    return Launch(BlockShape(n, nb, lanes, "float64", spare=spare).threads, lanes)
 
 
 DESIGN = sorted(
@@ -148,6 +149,15 @@ def test_same_bits_as_without_a_pipeline() -> None:
         assert np.tril(run_kernel(spec, a).l).tobytes() == expected, (depth, early, blocks)
 
 
+def test_same_bits_with_spare_warps() -> None:
+    """Some that have a part of a column, one that has nearly all, with room for one group of panels and for more."""
+    a = wishart(70, 30).astype(np.float32)
+    expected = np.tril(run_kernel(pipeline(30, 6, lanes=12), a).l).tobytes()
+    for depth, early, spare in ((1, 0, 1), (1, 4, 2), (2, 3, 1), (3, 0, 5)):
+        spec = pipeline(30, 6, lanes=12, pipeline=depth, early=early, spare=spare)
+        assert np.tril(run_kernel(spec, a).l).tobytes() == expected, (depth, early, spare)
+
+
 @pytest.mark.parametrize("early", [0, 2])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_any_number_of_blocks_will_do(in_place: bool, early: int) -> None:
@@ -210,6 +220,9 @@ def test_shared_memory_of_a_pipeline() -> None:
     shape = BlockShape(100, 8, 4, "float32", pipeline=2, early=3)
     assert (shape.tiles, shape.tile_pieces, shape.barriers, shape.early_threads) == (91, 17, 3 * 13 * 2, 6 * 4)
     assert shape.shared_bytes == 2 * 91 * 17 * 4 * PIECE_BYTES + 78 * 8 + 24 * 64 * 4
+    spare = BlockShape(100, 8, 4, "float32", pipeline=2, early=3, spare=1)
+    assert (spare.working_threads, spare.relieved, spare.threads) == (384, 352, 416)
+    assert (spare.barriers, spare.early_threads) == (2 * 78, 352 - 85 * 4)
     # What is fetched begins with a piece.
     assert BlockShape(20, 8, 4, "float32", pipeline=1, early=1).barriers == 10
     source = generate(pipeline(48, 8, lanes=8, pipeline=2, early=1))
@@ -223,6 +236,8 @@ def test_shared_memory_of_a_pipeline() -> None:
     [
         (20, {"pipeline": 1, "early": 4}, r"early=4 .* is 3 columns of them"),
         (20, {"early": 1}, r"early=1 .* from 0 to 0"),
+        (20, {"spare": 1}, r"spare=1 .* from 0 to 0"),
+        (40, {"pipeline": 1, "spare": 1}, r"spare=1 .* is 1 warps, use fewer"),
         (20, {"pipeline": 5}, r"pipeline=5 .* from 0 to 4"),
         (128, {"pipeline": 4}, r"shared memory, over the 232,448 of a block; use fewer lanes or a smaller pipeline"),
     ],
@@ -247,7 +262,9 @@ MUTATED = pipeline(15, 4, lanes=32, layout="interleaved", pipeline=1, early=1)
 SHARED_WARPS = pipeline(20, 4, lanes=8, layout="interleaved", pipeline=1)
 # Lanes fetch elements for each other.
 TOGETHER = pipeline(15, 4, lanes=8, stride=32, pipeline=1, early=2)
-MUTATED_BATCH = {MUTATED: 7 * 32, SHARED_WARPS: 7 * 8, TOGETHER: 7 * 8}
+# Warps that have every second group.
+SPARE_WARPS = pipeline(20, 4, lanes=8, layout="interleaved", pipeline=1, spare=2)
+MUTATED_BATCH = {MUTATED: 7 * 32, SHARED_WARPS: 7 * 8, TOGETHER: 7 * 8, SPARE_WARPS: 7 * 8}
 # A wait, an arrival or what is handed over: dropped, something depends on what runs first, or nothing goes on.
 DROPPED: Mapping[str, Sequence[Any]] = {
     "waiting for an empty panel": (MUTATED, r"wait_for\(barriers \+ EMPTY, .*\);"),
@@ -266,6 +283,12 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "waiting for what others fetch": (TOGETHER, r"wait_for_fetched\(\);(?=\n +__syncwarp)"),
     "others having waited": (TOGETHER, r"__syncwarp\(\);(?=\n +if \(early && round)"),
     "others having taken what is fetched over": (TOGETHER, r"__syncwarp\(\);(?=\n +if \(early && next)"),
+    "waiting for the group before": (SPARE_WARPS, r"wait_for\(barriers_of\(\(round - PIPELINE\) .*\);"),
+    "barriers for every second group": (
+        SPARE_WARPS,
+        r"Barrier \*const barriers = .*;",
+        "Barrier *const barriers = barriers_of(turn, k);",
+    ),
     "an update": (MUTATED, r"update\(c, .*\);"),
     "a solution": (MUTATED, r"solve\(c, .*\);"),
     "fetching": (MUTATED, r"fetch_tile\(fetched, .*\);"),
@@ -296,7 +319,7 @@ def run_or_error(spec: KernelSpec, source: KernelSource, a: Any) -> Run | str:
         return str(error)
 
 
-@pytest.mark.parametrize("spec", [MUTATED, SHARED_WARPS, TOGETHER], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [MUTATED, SHARED_WARPS, TOGETHER, SPARE_WARPS], ids=lambda spec: spec.name)
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     a = dominant(MUTATED_BATCH[spec], spec.problem.n).astype(np.float32)
     run = in_every_order(spec, generate(spec), a)
