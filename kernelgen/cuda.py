@@ -9,8 +9,8 @@ from typing import Any
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
 from kernelgen.spec import KernelSpec, Problem
-from kernelgen.targets import TARGETS
-from kernelgen.tiles import operations, resident, tile_program
+from kernelgen.targets import ELEMENT_BYTES, TARGETS
+from kernelgen.tiles import Load, Store, operations, resident, tile_program
 
 # Denormals are part of what `fast` gives up; double precision has no such mode.
 FAST_FLAGS = {"float32": ("-ftz=true",), "float64": ()}
@@ -57,6 +57,7 @@ def _generate(
 ) -> KernelSource:
     problem = spec.problem
     strides = element_strides(spec, problem.n)
+    stage = schedule.stage(problem) if schedule.staged else None
     text = render(
         "thread.cu.jinja",
         spec=named,
@@ -64,19 +65,21 @@ def _generate(
         bounds=bounds,
         block=block,
         schedule=schedule,
+        stage=stage,
         target=TARGETS[spec.target],
         n=problem.n,
         dtype=problem.dtype,
         scalar=SCALARS[problem.dtype],
         array_strides=strides,
         work_strides=strides,
+        element_bytes=ELEMENT_BYTES[problem.dtype],
         in_place=spec.in_place,
         stride=stride_expression(spec),
         **_program(spec, schedule),
     )
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
     threads = schedule.threads or DEFAULT_THREADS
-    launch = Launch(threads, threads, cache=schedule.cache or "l1")
+    launch = Launch(threads, threads, stage.shared_bytes if stage else 0, schedule.cache or "l1")
     return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch)
 
 
@@ -91,7 +94,8 @@ def _program(spec: KernelSpec, schedule: ThreadSchedule) -> dict[str, Any]:
     """The tile program, and whether its tiles stay in registers: in straight-line code they can."""
     program = tile_program(spec.problem.n, schedule.nb, schedule.looking, in_place=spec.in_place)
     if schedule.unroll == "full":
-        placed = tuple(resident(program))
+        # What is staged is read and written apart from the program.
+        placed = tuple(p for p in resident(program) if not (schedule.staged and isinstance(p.op, Load | Store)))
         return {"resident": True, "program": placed, "microkernels": microkernels_of(p.op for p in placed)}
     return {"resident": False, "program": program, "microkernels": microkernels_of(operations(program))}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kernelgen.block_shape import WARP, BlockShape
 from kernelgen.refusals import integer, one_of, require
 from kernelgen.targets import Target
+from kernelgen.thread_stage import ThreadStage
 from kernelgen.warp_shape import WarpShape
 
 if TYPE_CHECKING:
@@ -56,12 +57,13 @@ class ThreadSchedule:
     the accuracy class of the square root and its reciprocal.
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
-    group of matrices, and `staged`, whether a group is factored in a chunk of its own that stays in cache and
-    written out, past the caches, when it is done. GPUs alone have `threads`, those of a block, `cache`, which of
-    the two the hardware's split of its on-chip memory favours, "l1" or "shared", and `stride`, the only chunk that
-    the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time. For the others
-    None is the target's default, and the only choice where the target has none; the schedule of a `KernelSpec` has
-    it filled in.
+    group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
+    written out, past the caches, when it is done; on a GPU, for canonical arrays alone, whether the threads of a
+    warp read and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a
+    block, `cache`, which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", and
+    `stride`, the only chunk that the kernel runs on, its offsets being constants of the code: None is any chunk,
+    given at run time. For the others None is the target's default, and the only choice where the target has none;
+    the schedule of a `KernelSpec` has it filled in.
     """
 
     family: ClassVar[str] = "thread"
@@ -89,12 +91,13 @@ class ThreadSchedule:
 
     def settled(self, target: Target) -> ThreadSchedule:
         """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
-        foreign = ("prefetch", "staged") if target.gpu else ("threads", "cache", "stride")
+        foreign = ("prefetch",) if target.gpu else ("threads", "cache", "stride")
         for field in foreign:
             got = getattr(self, field)
             require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
         if target.gpu:
-            return replace(self, threads=self.threads or DEFAULT_THREADS, cache=self.cache or "l1")
+            cache = self.cache or ("shared" if self.staged else "l1")
+            return replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
         return replace(
             self,
             prefetch=True if self.prefetch is None else self.prefetch,
@@ -118,6 +121,23 @@ class ThreadSchedule:
             f"n={problem.n} is {operations:,} operations of straight-line code, over the budget of "
             f"{FULL_UNROLL_BUDGET:,}; use unroll='tiles'",
         )
+        if self.staged and self.threads is not None:
+            self._check_stage(problem, layout)
+
+    def _check_stage(self, problem: Problem, layout: str) -> None:
+        """Refuse what the warps of a GPU cannot stage."""
+        works = "a GPU's threads read neighbours in memory of every other layout by themselves, use None"
+        require(layout == "canonical", "staged", self.staged, works)
+        require(self.unroll == "full", "unroll", self.unroll, "staged matrices stay in registers, use 'full'")
+        works = f"staged matrices are those of whole warps, use a multiple of {WARP}"
+        require((self.threads or 0) % WARP == 0, "threads", self.threads, works)
+        room = self.stage(problem).shared_bytes
+        works = f"n={problem.n} is {room:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
+        require(room <= MAX_SHARED_BYTES, "threads", self.threads, works)
+
+    def stage(self, problem: Problem) -> ThreadStage:
+        """How the warps of a GPU stage their matrices."""
+        return ThreadStage(problem.n, problem.dtype, self.threads or DEFAULT_THREADS)
 
     @property
     def method(self) -> tuple[str, ...]:
@@ -126,7 +146,8 @@ class ThreadSchedule:
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""
-        parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(self.staged and layout != "canonical")
+        said = self.staged and (layout != "canonical" or self.threads is not None)
+        parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
         parts += [] if self.threads is None else [f"t{self.threads}"]
         return (*parts, *_memory_words(self))
 
