@@ -218,7 +218,10 @@ def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSp
     changes: dict[str, Any] = {}
     if schedule.stride not in (None, chunk):
         changes["stride"] = None
-    if getattr(schedule, "staged", None) is False and plain.layout == "canonical":
+    staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
+    if TARGETS[plain.target].gpu and staged and not canonical:
+        changes["staged"] = None
+    elif staged is False and canonical:
         changes["staged"] = True
     # A tile that fits the entry's order may be larger than this one.
     nb = getattr(schedule, "nb", None)

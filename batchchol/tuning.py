@@ -23,14 +23,13 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.block_shape import WARP
+from kernelgen.block_shape import MAX_SHARED_BYTES, WARP
 from kernelgen.schedules import (
     CACHES,
     DEFAULT_THREADS,
     FULL_UNROLL_BUDGET,
     LOOKINGS,
     MAX_RESIDENT_BLOCKS,
-    MAX_SHARED_BYTES,
     straight_line_operations,
 )
 from kernelgen.targets import ELEMENT_BYTES
@@ -60,6 +59,8 @@ PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 # few columns of tiles. Numbers of registers that a thread may need beside its tiles.
 WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
+# A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
+STAGED_REGISTERS, BLOCK_THREADS = 300, (32, 64, 128)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
@@ -96,10 +97,17 @@ class Point:
     conditions: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
-def schedules(n: int, math: str, target: str) -> Iterator[ThreadSchedule]:
+def schedules(
+    n: int, math: str, target: str, layout: str = "chunked", dtype: str = "float32"
+) -> Iterator[ThreadSchedule]:
     """The candidates for order n; what `variations` says is asked of the best alone."""
     if TARGETS[target].gpu:
-        yield from _gpu_schedules(n, math)
+        words = ELEMENT_BYTES[dtype] // 4
+        if layout == "canonical" and words * n * (n + 1) // 2 <= STAGED_REGISTERS:
+            # In registers, tiles and their order are the compiler's.
+            yield ThreadSchedule(1, "left", "full", math, staged=True)
+        else:
+            yield from _gpu_schedules(n, math)
         return
     sizes = sorted({nb for nb in SIMD_TILE_SIZES if nb <= n} | ({n} if n <= 8 else set()))
     unrolls = ("tiles", "full") if n <= SIMD_FULL_UNROLL_MAX_N else ("tiles",)
@@ -178,8 +186,10 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
         case SharedSchedule():
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:
-            choices = itertools.product((32, 64, 128), CACHES)
-            varied = [replace(schedule, threads=threads, cache=cache) for threads, cache in choices]
+            caches = ("shared",) if schedule.staged else CACHES
+            choices = itertools.product(BLOCK_THREADS, caches)
+            blocks = [replace(schedule, threads=threads, cache=cache) for threads, cache in choices]
+            varied = [each for each in blocks if not each.staged or _has_room(each, spec.problem)]
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
     return [replace(spec, schedule=schedule) for schedule in varied]
@@ -209,6 +219,10 @@ def _fits(schedule: BlockSchedule, problem: Problem) -> bool:
     return (schedule.blocks or 1) * schedule.shape(problem).shared_bytes <= MAX_SHARED_BYTES
 
 
+def _has_room(schedule: ThreadSchedule, problem: Problem) -> bool:
+    return schedule.stage(problem).shared_bytes <= MAX_SHARED_BYTES
+
+
 def _registers(warps: int) -> int:
     """Those that each thread of so many warps of a multiprocessor can have."""
     each = REGISTERS // (-(-warps // SCHEDULERS) * WARP)
@@ -225,7 +239,7 @@ def specs(
 ) -> list[KernelSpec]:
     """The candidates of these families for order n in a layout, canonical in rows: those that can be built."""
     candidates: dict[str, Iterable[Schedule]] = {
-        ThreadSchedule.family: schedules(n, math, target),
+        ThreadSchedule.family: schedules(n, math, target, layout, dtype),
         SharedSchedule.family: shared_schedules(n, math),
         BlockSchedule.family: block_schedules(n, math, dtype),
         WarpSchedule.family: warp_schedules(n, math, layout),

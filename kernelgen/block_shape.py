@@ -9,6 +9,8 @@ from math import gcd
 from kernelgen.targets import ELEMENT_BYTES
 
 WARP = 32
+# What a block of threads can have on every GPU of compute capability 9.0: see CUDA's programming guide.
+MAX_SHARED_BYTES = 227 << 10
 # What one instruction moves between registers and shared memory, and what its banks serve at a time.
 PIECE_BYTES = 16
 BANKS_BYTES = 128

@@ -57,7 +57,6 @@ def _generate(
 ) -> KernelSource:
     problem = spec.problem
     strides = element_strides(spec, problem.n)
-    stage = schedule.stage(problem) if schedule.staged else None
     text = render(
         "thread.cu.jinja",
         spec=named,
@@ -65,7 +64,7 @@ def _generate(
         bounds=bounds,
         block=block,
         schedule=schedule,
-        stage=stage,
+        stage=schedule.stage(problem) if schedule.staged else None,
         target=TARGETS[spec.target],
         n=problem.n,
         dtype=problem.dtype,
@@ -78,9 +77,14 @@ def _generate(
         **_program(spec, schedule),
     )
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
+    return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch_of(problem, schedule))
+
+
+def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:
+    """How a kernel of the thread family is launched, whatever blocks its code is for."""
     threads = schedule.threads or DEFAULT_THREADS
-    launch = Launch(threads, threads, stage.shared_bytes if stage else 0, schedule.cache or "l1")
-    return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch)
+    stage = schedule.stage(problem).shared_bytes if schedule.staged else 0
+    return Launch(threads, threads, stage, schedule.cache or "l1")
 
 
 def stride_expression(spec: KernelSpec) -> str:

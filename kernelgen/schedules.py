@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from kernelgen.block_shape import WARP, BlockShape
+from kernelgen.block_shape import MAX_SHARED_BYTES, WARP, BlockShape
 from kernelgen.refusals import integer, one_of, require
 from kernelgen.targets import Target
-from kernelgen.thread_stage import ThreadStage
+from kernelgen.thread_stage import ThreadStage, check_staged
 from kernelgen.warp_shape import WarpShape
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ MAX_THREADS = 512
 
 # What a block of threads can have on every GPU of compute capability 9.0: see CUDA's programming guide.
 MAX_BLOCK_THREADS = 1024
-MAX_SHARED_BYTES = 227 << 10
 # What a kernel can declare of it by itself.
 MAX_DECLARED_BYTES = 48 << 10
 # A tile of the shared family has a thread for each of its elements.
@@ -58,12 +57,11 @@ class ThreadSchedule:
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
-    written out, past the caches, when it is done; on a GPU, for canonical arrays alone, whether the threads of a
-    warp read and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a
-    block, `cache`, which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", and
-    `stride`, the only chunk that the kernel runs on, its offsets being constants of the code: None is any chunk,
-    given at run time. For the others None is the target's default, and the only choice where the target has none;
-    the schedule of a `KernelSpec` has it filled in.
+    written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
+    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `cache`,
+    which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", and `stride`, the only
+    chunk that the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time. For
+    the others None is the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
     """
 
     family: ClassVar[str] = "thread"
@@ -98,11 +96,7 @@ class ThreadSchedule:
         if target.gpu:
             cache = self.cache or ("shared" if self.staged else "l1")
             return replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
-        return replace(
-            self,
-            prefetch=True if self.prefetch is None else self.prefetch,
-            staged=True if self.staged is None else self.staged,
-        )
+        return replace(self, prefetch=self.prefetch is not False, staged=self.staged is not False)
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -122,18 +116,7 @@ class ThreadSchedule:
             f"{FULL_UNROLL_BUDGET:,}; use unroll='tiles'",
         )
         if self.staged and self.threads is not None:
-            self._check_stage(problem, layout)
-
-    def _check_stage(self, problem: Problem, layout: str) -> None:
-        """Refuse what the warps of a GPU cannot stage."""
-        works = "a GPU's threads read neighbours in memory of every other layout by themselves, use None"
-        require(layout == "canonical", "staged", self.staged, works)
-        require(self.unroll == "full", "unroll", self.unroll, "staged matrices stay in registers, use 'full'")
-        works = f"staged matrices are those of whole warps, use a multiple of {WARP}"
-        require((self.threads or 0) % WARP == 0, "threads", self.threads, works)
-        room = self.stage(problem).shared_bytes
-        works = f"n={problem.n} is {room:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
-        require(room <= MAX_SHARED_BYTES, "threads", self.threads, works)
+            check_staged(self, self.stage(problem), layout)
 
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""
@@ -146,6 +129,7 @@ class ThreadSchedule:
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""
+        # On a CPU canonical arrays always are.
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
         parts += [] if self.threads is None else [f"t{self.threads}"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kernelgen.block_shape import WARP
+from kernelgen.block_shape import MAX_SHARED_BYTES, PIECE_BYTES, WARP
+from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
 
-# What one instruction moves between memory and shared memory.
-PIECE_BYTES = 16
+if TYPE_CHECKING:
+    from kernelgen.schedules import ThreadSchedule
+
 # What memory hands out at least.
 SECTOR_BYTES = 32
 
@@ -53,14 +56,24 @@ class ThreadStage:
     @property
     def shared_bytes(self) -> int:
         """Those of a block of threads."""
-        return -(-self.threads // WARP) * WARP * self.pitch * ELEMENT_BYTES[self.dtype]
+        return self.threads * self.pitch * ELEMENT_BYTES[self.dtype]
 
     @property
     def turns(self) -> int:
         """Pieces of a lane, when all lanes copy the matrices of a warp."""
         return -(-(self.n**2) // self.piece)
 
-    @property
-    def unroll(self) -> int:
-        """Copies of a lane in a turn of its loops."""
-        return 8
+
+def check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:
+    """Refuse what the warps of a GPU cannot stage."""
+    works = "of other layouts a GPU's threads read neighbours in memory as it is, use None"
+    require(layout == "canonical", "staged", schedule.staged, works)
+    works = "staged matrices stay in registers, use 'full'"
+    require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+    works = f"staged matrices are those of whole warps, use a multiple of {WARP}"
+    require(stage.threads % WARP == 0, "threads", stage.threads, works)
+    works = (
+        f"n={stage.n} is {stage.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; "
+        "use fewer"
+    )
+    require(stage.shared_bytes <= MAX_SHARED_BYTES, "threads", stage.threads, works)

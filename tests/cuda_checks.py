@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from batchchol.layouts import array_shape, element_offset, stride
+from batchchol.layouts import array_shape, dense_view, element_offset, stride
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
@@ -17,8 +21,8 @@ from .covering import Choice
 from .cuda_kernels import EmulatedKernel
 from .cuda_programs import compile_program
 from .fenced_memory import sparse_zeros
-from .kernel_runs import check_other_triangle, make_spec, run_kernel
-from .matrices import DATA, reference, wishart
+from .kernel_runs import GuardedMemory, check_other_triangle, make_spec, run_kernel
+from .matrices import DATA, dominant, reference, wishart
 
 # Lines of generated code that are compiled together.
 PROGRAM_LINES = 5_000
@@ -80,6 +84,47 @@ def check_kernel(
         check_other_triangle(spec, run.l)
         repeated = np.tril(run.l[:distinct])[np.arange(batch) % distinct]
         assert np.array_equal(np.tril(run.l), repeated), f"{name}: the result depends on the thread"
+
+
+def check_arrays_that_begin_anywhere(spec: KernelSpec, batch: int = 13) -> None:
+    """The same bits, wherever both arrays begin: the wide accesses of some have a fallback."""
+    kernel, apart, dtype = EmulatedKernel.of(spec), spec.schedule.stride or 1, spec.problem.dtype
+    layout = Layout.chunked(apart) if spec.layout == "chunked" else Layout(spec.layout, None, spec.order)
+    a = np.ascontiguousarray(_pack(dominant(batch, spec.problem.n).astype(dtype), layout))
+    results = []
+    for offset in (0, a.itemsize, 8, 16):
+        memory = [GuardedMemory(a.shape, dtype, offset) for _ in range(2)]
+        memory[0].array[...] = a
+        result = memory[0] if spec.in_place else memory[1]
+        result.array[...] = a
+        info = np.full(batch, -1, np.int32)
+        pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
+        kernel.program.launch_unfenced(kernel.source, batch, *pointers, apart, batch)
+        for guarded in memory:
+            guarded.check()
+        assert not info.any()
+        results.append(result.array.tobytes())
+    assert len(set(results)) == 1
+
+
+def _pack(a: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """The matrices as an array of a layout, identities where there are none."""
+    n = a.shape[-1]
+    packed = np.zeros(array_shape(n, len(a), layout), a.dtype)
+    members, apart = np.arange(len(a)), dense_view(packed, layout).shape[1]
+    dense_view(packed, layout)[members // apart, members % apart] = a
+    return packed
+
+
+def mutated(spec: KernelSpec, pattern: str, replacement: str, count: int = 1, place: int = 0) -> EmulatedKernel:
+    """The kernel with `count` matches of a pattern replaced, all of them if that is 0, from a place on."""
+    source = generate(spec)
+    found = list(re.finditer(pattern, source.text))[place:]
+    assert found, f"there is no {pattern}"
+    text = source.text
+    for match in reversed(found[: count or None]):
+        text = text[: match.start()] + replacement + text[match.end() :]
+    return EmulatedKernel.of(spec, replace(source, text=text))
 
 
 class CompiledTogether:

@@ -14,7 +14,7 @@ from batchchol.provenance import source_hash
 from batchchol.sweep.points import Point
 from batchchol.sweep.rows import Value
 from kernelgen import TARGETS, KernelSource, KernelSpec, Launch, ThreadSchedule, generate
-from kernelgen.cuda import generate_any_block
+from kernelgen.cuda import generate_any_block, launch_of
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend, Kernel
@@ -54,8 +54,7 @@ def code_of(point: Point) -> Code:
     if launch is None:
         return shared
     if point.any_block and isinstance(schedule, ThreadSchedule):
-        threads = schedule.threads or launch.threads
-        launch = replace(launch, threads=threads, items=threads)
+        launch = launch_of(point.spec.problem, schedule)
     return replace(shared, launch=replace(launch, cache=getattr(schedule, "cache", None) or launch.cache))
 
 

@@ -13,17 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.layouts import array_shape, dense_view
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
 from kernelgen.warp_shape import WarpShape
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import CompiledTogether, check_kernel, check_last_matrices_past_32_bits
+from ..cuda_checks import (
+    CompiledTogether,
+    check_arrays_that_begin_anywhere,
+    check_kernel,
+    check_last_matrices_past_32_bits,
+    mutated,
+)
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import EmulationError, compile_program
-from ..kernel_runs import GuardedMemory, make_spec, run_kernel
+from ..kernel_runs import make_spec, run_kernel
 from ..matrices import DATA, conditioned, dominant, lapack_factor, wishart
 
 warp_spec = partial(make_spec, family="warp", target="cuda")
@@ -217,7 +222,7 @@ def test_matrices_side_by_side_are_read_together(
 @pytest.mark.parametrize("matrices", [2, 4])
 def test_packed_arrays_that_begin_anywhere(matrices: int) -> None:
     spec = warp_spec(9, matrices=matrices, stride=4)
-    check_arrays_that_begin_anywhere(spec, (13 + 3) // 4, 9 * 9 * 4)
+    check_arrays_that_begin_anywhere(spec)
 
 
 @pytest.mark.parametrize("n", [8, 12, 13])
@@ -225,38 +230,7 @@ def test_packed_arrays_that_begin_anywhere(matrices: int) -> None:
 def test_canonical_arrays_that_begin_anywhere(in_place: bool, n: int) -> None:
     spec = warp_spec(n, matrices=2, layout="canonical", order="row", in_place=in_place)
     assert ("fetch_piece" in generate(spec).text) == (n % 4 == 0)
-    check_arrays_that_begin_anywhere(spec, 13, n * n)
-
-
-def check_arrays_that_begin_anywhere(spec: KernelSpec, rows: int, width: int) -> None:
-    """The same bits, wherever both arrays begin: the wide accesses of some have a fallback."""
-    kernel, batch, stride = EmulatedKernel.of(spec), 13, spec.schedule.stride or 1
-    layout = Layout.chunked(stride) if spec.layout == "chunked" else Layout(spec.layout, None, spec.order)
-    a = np.ascontiguousarray(pack(dominant(batch, spec.problem.n), layout))
-    assert a.size == rows * width
-    results = []
-    for offset in (0, 4, 8, 16):
-        memory = [GuardedMemory(a.shape, np.float32, offset) for _ in range(2)]
-        memory[0].array[...] = a
-        result = memory[0] if spec.in_place else memory[1]
-        result.array[...] = a
-        info = np.full(batch, -1, np.int32)
-        pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
-        kernel.program.launch_unfenced(kernel.source, batch, *pointers, stride, batch)
-        for guarded in memory:
-            guarded.check()
-        assert not info.any()
-        results.append(result.array.tobytes())
-    assert len(set(results)) == 1
-
-
-def pack(a: np.ndarray, layout: Layout) -> np.ndarray:
-    """The matrices as an array of a layout, identities where there are none."""
-    n = a.shape[-1]
-    packed = np.zeros(array_shape(n, len(a), layout), np.float32)
-    members, apart = np.arange(len(a)), dense_view(packed, layout).shape[1]
-    dense_view(packed, layout)[members // apart, members % apart] = a
-    return packed
+    check_arrays_that_begin_anywhere(spec)
 
 
 @pytest.mark.parametrize(
@@ -330,17 +304,6 @@ CHANGED = {
     "a tile handed to the rows": (FMA, r"write_blocks\(next .*\n", "", 1),
     "a step": (FMA, r"case 2:", "case 20:", 1),
 }
-
-
-def mutated(spec: KernelSpec, pattern: str, replacement: str, count: int = 1, place: int = 0) -> EmulatedKernel:
-    """The kernel with `count` matches of a pattern replaced, all of them if that is 0, from a place on."""
-    source = generate(spec)
-    found = list(re.finditer(pattern, source.text))[place:]
-    assert found, f"there is no {pattern}"
-    text = source.text
-    for match in reversed(found[: count or None]):
-        text = text[: match.start()] + replacement + text[match.end() :]
-    return EmulatedKernel.of(spec, replace(source, text=text))
 
 
 @pytest.mark.parametrize("change", CHANGED)
