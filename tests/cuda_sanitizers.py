@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -96,6 +96,8 @@ def cases() -> Iterator[Case]:
         for turn in range(rounds * len(ORDERS)):
             n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
             in_place, schedule = turn % 4 == 3, schedule_of(turn, n)
+            if isinstance(schedule, ThreadSchedule) and schedule.unroll == "full" and layout.kind == "canonical":
+                schedule = replace(schedule, staged=True, threads=(32, 96)[turn // 2 % 2])
             # Blocks of the tensor cores in shared memory are of single precision.
             dtype = "float32" if turn % 3 < 2 or schedule.family == WarpSchedule.family else "float64"
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])

@@ -78,6 +78,8 @@ class FakeGpu:
     other_gpus: dict[int, int] = field(default_factory=dict)
     built: list[str] = field(default_factory=list)
     preferred: list[tuple[str, str]] = field(default_factory=list)
+    # Dynamic shared memory that a kernel's launches may have.
+    allowed: dict[str, int] = field(default_factory=dict)
     sources: dict[str, KernelSource] = field(default_factory=dict)
     at_exit: list[Callable[[], None]] = field(default_factory=list)
     after_fork: list[Callable[[], None]] = field(default_factory=list)
@@ -223,10 +225,12 @@ class FakeDriver(Driver):
         return 1
 
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
+        self.gpu.allowed[entry] = shared_bytes
         return list(self.gpu.sources).index(entry)
 
-    def prefer(self, function: int, cache: str, entry: str) -> None:
+    def configure(self, function: int, entry: str, *, shared_bytes: int, cache: str) -> None:
         self.gpu.preferred.append((entry, cache))
+        self.gpu.allowed[entry] = shared_bytes
 
     def resident_blocks(self, function: int, threads: int, shared_bytes: int, entry: str) -> int:
         return 1024 // threads
@@ -236,6 +240,7 @@ class FakeDriver(Driver):
     ) -> None:
         assert self.gpu.current == CONTEXT, "launched without the context"
         self.check(self.gpu.status, f"launching {entry}")
+        assert shared_bytes <= self.gpu.allowed.get(entry, 0), "more dynamic shared memory than the kernel may have"
         self.gpu.launches.append((entry, blocks, stream))
         self.gpu.clock += self.gpu.seconds_per_launch
         source = self.gpu.sources[entry]
@@ -250,7 +255,8 @@ class FakeDriver(Driver):
             return
         # The geometry is the caller's: one code may be launched on blocks of any size.
         items = source.launch.items * threads // source.launch.threads
-        launched = replace(source, launch=replace(source.launch, threads=threads, items=items, resident=None))
+        geometry = replace(source.launch, threads=threads, items=items, shared_bytes=shared_bytes, resident=None)
+        launched = replace(source, launch=geometry)
         with self.gpu.emulation:
             program.launch_unfenced(launched, blocks * items, *values)
 

@@ -222,10 +222,11 @@ class CudaBackend:
     def kernel_of(self, spec: KernelSpec, source: KernelSource, launch: Launch) -> CudaKernel:
         """The kernel of a spec from a source that others share, launched in its own way.
 
-        What the hardware's split of on-chip memory favours is what the last one favours that was asked for.
+        What the hardware's split of on-chip memory favours, and how much of it a launch may have, is what was asked
+        for last.
         """
         function = replace(self._gpu.load(source), launch=launch)
-        self._gpu.prefer(function)
+        self._gpu.configure(function)
         return CudaKernel(spec, self._gpu, function)
 
     def occupancy(self, kernel: CudaKernel) -> float:

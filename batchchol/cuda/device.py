@@ -174,10 +174,13 @@ class Device:
                 return self._run(function, items, words, stream)
         self._run(function, items, words, stream)
 
-    def prefer(self, function: Function) -> None:
-        """Have a kernel's next launches favour what its launch says: kernels of one code may differ in it."""
+    def configure(self, function: Function) -> None:
+        """Have a kernel's next launches be as its launch says: kernels of one code may differ in it."""
+        launch = function.launch
         with self.current(f"configuring {function.entry}"):
-            self.driver.prefer(function.handle, function.launch.cache, function.entry)
+            self.driver.configure(
+                function.handle, function.entry, shared_bytes=launch.shared_bytes, cache=launch.cache
+            )
 
     def resident_blocks(self, function: Function) -> int:
         """Blocks of a kernel that a multiprocessor holds at once; 0 if it has no room for one."""

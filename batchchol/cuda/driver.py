@@ -99,17 +99,17 @@ class Driver:
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
         """The handle of a module's kernel, allowed as much dynamic shared memory, the split of on-chip memory set."""
         handle = self._out(self._cuda.cuModuleGetFunction, f"looking for {entry}", module, entry.encode())
-        self.prefer(handle, cache, entry)
-        # Without it 48 KiB are all there is, of which what the kernel declares itself takes its share.
-        if shared_bytes:
-            status = self._cuda.cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED_SIZE, shared_bytes)
-            self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
+        self.configure(handle, entry, shared_bytes=shared_bytes, cache=cache)
         return handle
 
-    def prefer(self, function: int, cache: str, entry: str) -> None:
-        """Set the split of on-chip memory for a kernel's next launches."""
+    def configure(self, function: int, entry: str, *, shared_bytes: int, cache: str) -> None:
+        """Allow a kernel's next launches as much dynamic shared memory, and set the split of on-chip memory."""
         split = _PREFER_SHARED if cache == "shared" else _PREFER_L1
         self.check(self._cuda.cuFuncSetCacheConfig(function, split), f"configuring {entry}")
+        # Without it 48 KiB are all there is, of which what the kernel declares itself takes its share.
+        if shared_bytes:
+            status = self._cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_SIZE, shared_bytes)
+            self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
 
     def resident_blocks(self, function: int, threads: int, shared_bytes: int, entry: str) -> int:
         """Blocks of so many threads that a multiprocessor holds at once."""

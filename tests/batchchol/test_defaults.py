@@ -186,6 +186,18 @@ def test_what_is_missing_is_served_as_what_is_most_like_it(tables: Callable[...,
     assert nb(16, dtype="float64", chunk=8) == 3
 
 
+def test_what_is_staged_is_so_for_canonical_arrays_alone(tables: Callable[..., None]) -> None:
+    row = Case("float32", "fast", "canonical", order="row")
+    staged = ThreadSchedule(1, unroll="full", math="fast", staged=True, threads=64)
+    tables(made((row, 24, None, staged), (row, 128, None, ThreadSchedule(2, math="fast"))))
+    asked = {"target": "cuda", "math": "fast"}
+    for order, n in (("row", 3), ("col", 24)):
+        assert default_spec(n, **asked, layout="canonical", order=order).schedule == staged.settled(TARGETS["cuda"])
+    chunked = default_spec(8, **asked, chunk=32).schedule
+    assert (chunked.staged, chunked.unroll) == (None, "full")
+    assert default_spec(25, **asked, layout="canonical").schedule.nb == 2
+
+
 def test_the_upper_triangle_in_columns_is_the_lower_one_in_rows(tables: Callable[..., None]) -> None:
     cases = {order: Case("float32", "ieee", "canonical", order=order) for order in ("row", "col")}
     rows = ((case, 128, None, ThreadSchedule({"row": 2, "col": 3}[order])) for order, case in cases.items())

@@ -118,6 +118,17 @@ def test_blocks_of_any_size_share_code(fake_gpu: Any) -> None:
     assert set(blocks) == {-(-100 // 32), -(-100 // 64)}
 
 
+def test_code_for_any_block_has_the_shared_memory_of_each(fake_gpu: Any) -> None:
+    bench, entries = Bench(get_backend("cuda"), BRIEF), set()
+    for threads in (32, 64):
+        schedule = ThreadSchedule(1, unroll="full", staged=True, threads=threads)
+        one = Point(KernelSpec(Problem(4), "canonical", "row", schedule, "cuda"), 100, None, 1, "queued", True)
+        assert bench.measure(one).status == "correct"
+        entries.add(code.code_of(one).source.entry)
+        assert fake_gpu.allowed[min(entries)] == schedule.stage(Problem(4)).shared_bytes == threads * 80
+    assert len(entries) == 1
+
+
 @pytest.mark.parametrize("schedule", [SharedSchedule(2), BlockSchedule(4, 8)], ids=["shared", "block"])
 def test_every_family_is_measured(fake_gpu: Any, schedule: Any) -> None:
     backend = get_backend("cuda")

@@ -89,6 +89,20 @@ def test_on_a_gpu_kernels_for_any_chunk_and_for_the_default_one_compete() -> Non
     assert {spec.schedule.unroll for spec in tuning.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 24), ("float64", 16)])
+def test_canonical_arrays_are_staged_while_registers_hold_the_triangle(dtype: str, largest: int) -> None:
+    for n in range(1, 34):
+        found = tuning.specs(n, dtype, "fast", "cuda", layout="canonical")
+        assert {bool(spec.schedule.staged) for spec in found} == {n <= largest}
+    small, large = (
+        KernelSpec(Problem(n), "canonical", "row", ThreadSchedule(1, unroll="full", staged=True), "cuda")
+        for n in (8, 24)
+    )
+    assert [spec.schedule.threads for spec in tuning.variations(small)] == [32, 64, 128]
+    assert [spec.schedule.threads for spec in tuning.variations(large)] == [32, 64]
+    assert not any(spec.schedule.staged for spec in tuning.specs(8, dtype, "fast", "cuda"))
+
+
 @pytest.mark.parametrize("n", [1, 3, 4, 13, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128])
 def test_every_order_has_candidates_of_the_block_family(n: int) -> None:
     specs = tuning.specs(n, "float32", "fast", "cuda", ("block",))

@@ -47,6 +47,15 @@ GOLDEN_CUDA = [
         Problem(9, uplo="upper"), "canonical", "row", ThreadSchedule(4, "left", math="fast", threads=64), "cuda"
     ),
     KernelSpec(Problem(6), "chunked", "col", ThreadSchedule(6, cache="shared"), "cuda"),
+    KernelSpec(Problem(9), "canonical", "row", ThreadSchedule(3, "left", "full", "fast", staged=True), "cuda"),
+    KernelSpec(
+        Problem(6, "float64", "upper"),
+        "canonical",
+        "row",
+        ThreadSchedule(3, unroll="full", staged=True),
+        "cuda",
+        True,
+    ),
     KernelSpec(Problem(7), "chunked", "col", SharedSchedule(3, "left", stride=32), "cuda"),
     KernelSpec(
         Problem(8, "float64", "upper"), "canonical", "row", SharedSchedule(4, "top", 2, "fast", "l1"), "cuda", True

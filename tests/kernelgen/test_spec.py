@@ -74,6 +74,7 @@ def specs(draw: st.DrawFn) -> KernelSpec:
 def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
     choices: dict[str, st.SearchStrategy[Any]] = {
         "threads": st.none() | st.integers(1, MAX_THREADS),
+        "staged": st.none() | st.booleans() if layout == "canonical" else st.none() | st.just(False),
         **memory_choices(layout),
     }
     if not TARGETS[target].gpu:
@@ -223,7 +224,7 @@ def test_every_field_is_refused_somewhere_above() -> None:
     assert set(flattened(GOOD)) - parts == {field for field, _, _ in REFUSED}
 
 
-@pytest.mark.parametrize(("field", "value"), [("prefetch", True), ("prefetch", False), ("staged", True)])
+@pytest.mark.parametrize(("field", "value"), [("prefetch", True), ("prefetch", False)])
 def test_choices_of_simd_targets_are_refused_on_a_gpu(field: str, value: object) -> None:
     with pytest.raises(SpecError, match=f"{field}={value} .*'cuda' has no such choice, use None"):
         changed(ON_GPU, field, value)
@@ -276,6 +277,31 @@ def test_tile_larger_than_the_matrix_is_refused() -> None:
 def test_canonical_arrays_without_a_staged_chunk_are_refused() -> None:
     with pytest.raises(SpecError, match=r"staged=False .*canonical.*use staged=True"):
         changed(changed(GOOD, "staged", False), "layout", "canonical")
+
+
+STAGED = KernelSpec(Problem(16), "canonical", "row", ThreadSchedule(4, unroll="full", staged=True), "cuda")
+
+
+def test_a_gpu_stages_canonical_arrays_if_asked_to() -> None:
+    assert (STAGED.schedule.threads, STAGED.schedule.cache) == (32, "shared")
+    assert "_staged_t32_shared" in STAGED.name
+    direct = changed(STAGED, "staged", False)
+    assert direct.schedule == replace(STAGED.schedule, staged=None)
+    assert direct.name == STAGED.name.replace("_staged", "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "refused"),
+    [
+        ("layout", "interleaved", "staged=True .*neighbours in memory.*use None"),
+        ("unroll", "tiles", "unroll='tiles' .*use 'full'"),
+        ("threads", 48, "threads=48 .*use a multiple of 32"),
+        ("threads", 256, "threads=256 .*n=16 is 266,240 bytes of shared memory, over the 232,448 .*use fewer"),
+    ],
+)
+def test_what_a_gpu_cannot_stage_is_refused(field: str, value: object, refused: str) -> None:
+    with pytest.raises(SpecError, match=f"^{refused}"):
+        changed(STAGED, field, value)
 
 
 def test_full_unrolling_is_refused_over_its_budget_and_not_before() -> None:
