@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING
 
-from kernelgen.block_shape import MAX_SHARED_BYTES, PIECE_BYTES, WARP
+from kernelgen.block_shape import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, WARP
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from kernelgen.schedules import ThreadSchedule
 
-# What memory hands out at least.
-SECTOR_BYTES = 32
+# Pieces that the banks of shared memory serve at a time.
+BANKS_PIECES = BANKS_BYTES // PIECE_BYTES
+# What an H200's memory hands out at least, of which the caches keep sectors of half that size.
+MEMORY_BYTES = 64
 
 
 @dataclass(frozen=True)
 class ThreadStage:
     """Room for the matrices of `threads` threads, a stage to each warp: its matrices one after another, as in memory.
 
-    A thread reads its own, all threads at once: matrices begin an odd number of what they read apart, and so in
-    different banks.
+    A thread reads its own, all threads at once. Where their matrices would begin in the same banks there is a piece
+    of padding after every `group` of them, which is a number of pieces that fill all banks.
     """
 
     n: int
@@ -39,29 +42,37 @@ class ThreadStage:
         return self.piece if self.n**2 % self.piece == 0 else 1
 
     @property
-    def padding(self) -> int:
-        """Scalars between two matrices."""
-        return self.width if self.n**2 // self.width % 2 == 0 else 0
+    def group(self) -> int:
+        """Matrices between two paddings; 0 if there is none."""
+        pieces, odd = divmod(self.n**2, 2 * self.piece)
+        return 0 if odd else BANKS_PIECES // gcd(2 * pieces, BANKS_PIECES)
 
     @property
-    def pitch(self) -> int:
-        """Scalars from the beginning of a matrix to that of the next one."""
-        return self.n**2 + self.padding
-
-    @property
-    def skips(self) -> bool:
-        """Whether a line of a matrix has sectors of memory that hold nothing of the triangle."""
-        return self.n * ELEMENT_BYTES[self.dtype] > SECTOR_BYTES
+    def scalars(self) -> int:
+        """Those of the stage of a warp."""
+        return WARP * self.n**2 + (WARP // self.group * self.piece if self.group else 0)
 
     @property
     def shared_bytes(self) -> int:
         """Those of a block of threads."""
-        return self.threads * self.pitch * ELEMENT_BYTES[self.dtype]
+        return self.threads // WARP * self.scalars * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def parts(self) -> int:
+        """Equal parts of a warp's matrices: what a lane copies of the first one it copies of every other."""
+        return gcd(self.n**2 // self.piece, WARP) if self.width > 1 else 1
 
     @property
     def turns(self) -> int:
-        """Pieces of a lane, when all lanes copy the matrices of a warp."""
-        return -(-(self.n**2) // self.piece)
+        """Pieces of a part that a lane copies; some lanes have one less where not every matrix begins with one."""
+        return -(-(self.n**2) // (self.piece * self.parts))
+
+    @property
+    def skips(self) -> bool:
+        """Whether pieces above the diagonal are not read: they are where memory hands them out in any case, or where
+        it would have to be found out for every piece of a warp's matrices.
+        """
+        return self.parts > 1 and self.n * ELEMENT_BYTES[self.dtype] >= MEMORY_BYTES
 
 
 def check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:

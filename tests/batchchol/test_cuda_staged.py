@@ -131,19 +131,33 @@ def test_threads_read_their_matrices_from_different_banks(n: int, dtype: str) ->
     """As many at once as there are banks for what each of them reads."""
     stage = ThreadStage(n, dtype, 32)
     words = 4 // stage.piece * stage.width
-    banks = [thread * stage.pitch * 4 // stage.piece % 32 for thread in range(32 // words)]
-    assert len(set(banks)) == len(banks)
-    assert all(bank % words == 0 for bank in banks)
-    assert n**2 % stage.width == 0
+    paddings = [thread // stage.group if stage.group else 0 for thread in range(33)]
+    starts = [thread * n**2 + stage.piece * padding for thread, padding in enumerate(paddings)]
+    assert starts.pop() == stage.scalars
+    for first in range(0, 32, 32 // words):
+        banks = [start * 4 // stage.piece % 32 for start in starts[first : first + 32 // words]]
+        assert len(set(banks)) == len(banks)
+        assert all(bank % words == 0 for bank in banks)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", range(1, 34))
+def test_parts_of_a_stage_are_whole_groups_and_groups_fill_all_banks(n: int, dtype: str) -> None:
+    stage = ThreadStage(n, dtype, 32)
+    assert 32 % stage.parts == 0
+    if stage.group:
+        assert 32 // stage.parts % stage.group == 0
+        assert stage.group * n**2 % (8 * stage.piece) == 0
+    assert stage.turns * stage.parts * 32 * stage.piece - 32 * n**2 in range(32 * stage.piece)
 
 
 @pytest.mark.parametrize("order", ["row", "col"])
-@pytest.mark.parametrize("n", [9, 12, 14])
+@pytest.mark.parametrize("n", [16, 20, 24])
 def test_what_lies_above_the_diagonal_is_not_fetched(n: int, order: str) -> None:
     """The pieces of the triangle are; were others needed the results would be wrong, as shared memory is not zero."""
     spec = staged_spec(n, 1, order=order)
     text = generate(spec).text
-    condition = text.split("INLINE bool is_read(const int e)", 1)[1].split("return ", 1)[1].split(";", 1)[0]
+    condition = text.split("INLINE bool is_read(const int e) { return ", 1)[1].split(";", 1)[0]
     over, left = ("//", "%") if order == "row" else ("%", "//")
     condition = condition.replace("row_of(e)", f"(e {over} {n})").replace("column_of(e)", f"(e {left} {n})")
     read = {e for e in range(0, 32 * n * n, 4) if eval(condition, {"e": e % n**2, "PIECE": 4, "N": n})}
@@ -157,7 +171,8 @@ CHANGED = {
     "a multiply-add": (r"C\(5, 3\) -= C\(5, 1\).*\n", ""),
     "a scaling": (r"C\(4, 1\) \*= .*\n", ""),
     "another line": (r"return e / N;", "return e % N;"),
-    "another place": (r"return e \+ e / SIZE \* PADDING;", "return e;"),
+    "another place": (r"return e \+ e / \(2 \* SIZE\) \* PIECE;", "return e;"),
+    "another part": (r"part \* \(STAGE / PARTS\)", "part * SIZE"),
 }
 
 

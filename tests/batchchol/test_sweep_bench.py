@@ -125,7 +125,7 @@ def test_code_for_any_block_has_the_shared_memory_of_each(fake_gpu: Any) -> None
         one = Point(KernelSpec(Problem(4), "canonical", "row", schedule, "cuda"), 100, None, 1, "queued", True)
         assert bench.measure(one).status == "correct"
         entries.add(code.code_of(one).source.entry)
-        assert fake_gpu.allowed[min(entries)] == schedule.stage(Problem(4)).shared_bytes == threads * 80
+        assert fake_gpu.allowed[min(entries)] == schedule.stage(Problem(4)).shared_bytes == threads * 72
     assert len(entries) == 1
 
 

@@ -218,7 +218,7 @@ struct __align__(16) Piece {
 };
 
 /* What a thread reads of its matrix at once. */
-struct __align__(4) Part {
+struct __align__(4) Word {
     scalar at[1];
 };
 
@@ -254,7 +254,7 @@ INLINE void fetch_piece(scalar *, const scalar *) {}
 INLINE void wait_for_fetched() {}
 #endif
 
-enum { SIZE = N * N, PIECE = 4, WIDTH = 1, PADDING = 0, PITCH = SIZE + PADDING, ALL = 32 * SIZE, TURNS = 21 };
+enum { SIZE = N * N, PIECE = 4, WIDTH = 1, ALL = 32 * SIZE, STAGE = 2592, TURNS = 21, PARTS = 1 };
 
 extern __shared__ __align__(16) scalar all_stages[];
 
@@ -267,24 +267,20 @@ INLINE int staged_at(const int e)
 INLINE int row_of(const int e) { return e / N; }
 INLINE int column_of(const int e) { return e % N; }
 
-/* Whether a piece that begins with element e of a matrix has one of the triangle. What goes on to another line has: the
- * end of the one or the beginning of the other is. */
-INLINE bool is_read(const int e)
-{
-    return (row_of(e) >= column_of(e)) | (column_of(e) + PIECE > N);
-}
-
 /* Begins to copy so many elements of a warp's matrices to its stage; what is missing are identities. Every lane goes
  * through the loops here and below equally often. */
 INLINE void fill_stage(scalar *stage, const scalar *a, const int exist, const int lane)
 {
     if (exist == ALL && (unsigned long long)a % sizeof(Piece) == 0) {
-        const scalar *from = a + lane * PIECE;
-        int e = lane * PIECE;
+        const scalar *const from = a + lane * PIECE;
 #pragma unroll 8
-        for (int turn = 0; turn < TURNS; ++turn, e += 32 * PIECE, from += 32 * PIECE)
-            if ((e < ALL) & is_read(e % SIZE))
-                fetch_piece(stage + staged_at(e), from);
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int e = (turn * 32 + lane) * PIECE, place = staged_at(e);
+            if (e < ALL)
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                fetch_piece(stage + place + part * (STAGE / PARTS), from + turn * (32 * PIECE) + part * (ALL / PARTS));
+        }
         return;
     }
 #pragma unroll 1
@@ -299,11 +295,11 @@ INLINE void read_matrix(vec x[N][N], const scalar *from)
 {
 #pragma unroll
     for (int e = 0; e < SIZE; e += WIDTH) {
-        const Part part = *(const Part *)(from + e);
+        const Word word = *(const Word *)(from + e);
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)
             if (row_of(e + w) >= column_of(e + w))
-                x[row_of(e + w)][column_of(e + w)] = part.at[w];
+                x[row_of(e + w)][column_of(e + w)] = word.at[w];
     }
 }
 
@@ -312,11 +308,11 @@ INLINE void write_matrix(scalar *to, vec x[N][N])
 {
 #pragma unroll
     for (int e = 0; e < SIZE; e += WIDTH) {
-        Part part;
+        Word word;
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)
-            part.at[w] = row_of(e + w) >= column_of(e + w) ? x[row_of(e + w)][column_of(e + w)] : 0;
-        *(Part *)(to + e) = part;
+            word.at[w] = row_of(e + w) >= column_of(e + w) ? x[row_of(e + w)][column_of(e + w)] : 0;
+        *(Word *)(to + e) = word;
     }
 }
 
@@ -324,12 +320,15 @@ INLINE void write_matrix(scalar *to, vec x[N][N])
 INLINE void empty_stage(scalar *l, const scalar *stage, const int exist, const int lane)
 {
     if (exist == ALL && (unsigned long long)l % sizeof(Piece) == 0) {
-        scalar *to = l + lane * PIECE;
-        int e = lane * PIECE;
+        scalar *const to = l + lane * PIECE;
 #pragma unroll 8
-        for (int turn = 0; turn < TURNS; ++turn, e += 32 * PIECE, to += 32 * PIECE)
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int e = (turn * 32 + lane) * PIECE, place = staged_at(e);
             if (e < ALL)
-                *(Piece *)to = *(const Piece *)(stage + staged_at(e));
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                *(Piece *)(to + turn * (32 * PIECE) + part * (ALL / PARTS)) = *(const Piece *)(stage + place + part * (STAGE / PARTS));
+        }
         return;
     }
 #pragma unroll 1
@@ -350,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(32) potrf_f32_n9_canonical_row_left
     if (first >= batch)
         return;
     const int exist = batch - first < 32 ? (int)(batch - first) * SIZE : (int)ALL;
-    scalar *const stage = all_stages + threadIdx.x / 32 * (32 * PITCH), *const own = stage + lane * PITCH;
+    scalar *const stage = all_stages + threadIdx.x / 32 * STAGE, *const own = stage + staged_at(lane * SIZE);
     fill_stage(stage, a + first * SIZE, exist, lane);
     wait_for_fetched();
     __syncwarp();

@@ -158,7 +158,7 @@ struct __align__(16) Piece {
 };
 
 /* What a thread reads of its matrix at once. */
-struct __align__(16) Part {
+struct __align__(16) Word {
     scalar at[2];
 };
 
@@ -194,37 +194,32 @@ INLINE void fetch_piece(scalar *, const scalar *) {}
 INLINE void wait_for_fetched() {}
 #endif
 
-enum { SIZE = N * N, PIECE = 2, WIDTH = 2, PADDING = 2, PITCH = SIZE + PADDING, ALL = 32 * SIZE, TURNS = 18 };
+enum { SIZE = N * N, PIECE = 2, WIDTH = 2, ALL = 32 * SIZE, STAGE = 1168, TURNS = 9, PARTS = 2 };
 
 extern __shared__ __align__(16) scalar all_stages[];
 
 /* Where element e of a warp's matrices is in its stage. */
 INLINE int staged_at(const int e)
 {
-    return e + e / SIZE * PADDING;
+    return e + e / (4 * SIZE) * PIECE;
 }
 
 INLINE int row_of(const int e) { return e % N; }
 INLINE int column_of(const int e) { return e / N; }
-
-/* Whether a piece that begins with element e of a matrix has one of the triangle. What goes on to another line has: the
- * end of the one or the beginning of the other is. */
-INLINE bool is_read(const int e)
-{
-    return row_of(e) + PIECE > column_of(e);
-}
 
 /* Begins to copy so many elements of a warp's matrices to its stage; what is missing are identities. Every lane goes
  * through the loops here and below equally often. */
 INLINE void fill_stage(scalar *stage, const scalar *a, const int exist, const int lane)
 {
     if (exist == ALL && (unsigned long long)a % sizeof(Piece) == 0) {
-        const scalar *from = a + lane * PIECE;
-        int e = lane * PIECE;
-#pragma unroll 8
-        for (int turn = 0; turn < TURNS; ++turn, e += 32 * PIECE, from += 32 * PIECE)
-            if (is_read(e % SIZE))
-                fetch_piece(stage + staged_at(e), from);
+        const scalar *const from = a + lane * PIECE;
+#pragma unroll 4
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int e = (turn * 32 + lane) * PIECE, place = staged_at(e);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                fetch_piece(stage + place + part * (STAGE / PARTS), from + turn * (32 * PIECE) + part * (ALL / PARTS));
+        }
         return;
     }
 #pragma unroll 1
@@ -239,11 +234,11 @@ INLINE void read_matrix(vec x[N][N], const scalar *from)
 {
 #pragma unroll
     for (int e = 0; e < SIZE; e += WIDTH) {
-        const Part part = *(const Part *)(from + e);
+        const Word word = *(const Word *)(from + e);
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)
             if (row_of(e + w) >= column_of(e + w))
-                x[row_of(e + w)][column_of(e + w)] = part.at[w];
+                x[row_of(e + w)][column_of(e + w)] = word.at[w];
     }
 }
 
@@ -252,11 +247,11 @@ INLINE void write_matrix(scalar *to, vec x[N][N])
 {
 #pragma unroll
     for (int e = 0; e < SIZE; e += WIDTH) {
-        Part part;
+        Word word;
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)
-            part.at[w] = row_of(e + w) >= column_of(e + w) ? x[row_of(e + w)][column_of(e + w)] : 0;
-        *(Part *)(to + e) = part;
+            word.at[w] = row_of(e + w) >= column_of(e + w) ? x[row_of(e + w)][column_of(e + w)] : 0;
+        *(Word *)(to + e) = word;
     }
 }
 
@@ -264,11 +259,14 @@ INLINE void write_matrix(scalar *to, vec x[N][N])
 INLINE void empty_stage(scalar *l, const scalar *stage, const int exist, const int lane)
 {
     if (exist == ALL && (unsigned long long)l % sizeof(Piece) == 0) {
-        scalar *to = l + lane * PIECE;
-        int e = lane * PIECE;
-#pragma unroll 8
-        for (int turn = 0; turn < TURNS; ++turn, e += 32 * PIECE, to += 32 * PIECE)
-            *(Piece *)to = *(const Piece *)(stage + staged_at(e));
+        scalar *const to = l + lane * PIECE;
+#pragma unroll 4
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const int e = (turn * 32 + lane) * PIECE, place = staged_at(e);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                *(Piece *)(to + turn * (32 * PIECE) + part * (ALL / PARTS)) = *(const Piece *)(stage + place + part * (STAGE / PARTS));
+        }
         return;
     }
 #pragma unroll 1
@@ -289,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(32) potrf_f64_n6_canonical_row_left
     if (first >= batch)
         return;
     const int exist = batch - first < 32 ? (int)(batch - first) * SIZE : (int)ALL;
-    scalar *const stage = all_stages + threadIdx.x / 32 * (32 * PITCH), *const own = stage + lane * PITCH;
+    scalar *const stage = all_stages + threadIdx.x / 32 * STAGE, *const own = stage + staged_at(lane * SIZE);
     fill_stage(stage, a + first * SIZE, exist, lane);
     wait_for_fetched();
     __syncwarp();
