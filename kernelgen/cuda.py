@@ -49,7 +49,9 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """
     threads = schedule.threads
     geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"
-    return _generate(spec, schedule, spec, geometry, f"__launch_bounds__({threads}) ", str(threads))
+    # Shared memory has room for few blocks: left to itself the compiler spills to have registers for more.
+    bounds = f"__launch_bounds__({threads}{', 1' if schedule.staged else ''}) "
+    return _generate(spec, schedule, spec, geometry, bounds, str(threads))
 
 
 def _generate(

@@ -278,7 +278,7 @@ INLINE void empty_stage(scalar *l, const scalar *stage, const int exist, const i
 }
 
 /* a, l: the arrays, the same one in place; stride: between neighbouring elements of one matrix. */
-extern "C" __global__ void __launch_bounds__(32) potrf_f64_n6_canonical_row_left_nb3_full_ieee_cuda_upper_staged_t32_shared_inplace(const double *a, double *l, int *info, const long long stride, const long long batch)
+extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n6_canonical_row_left_nb3_full_ieee_cuda_upper_staged_t32_shared_inplace(const double *a, double *l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f64_n6_canonical_row_left_nb3_full_ieee_cuda_upper_staged_t32_shared_inplace_code;
     const long long m = (long long)blockIdx.x * 32 + threadIdx.x;
