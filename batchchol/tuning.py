@@ -30,6 +30,7 @@ from kernelgen.schedules import (
     FULL_UNROLL_BUDGET,
     LOOKINGS,
     MAX_RESIDENT_BLOCKS,
+    MAX_SPARE,
     straight_line_operations,
 )
 from kernelgen.targets import ELEMENT_BYTES
@@ -176,6 +177,7 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
         case BlockSchedule() if schedule.pipeline:
             depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
             pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
+            pipelines += _with_spare_warps(schedule, spec.problem)
             varied = [each for each in pipelines if _fits(each, spec.problem)]
         case WarpSchedule():
             choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
@@ -201,6 +203,19 @@ def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = RE
     needed = words * schedule.nb**2 + beside
     warps = schedule.shape(problem).threads // WARP
     return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or _registers(blocks * warps) >= needed]
+
+
+def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSchedule]:
+    """With as many spare warps as leave every thread its registers, or all that it needs beside its tile.
+
+    The last columns are theirs: more are fetched early, so that some are of other warps.
+    """
+    shape, words = schedule.shape(problem), ELEMENT_BYTES[problem.dtype] // 4
+    warps = shape.working_threads // WARP
+    kept = min(_registers(warps), words * schedule.nb**2 + PIPELINE_REGISTERS)
+    spare = max(number for number in range(min(warps, MAX_SPARE + 1)) if _registers(warps + number) >= kept)
+    early = (0, shape.side // 2 + 1)
+    return [replace(schedule, blocks=1, early=columns, spare=spare) for columns in early if spare]
 
 
 def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:

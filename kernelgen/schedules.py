@@ -191,10 +191,10 @@ class BlockSchedule:
 
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
-    for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last warps have
-    most to do: `spare` further ones take turns with as many of them. Of the last `early` columns those tiles that no
-    spare warp has are fetched before the ones before them are done. Without (None and 0) all columns of a
-    block wait for each other, and there are as many blocks as it takes.
+    for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last warps
+    have most to do: `spare` further ones take turns with as many of them. The other warps' tiles of the last `early`
+    columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
+    each other, and there are as many blocks as it takes.
     """
 
     family: ClassVar[str] = "block"

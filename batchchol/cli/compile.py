@@ -39,6 +39,7 @@ SCHEDULE_OPTIONS = (
     "blocks",
     "pipeline",
     "early",
+    "spare",
     "cache_pref",
     "stride",
 )
@@ -83,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
     parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
+    parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
     _add_list(parser, "--cache-pref", CACHES)
     parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
     parser.add_argument(

@@ -143,8 +143,8 @@ def test_the_likely_ones_come_first() -> None:
     assert all(each.spec.schedule.stride in (None, each.chunk) for each in found)
     shipped = {choice.spec for choice in defaults.choices(N, target="cuda", arch="sm_90", chunk=32)}
     assert shipped & {each.spec for each in found[:6]}
-    only = candidates(WANTED, ("canonical", "chunked"), ("thread",), SITE)
-    assert {each.spec.family for each in only} == {"thread"}
+    only = candidates(WANTED, ("canonical", "chunked"), ("warp",), SITE)
+    assert {each.spec.family for each in only} == {"warp"}
     assert [each.spec.layout for each in only[:4]] == ["canonical", "chunked"] * 2
 
 
