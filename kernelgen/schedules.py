@@ -102,19 +102,11 @@ class ThreadSchedule:
         """Refuse what this schedule cannot do with a problem in a layout."""
         _check_fit(self, problem, layout)
         operations = straight_line_operations(problem.n)
-        require(
-            self.staged is not False or layout != "canonical",
-            "staged",
-            self.staged,
-            "canonical arrays are transposed into a chunk in any case, use staged=True",
-        )
-        require(
-            self.unroll != "full" or operations <= FULL_UNROLL_BUDGET,
-            "unroll",
-            self.unroll,
-            f"n={problem.n} is {operations:,} operations of straight-line code, over the budget of "
-            f"{FULL_UNROLL_BUDGET:,}; use unroll='tiles'",
-        )
+        works = "canonical arrays are transposed into a chunk in any case, use staged=True"
+        require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
+        code = f"n={problem.n} is {operations:,} operations of straight-line code"
+        works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
+        require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
         if self.staged and self.threads is not None:
             check_staged(self, self.stage(problem), layout)
 
@@ -238,26 +230,16 @@ class BlockSchedule:
         """Refuse what this schedule cannot do with a problem in a layout."""
         _check_fit(self, problem, layout, smallest=MIN_BLOCK_NB)
         shape = self.shape(problem)
-        works = f"n={problem.n} by tiles of {self.nb} is {shape.side} columns of them, use no more"
+        tiles, warps = f"n={problem.n} by tiles of {self.nb} is", shape.working_threads // WARP
+        works = f"{tiles} {shape.side} columns of them, use no more"
         require((self.early or 0) <= shape.side, "early", self.early, works)
-        warps = shape.working_threads // WARP
-        most = f"n={problem.n} by tiles of {self.nb} is {warps} warps, use fewer than those"
-        require(shape.spare < warps, "spare", self.spare, most)
-        require(
-            shape.threads <= MAX_BLOCK_THREADS,
-            "lanes",
-            self.lanes,
-            f"n={problem.n} by tiles of {self.nb} is {shape.threads:,} threads, over the {MAX_BLOCK_THREADS:,} of a "
-            "block; use fewer lanes or a larger nb",
-        )
-        require(
-            shape.shared_bytes <= MAX_SHARED_BYTES,
-            "lanes",
-            self.lanes,
-            f"n={problem.n} by tiles of {self.nb} is {shape.shared_bytes:,} bytes of shared memory, over "
-            f"the {MAX_SHARED_BYTES:,} of a block; use fewer lanes"
-            + (" or a smaller pipeline" if self.pipeline else ""),
-        )
+        require(shape.spare < warps, "spare", self.spare, f"{tiles} {warps} warps, use fewer than those")
+        works = f"{tiles} {shape.threads:,} threads, over the {MAX_BLOCK_THREADS:,} of a block; "
+        works += "use fewer lanes or a larger nb"
+        require(shape.threads <= MAX_BLOCK_THREADS, "lanes", self.lanes, works)
+        works = f"{tiles} {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; "
+        works += "use fewer lanes" + (" or a smaller pipeline" if self.pipeline else "")
+        require(shape.shared_bytes <= MAX_SHARED_BYTES, "lanes", self.lanes, works)
 
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
@@ -333,13 +315,9 @@ class WarpSchedule:
         _check_stride(self, layout)
         registers = 4 * self.matrices * self.shape(problem).most_tiles
         field = "matrices" if self.matrices > 1 else "warps"
-        require(
-            registers <= MAX_TILE_REGISTERS,
-            field,
-            getattr(self, field),
-            f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
-            + ("fewer" if self.matrices > 1 else "more"),
-        )
+        works = f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
+        works += "fewer" if self.matrices > 1 else "more"
+        require(registers <= MAX_TILE_REGISTERS, field, getattr(self, field), works)
         declared = self.shape(problem).declared_bytes
         works = f"n={problem.n} is {declared:,} bytes of shared memory, over {MAX_DECLARED_BYTES:,}; use fewer"
         require(declared <= MAX_DECLARED_BYTES, "teams", self.teams, works)
