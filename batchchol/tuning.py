@@ -61,7 +61,7 @@ PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
 # A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
-STAGED_REGISTERS, BLOCK_THREADS = 300, (32, 64, 128)
+STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 # All candidates are measured briefly, the best of them again and longer.
@@ -172,7 +172,7 @@ def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
 def variations(spec: KernelSpec) -> list[KernelSpec]:
     """A good candidate with the choices that matter less: prefetching on a CPU, blocks and caches on a GPU."""
     schedule = spec.schedule
-    varied: list[Schedule]
+    varied: Sequence[Schedule]
     match schedule:
         case BlockSchedule() if schedule.pipeline:
             depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
@@ -188,10 +188,10 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
         case SharedSchedule():
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:
-            caches = ("shared",) if schedule.staged else CACHES
-            choices = itertools.product(BLOCK_THREADS, caches)
-            blocks = [replace(schedule, threads=threads, cache=cache) for threads, cache in choices]
-            varied = [each for each in blocks if not each.staged or _has_room(each, spec.problem)]
+            staged = [replace(schedule, threads=threads) for threads in STAGED_THREADS if schedule.staged]
+            choices = itertools.product(BLOCK_THREADS, CACHES)
+            direct = [replace(schedule, threads=threads, cache=cache) for threads, cache in choices]
+            varied = [each for each in staged if _has_room(each, spec.problem)] or direct
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
     return [replace(spec, schedule=schedule) for schedule in varied]
