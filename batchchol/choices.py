@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from kernelgen import FAMILIES, KernelSpec, SpecError, ThreadSchedule
+from kernelgen import FAMILIES, TARGETS, KernelSpec, SpecError, ThreadSchedule
 
 
 def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
@@ -28,12 +28,18 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
             f"{name}={choices[name]!r} cannot be built: family {family.family!r} has no such choice, leave it out"
         )
     if isinstance(spec.schedule, family):
-        return replace(spec, schedule=replace(spec.schedule, **choices))
+        return replace(spec, schedule=replace(spec.schedule, **(_left_out(spec, choices) | choices)))
     if missing := [name for name, default in has.items() if default is MISSING and name not in choices]:
         raise SpecError(
             f"{missing[0]}=None cannot be built: family {family.family!r} has no measured default of it, say which"
         )
     return replace(spec, schedule=family(**{"math": spec.schedule.math, **choices}))
+
+
+def _left_out(spec: KernelSpec, choices: Mapping[str, Any]) -> dict[str, None]:
+    """What a default has that these choices exclude: a GPU stages straight-line code alone."""
+    staged = TARGETS[spec.target].gpu and getattr(spec.schedule, "staged", None)
+    return {"staged": None} if staged and choices.get("unroll") == "tiles" else {}
 
 
 def _family_of(choices: Collection[str], default: str) -> str:

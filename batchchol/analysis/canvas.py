@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE = (11.0, 4.4)
+ONE = (9.0, 4.0)
 GREY, GRID, NOTHING = "#767676", "#DDDDDD", "#EEEEEE"
 BLUE, ORANGE, GREEN = (style[0] for style in STYLES[:3])
 GFLOPS = "GFLOP/s (n³/3 a matrix)"
@@ -107,6 +108,19 @@ def lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]]) -> No
     for value in table.columns:
         line = table[value].dropna()
         axes.plot(line.index, line, label=str(value), **{"linewidth": 1.6, "markersize": 4.5} | dict(styles[value]))
+
+
+def bars(axes: Axes, table: Any, across: str) -> None:
+    """GFLOP/s beside each other, a group a line of the table and a colour a column, each with its number."""
+    width = 0.84 / len(table.columns)
+    for place, (column, (colour, *_)) in enumerate(zip(table.columns, STYLES, strict=False)):
+        middle = (place - (len(table.columns) - 1) / 2) * width
+        at = [line + middle for line in range(len(table))]
+        drawn = axes.bar(at, table[column].to_numpy(), 0.94 * width, color=colour, label=str(column))
+        axes.bar_label(drawn, fmt="{:,.0f}", fontsize=7.5, padding=1)
+    plain(axes, across, GFLOPS)
+    axes.set_xticks(range(len(table)), labels=map(str, table.index))
+    axes.grid(axis="x", visible=False)
 
 
 def distinct(values: Sequence[Any]) -> dict[Any, dict[str, Any]]:

@@ -110,7 +110,7 @@ def _math(rows: Any) -> Finding:
     gain = gain_of(rows, "math", "fast", "ieee")
     if gain.empty:
         return _absent(topic, study, "only one of the two was measured")
-    here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)} orders."
+    here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)}."
     small, large = gain[gain.index <= _SMALL], gain[gain.index >= _LARGE]
     verdict = _verdict(gain, lambda each: each > NOISE)
     if len(small) and len(large):
@@ -151,11 +151,11 @@ def _looking(rows: Any) -> Finding:
     if "top" not in table or won.empty:
         return _absent(topic, study, "there is no choice with top looking in it")
     behind = 1 - best.of_best(table)["top"].loc[won.index].dropna()
-    here = f"Best: {best.counts(won)} of {len(won)} orders. Top looking is at most {behind.max():.1%} behind the best"
+    here = f"Best: {_won(won)}. Top looking is at most {behind.max():.1%} behind the best"
     here += f" (n = {behind.idxmax()}) and within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
     if "right" in table:
         here += f" Over right looking it gains {_range(best.ratio(table, 'top', 'right') - 1)}."
-    short = f"Top looking is the best, or within {NOISE:.0%} of it, at {_of(behind <= NOISE)} orders."
+    short = f"Top looking is the best, or within {NOISE:.0%} of it, at {_of(behind <= NOISE)}."
     return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
 
 
@@ -180,11 +180,11 @@ def _chunk(rows: Any) -> Finding:
     if won.empty or not small or len(small) == len(table.columns):
         return _absent(topic, study, "there is no choice between small and other chunks")
     behind = 1 - best.of_best(table)[small].max(axis=1).loc[won.index].dropna()
-    here = f"Best: {best.counts(won)} of {len(won)} orders. The better of 32 and 64 is at most {behind.max():.1%} "
+    here = f"Best: {_won(won)}. The better of 32 and 64 is at most {behind.max():.1%} "
     here += f"behind the best (n = {behind.idxmax()}); the worst size costs up to "
     here += f"{1 - best.of_best(table).min(axis=1).min():.0%}."
     often = won.value_counts()
-    short = f"Chunks of {often.index[0]} are the best at {often.iloc[0]} of {len(won)} orders."
+    short = f"Chunks of {often.index[0]} are the best at {_of(won == often.index[0])}."
     return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
 
 
@@ -211,9 +211,7 @@ def _cache(rows: Any) -> Finding:
     if gain.empty:
         return _absent(topic, study, "there is no choice")
     alike = _of(gain.abs() <= _LITTLE)
-    here = (
-        f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {alike} orders."
-    )
+    here = f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {alike}."
     short = f"Favouring L1 gains {_typical(gain)}."
     return Finding(topic, study, _verdict(gain.abs(), lambda each: each <= _LITTLE), here, short)
 
@@ -228,9 +226,13 @@ def _importance(forest: Forest | str) -> Finding:
 
 
 def rule_shares(rows: Any) -> Any:
-    """Of the shared family: a line a tile size, a column a chunk: its share of the best chunk there, mean over n."""
-    shared = rows[rows["family"].eq("shared") & rows["chunk"].notna()].astype({"nb": "Int64", "chunk": "Int64"})
-    best_of = shared.pivot_table(index=["n", "nb"], columns="chunk", values="gflops", aggfunc="max")
+    """Of the shared family: a line a tile size, a column a chunk: its share of the best chunk there, mean over n.
+
+    Of kernels that differ in nothing but their chunk: a block may work on more matrices where chunks are larger, and
+    what that does is no merit of the chunk.
+    """
+    pairs = best.paired(_shared(rows).astype({"nb": "Int64", "chunk": "Int64"}), "chunk", features.COLUMNS)
+    best_of = pairs.pivot_table(index=["n", "nb"], columns="chunk", values="gflops", aggfunc="max")
     return best.of_best(best_of).groupby("nb").mean()
 
 
@@ -238,20 +240,36 @@ def block_rule(rows: Any) -> Finding:
     """The course study's rule, on points of the shared family."""
     topic = "The later course study"
     study = f"Tiles in shared memory (family shared): chunks of at most {BLOCK_THREADS}/nb² matrices are the best."
-    shared = rows[rows["family"].eq("shared") & rows["chunk"].notna()]
-    inside = shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS
-    table = best.by(shared.assign(inside=inside), "inside")
-    gain = best.ratio(table, True, False) - 1
-    if gain.empty:
+    shared = _shared(rows)
+    shared = shared.assign(inside=shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS)
+    alone, gain = _by_tile(shared, "inside", "chunk"), best.ratio(best.by(shared, "inside"), True, False) - 1
+    if gain.empty or alone.empty:
         return _absent(
             topic,
             study,
             "there are no points of that family with chunks within and outside it (space `study2`)",
             "plan",
         )
-    here = f"The best within the rule gains, over the best outside, {_range(gain)}."
-    short = f"Within the rule the best gains {_percent(gain.median())} in the median over the best outside it."
-    return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here, short, "plan")
+    here = f"The best within the rule gains, over the best outside, {_range(gain)}. Of kernels with the same tiles "
+    here += f"that differ in their chunk alone it gains {_spread(alone)}."
+    whole = _by_tile(shared.assign(whole=shared["matrices"].eq(shared["chunk"])), "whole", "matrices", "chunk")
+    if len(whole):
+        here += f" Blocks that work on a whole chunk gain, over blocks of fewer matrices, {_spread(whole)}."
+    short = f"Within the rule a tile's best chunk gains {_percent(alone.median())} in the median over the best "
+    short += f"outside it, and the best of all tiles {_percent(gain.median())}."
+    each = {_verdict(gains, lambda gain: gain >= -NOISE) for gains in (gain, alone)}
+    return Finding(topic, study, each.pop() if len(each) == 1 else "partly", here, short, "plan")
+
+
+def _shared(rows: Any) -> Any:
+    return rows[rows["family"].eq("shared") & rows["chunk"].notna()]
+
+
+def _by_tile(rows: Any, flag: str, decides: str, *among: str) -> Any:
+    """What points with a flag gain over points without, of each n and nb, that differ in what decides it alone."""
+    pairs = best.paired(rows, flag, [name for name in features.COLUMNS if name != decides])
+    table = pairs.pivot_table(index=["n", "nb", *among], columns=flag, values="gflops", aggfunc="max")
+    return best.ratio(table, True, False) - 1
 
 
 def gain_of(rows: Any, column: str, value: str, other: str) -> Any:
@@ -273,7 +291,23 @@ def _verdict(each: Any, holds: Callable[[Any], Any]) -> str:
 
 
 def _of(true: Any) -> str:
-    return f"{int(true.sum())} of {len(true)}"
+    """At how many orders something holds, or at which if there is but one."""
+    if len(true) == 1:
+        return best.orders(true.index[true])
+    return f"{int(true.sum())} of {len(true)} orders"
+
+
+def _won(won: Any) -> str:
+    """Which values are the best, and how often."""
+    if len(won) == 1:
+        return f"{won.iloc[0]} at {best.orders(won.index)}"
+    return f"{best.counts(won)} of {len(won)} orders"
+
+
+def _spread(gain: Any) -> str:
+    """Smallest, median and largest of gains that are not one an order."""
+    ends = f"{_signed(gain.min())} to {_signed(gain.max())}, median {_signed(gain.median())}"
+    return f"{ends} ({len(gain)} pairs)" if len(gain) > 1 else _signed(gain.iloc[0])
 
 
 def _range(gain: Any) -> str:
@@ -285,6 +319,8 @@ def _range(gain: Any) -> str:
 
 
 def _typical(gain: Any) -> str:
+    if len(gain) == 1:
+        return f"{_percent(gain.iloc[0])} (n = {gain.index[0]})"
     return f"{_percent(gain.median())} in the median, {_percent(gain.max())} at most (n = {gain.idxmax()})"
 
 

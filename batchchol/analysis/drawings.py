@@ -30,7 +30,11 @@ _LEVELS = (
     (19, "unroll", "unrolling"),
 )
 _COURSE = (("layout", "layout"), ("looking", "order of evaluation"), ("nb", "tile size"), ("chunk", "chunk size"))
-_ORDERS: Mapping[str, Sequence[str]] = {"looking": LOOKINGS, "unroll": UNROLLS}
+_ORDERS: Mapping[str, Sequence[str]] = {
+    "looking": LOOKINGS,
+    "unroll": UNROLLS,
+    "layout": ("chunked", "interleaved", "canonical"),
+}
 _INTEGERS = ("nb", "chunk")
 _FAMILIES = ("thread", "shared")
 
@@ -69,8 +73,9 @@ class Material:
     @property
     def about(self) -> str:
         """What the points of the case have in common."""
-        case = self.case
-        return f"Family {case.family}, {case.dtype}, batch {case.batch:,}, {case.protocol} calls, cold data, medians."
+        case, n = self.case, _only(self.rows)
+        problem = f"{case.dtype}{n}, batch {case.batch:,}"
+        return f"Family {case.family}, {problem}, {case.protocol} calls, cold data, medians."
 
     @property
     def one(self) -> Any:
@@ -80,6 +85,11 @@ class Material:
     def message(self, label: str) -> str:
         """What the finding about a figure says in a few words; empty where there is none."""
         return next((finding.short for finding in self.findings if finding.label == label), "")
+
+
+def _only(rows: Any) -> str:
+    """Their only order in words, after a comma; empty if there are several."""
+    return f", {best.orders(rows['n'].unique())}" if rows["n"].nunique() == 1 else ""
 
 
 def every(material: Material, folder: Path) -> Iterator[Drawing | str]:
@@ -170,8 +180,9 @@ def _forest(material: Material, folder: Path) -> Drawing | str:
     label, grown = "Figure 21", material.forest
     if isinstance(grown, str):
         return f"{label}, predicted against observed: {grown}"
-    caption = "Left a random fifth of the points, right all points, each by a forest that knew no point of its order."
     unseen = grown.orders_held_out
+    caption = "Left a random fifth of the points, right all points, each by a forest that knew no point of its order."
+    caption = "A random fifth of the points." if unseen is None else caption
     message = f"The forest explains {grown.points_held_out.r2:.0%} of the variance of points it had not seen"
     message += "." if unseen is None else f", {unseen.r2:.0%} where it had seen no point of that order."
     sketch = Sketch(label, "figure-21-forest", "Predicted against observed performance", caption, message)
@@ -192,15 +203,18 @@ def _course_study(material: Material, folder: Path) -> Iterator[Drawing]:
             f"course-{number}-{column}",
             f"Best performance for each {words}, by family",
             f"Both families on one scale. The best of all other parameters, {material.math} math, batch "
-            f"{material.case.batch:,}.",
+            f"{material.case.batch:,}{_only(similar)}.",
             _overtaking(tables),
         )
         yield draw(sketch, folder, partial(more_figures.by_family, tables, column))
     shares = conclusions.rule_shares(similar)
     if shares.size:
         rule = conclusions.block_rule(similar)
+        where = _only(similar) or ", mean over n"
         caption = (
-            f"Family shared, {material.math} math. Left of the line: chunk · nb² ≤ {conclusions.BLOCK_THREADS:,}."
+            f"Family shared, {material.math} math, batch {material.case.batch:,}{where}. Each chunk with the best of "
+            "the other parameters, of kernels that differ in nothing but their chunk. Left of the line: "
+            f"chunk · nb² ≤ {conclusions.BLOCK_THREADS:,}."
         )
         sketch = Sketch("Course study, rule", "course-rule", "Chunk by tile size", caption, rule.short)
         yield draw(sketch, folder, lambda: more_figures.rule(shares, conclusions.BLOCK_THREADS))
@@ -209,6 +223,8 @@ def _course_study(material: Material, folder: Path) -> Iterator[Drawing]:
 def _overtaking(tables: Mapping[str, Any]) -> str:
     """Where the shared family is faster than the thread family."""
     both = best.ratio({name: table.max(axis=1) for name, table in tables.items()}, "shared", "thread")
+    if len(both) == 1:
+        return f"The shared family's best has {both.iloc[0]:.0%} of the GFLOP/s of the thread family's."
     return f"The shared family is the faster at {best.orders(both.index[both > 1], both.index)}."
 
 

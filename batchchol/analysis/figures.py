@@ -14,10 +14,12 @@ from batchchol.analysis.canvas import (
     GREEN,
     GREY,
     NOTHING,
+    ONE,
     ORANGE,
     ORDER,
     SMALL,
     WIDE,
+    bars,
     cells,
     dark,
     distinct,
@@ -48,7 +50,7 @@ _TIMES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _SHIFTS = {
     (looking, layout): shift + beside
     for looking, shift in (("right", -0.27), ("left", 0.0), ("top", 0.27))
-    for layout, beside in (("chunked", -0.055), ("interleaved", 0.055))
+    for layout, beside in (("chunked", -0.055), ("canonical", 0.0), ("interleaved", 0.055))
 }
 
 
@@ -66,7 +68,9 @@ class Gain:
 
 
 def maths(table: Any, roofline: Any, gain: Gain) -> Figure:
-    """The best of each accuracy class over n beside the roofline, and what fast math gains."""
+    """The best of each accuracy class over n beside the roofline, and what fast math gains; bars of one n."""
+    if len(table) == 1:
+        return _one_order(table, "math", float(roofline.iloc[0]))
     figure, (left, right) = panels(WIDE)
     left.plot(roofline.index, roofline, color=GREY, linewidth=4, alpha=0.4, label="roofline")
     lines(left, table, distinct(table.columns))
@@ -83,8 +87,10 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
     """The best of each value of a parameter over n, and as a share of the best of all at that n.
 
     Few values are lines in both panels; of more the shares are a map, the best of each n marked. Of two values one's
-    `gain` over the other can take the place of the shares.
+    `gain` over the other can take the place of the shares. Of one n there are bars.
     """
+    if len(table) == 1:
+        return _one_order(table, name)
     figure, (left, right) = panels(WIDE, (1, 1.25))
     styles = sequence(table.columns) if ordered(table) else distinct(table.columns)
     lines(left, table, styles)
@@ -97,6 +103,19 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
     else:
         _shares(right, shares, styles)
     legend(figure, *left.get_legend_handles_labels(), name)
+    return figure
+
+
+def _one_order(table: Any, name: str, roofline: float = math.nan) -> Figure:
+    """The best of each value of a parameter at the only order, below the roofline if it is given."""
+    figure = figure_of(ONE)
+    axes = figure.add_subplot()
+    bars(axes, table.T, name)
+    if not math.isnan(roofline):
+        axes.axhline(roofline, color=GREY, linewidth=4, alpha=0.4)
+        axes.annotate(
+            "roofline", (0.01, roofline), xycoords=("axes fraction", "data"), va="bottom", color=GREY, **SMALL
+        )
     return figure
 
 
@@ -186,6 +205,8 @@ def predictions(forest: Forest) -> Figure:
         points = _prediction(axes, prediction)
         axes.set_title(f"{name}: R² = {prediction.r2:.3f}", loc="left", fontsize=11)
     known = sorted({int(n) for n in parts[0][1].orders})
+    if len(known) == 1:
+        return figure
     bar = figure.colorbar(points, ax=list(every), label="n", shrink=0.8, ticks=room(known, 1 / 2))
     bar.ax.minorticks_off()
     bar.ax.yaxis.set_major_formatter(lambda value, place: f"{value:.0f}")

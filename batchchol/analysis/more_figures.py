@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchchol.analysis.canvas import (
@@ -12,9 +12,11 @@ from batchchol.analysis.canvas import (
     GFLOPS,
     GREY,
     NOTHING,
+    ONE,
     ORANGE,
     SMALL,
     WIDE,
+    bars,
     cells,
     distinct,
     figure_of,
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
 
 
 def by_family(tables: Mapping[str, Any], name: str) -> Figure:
-    """The best of each value of a parameter over n, a panel for each family of kernels, on one scale."""
-    figure = figure_of(WIDE)
-    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
-    known = sorted({value for table in tables.values() for value in table.columns}, key=str)
+    """The best of each value of a parameter over n, a panel a family of kernels, on one scale; bars of one n."""
+    known = list(dict.fromkeys(value for table in tables.values() for value in table.columns))
     first = next(iter(tables.values()))
     known = sorted(known) if ordered(first) else known
+    if len({n for table in tables.values() for n in table.index}) == 1:
+        return _one_order(tables, known, name)
+    figure = figure_of(WIDE)
+    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     styles = sequence(known) if ordered(first) else distinct(known)
     for axes, (family, table) in zip(every, tables.items(), strict=True):
         lines(axes, table, styles)
@@ -46,6 +50,17 @@ def by_family(tables: Mapping[str, Any], name: str) -> Figure:
         axes.set_title(f"family {family}", loc="left", fontsize=11)
     handles = {label: line for axes in every for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     legend(figure, [handles[str(value)] for value in known], known, name)
+    return figure
+
+
+def _one_order(tables: Mapping[str, Any], known: Sequence[Any], name: str) -> Figure:
+    """The best of each value at the only order, the families beside each other."""
+    from pandas import DataFrame
+
+    figure = figure_of(ONE)
+    axes = figure.add_subplot()
+    bars(axes, DataFrame({family: table.iloc[0] for family, table in tables.items()}).reindex(known), name)
+    legend(figure, *axes.get_legend_handles_labels(), "family")
     return figure
 
 
@@ -57,7 +72,7 @@ def rule(table: Any, most: int) -> Figure:
     figure = figure_of((7.5, 4.4))
     axes = figure.add_subplot()
     lowest = math.floor(5 * table.min(axis=None)) / 5
-    cells(figure, axes, table, lowest, "share of the best chunk, mean over n")
+    cells(figure, axes, table, lowest, "share of the best chunk")
     chunks = [int(chunk) for chunk in table.columns]
     steps = [sum(chunk * nb * nb <= most for chunk in chunks) for nb in table.index]
     axes.stairs(steps, range(len(table) + 1), orientation="horizontal", color=ORANGE, linewidth=3, baseline=None)

@@ -130,7 +130,8 @@ def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] 
     compared = None if options.compare is None else speedups.read(options.compare, case.dtype, case.batch)
     stable = None if options.again is None else _again(options.again, case, rows, say)
     similar = _same_but_batch(data, case)
-    say(f"{len(similar):,} points for the forest of {options.trees} trees, cross-validated by n")
+    validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
+    say(f"{len(similar):,} points for the forest of {options.trees} trees{validated}")
     grown = forest.grow(similar, options.trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
     problem = _same_problem(data, case)

@@ -18,7 +18,7 @@ from batchchol.comparison_rows import DeviceRow, write_csv
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.sweep.points import Point
 from batchchol.sweep.rows import Row
-from kernelgen import KernelSpec, Problem, ThreadSchedule
+from kernelgen import KernelSpec, Problem, SharedSchedule, ThreadSchedule
 
 from .. import synthetic_sweep
 
@@ -264,10 +264,55 @@ def test_large_tiles_and_memory_preference(tmp_path: Path) -> None:
     assert "3 of 3" in found["On-chip memory"].here
 
 
+def test_of_one_order_findings_speak_of_that_order(tmp_path: Path) -> None:
+    rows = [a_row(1.0 + (looking == "right"), 40, looking=looking, chunk=64, nb=nb, threads=32)
+            for looking in ("right", "top") for nb in (5, 8)]  # fmt: skip
+    rows += [a_row(4.0, 40, chunk=256, threads=32)]
+    found = verdicts(loaded(tmp_path, rows).correct)
+    assert found["Looking"].here.startswith("Best: top at n = 40. ")
+    assert found["Looking"].short == "Top looking is the best, or within 2% of it, at n = 40."
+    assert found["Chunk size"].short == "Chunks of 64 are the best at n = 40."
+    assert found["Tile size"].short == "From n = 32 on tiles of 6 or more gain 0.0% (n = 40)."
+
+
 def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
     found = verdicts(loaded(tmp_path, [a_row(1.0, 8), a_row(1.0, 16)]).correct)
     assert {finding.verdict for finding in found.values()} == {"not measured"}
     assert all(finding.here for finding in found.values())
+
+
+def shared_rows(seconds: dict[tuple[int, int, int], float]) -> list[Row]:
+    """Of the shared family at n = 40: a time for each nb, chunk and matrices of a block."""
+    rows = []
+    for (nb, chunk, matrices), time in seconds.items():
+        spec = KernelSpec(
+            Problem(40, "float32"), "chunked", "col", SharedSchedule(nb, "top", matrices, "fast"), "cuda"
+        )
+        point = Point(spec, BATCH, chunk, 1, "queued", False)
+        rows.append(Row(point, "correct", seconds=(time,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT))
+    return rows
+
+
+def test_the_rule_is_about_chunks_and_not_about_the_matrices_of_a_block(tmp_path: Path) -> None:
+    """Blocks of 64 matrices are twice as fast, and exist for chunks of 64 alone, which are no better for it."""
+    alone = {(4, chunk, 32): 4.0 + (chunk > 64) for chunk in (32, 64, 128)}
+    correct = loaded(tmp_path, shared_rows(alone | {(4, 64, 64): 2.0})).correct
+    assert conclusions.rule_shares(correct).loc[4].tolist() == [1.0, 1.0, pytest.approx(0.8)]
+    found = conclusions.block_rule(correct)
+    assert found.verdict == "agrees"
+    assert "over the best outside, +150.0% (n = 40)" in found.here
+    assert "differ in their chunk alone it gains +25.0%." in found.here
+    assert "a whole chunk gain, over blocks of fewer matrices, +100.0%." in found.here
+
+
+def test_the_rule_holds_in_part_if_it_does_not_lead_to_the_best_tiles(tmp_path: Path) -> None:
+    """Tiles of 8, for which no chunk is small enough, are the best."""
+    times = {(4, 32, 32): 4.0, (4, 128, 32): 5.0, (8, 32, 16): 1.0, (8, 128, 16): 1.0}
+    found = conclusions.block_rule(loaded(tmp_path, shared_rows(times)).correct)
+    assert found.verdict == "partly"
+    assert "−75.0% (n = 40)" in found.here
+    slower = {**times, (4, 32, 32): 6.0}
+    assert conclusions.block_rule(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
 
 
 def compared(contender: str, n: int, seconds: float, **more: Any) -> DeviceRow:

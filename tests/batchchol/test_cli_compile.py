@@ -75,6 +75,9 @@ def test_all_combinations() -> None:
     assert {spec.schedule.cache for spec in specs} == {"shared"}
     assert {spec.schedule.looking for spec in specs} == {"top", "left"}
     assert {spec.order for spec in specs if spec.layout == "canonical"} == {"row"}
+    # The default's straight-line code for canonical arrays is staged, which loops over tiles are not.
+    staged = {spec.schedule.unroll for spec in specs if spec.layout == "canonical" and spec.schedule.staged}
+    assert staged == {"full"}
     assert {spec.order for spec in specs if spec.layout != "canonical"} == {"col"}
 
 

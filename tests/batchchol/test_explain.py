@@ -21,14 +21,14 @@ def explain(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 def test_kernels_are_explained_for_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
-    said = explain(capsys, "--n", "32", "--batch", "400000", "--arch", "sm_90")
-    assert said.startswith("n=32, batch=400,000, float32, ieee, on any GPU of sm_90: tables of users do not count\n")
+    said = explain(capsys, "--n", "32", "--batch", "300000", "--arch", "sm_90")
+    assert said.startswith("n=32, batch=300,000, float32, ieee, on any GPU of sm_90: tables of users do not count\n")
     at = {"target": "cuda", "arch": "sm_90"}
-    layouts = [array_layout(32, 400_000, **at), default_layout(32, **at)]
+    layouts = [array_layout(32, 300_000, **at), default_layout(32, **at)]
     assert said.count("\n  kernel ") == said.count("\n  runner-up ") == 2
     for layout, part in zip(layouts, said.split("\n\n")[1:], strict=True):
         where = {"layout": layout.kind, "chunk": layout.chunk, "order": layout.order}
-        choice = default_choice(32, batch=400_000, **at, **where)
+        choice = default_choice(32, batch=300_000, **at, **where)
         (found,) = (each for each in choice.evidence if each.batch == choice.batch)
         assert found.runner_up_ns is not None
         assert f"  kernel     {choice.spec.name}\n  because    table sm_90; {choice.case}, up to order 32" in part
@@ -36,8 +36,8 @@ def test_kernels_are_explained_for_a_gpu_that_is_not_here(capsys: pytest.Capture
         assert f"batch={choice.batch:,}) on NVIDIA H200, CUDA 13.0.88, 2026-11-21 to 2026-11-22\n" in part
         change = found.runner_up_ns / found.ns - 1
         assert f"  runner-up  {found.runner_up_ns:.4g} ns ({change:+.1%}): " in part
-        microseconds = float(re.search(r"expected   (\S+) µs for 400,000 matrices there", part)[1])  # type: ignore[index]
-        assert microseconds == pytest.approx(found.ns * 400, rel=1e-2)
+        microseconds = float(re.search(r"expected   (\S+) µs for 300,000 matrices there", part)[1])  # type: ignore[index]
+        assert microseconds == pytest.approx(found.ns * 300, rel=1e-2)
 
 
 def test_what_is_served_by_something_else_says_so(capsys: pytest.CaptureFixture[str]) -> None:
