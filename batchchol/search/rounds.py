@@ -19,7 +19,7 @@ from batchchol.sweep.store import DataSet, key_of_row
 if TYPE_CHECKING:
     from batchchol.search.lessons import Lesson
 
-MOST_AHEAD = 4
+MOST_AHEAD = 2
 """Points of a case that are asked for before the first of them is told: strategies find less with more (docs)."""
 
 Build = Callable[[Sequence[Point]], Built]
