@@ -16,6 +16,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from batchchol.architectures import runs_on
 from batchchol.tables import Case, Evidence, Placement, Table, nearest, parse, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
@@ -73,7 +74,8 @@ def default_spec(
     """The spec that the measured table of a target names for matrices of order `n`.
 
     An order between two of the table is served as the next larger one, a batch as the one nearest by ratio. What was
-    not measured is served as what is most like it: float64 as float32, one class of accuracy as the other.
+    not measured is served as what is most like it: float64 as float32, one class of accuracy as the other. What a GPU
+    of another architecture than the table's cannot run is passed over.
 
     Parameters
     ----------
@@ -146,6 +148,7 @@ def choices(
                 Choice(spec, entry.batch, origin, entry.until, entry.evidence, entry.n, case)
                 for entry in row
                 if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
+                and runs_on(spec, arch, table.name)
             ]
             if found:
                 return tuple(found)

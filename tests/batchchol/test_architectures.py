@@ -1,0 +1,66 @@
+"""Tables that were measured on one GPU serve others with what those can run."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchchol.architectures import BLOCK_SHARED_KIB, runs_on
+from batchchol.defaults import choices, default_layout, default_spec
+from kernelgen import BlockSchedule, KernelSpec, Problem, ThreadSchedule, WarpSchedule, generate
+
+ORDERS = (1, 8, 23, 32, 48, 64, 80, 97, 128)
+MEASURED = "sm_90"
+PIPELINE = KernelSpec(
+    Problem(128), "chunked", "col", BlockSchedule(8, 4, "fast", stride=4, pipeline=1, early=11, spare=3), "cuda"
+)
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120", "sm_199"])
+def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> None:
+    number = int(arch[3:])
+    most = BLOCK_SHARED_KIB[max(each for each in BLOCK_SHARED_KIB if each <= number)] << 10
+    for n in ORDERS:
+        chunk = default_layout(n, target="cuda", arch=arch).chunk
+        for where in ({"chunk": chunk}, {"layout": "canonical", "order": "row"}):
+            for choice in choices(n, target="cuda", arch=arch, math="fast", **where):
+                launch = generate(choice.spec).launch
+                assert launch is not None
+                assert launch.shared_bytes <= most, choice.spec.name
+                asynchronous = choice.spec.family == "warp" or getattr(choice.spec.schedule, "pipeline", 0)
+                assert number >= 80 or not (asynchronous or getattr(choice.spec.schedule, "staged", None))
+
+
+def test_the_gpu_of_the_table_has_what_was_measured() -> None:
+    where = {"target": "cuda", "chunk": 4, "math": "fast", "batch": 1 << 15}
+    assert default_spec(128, arch=MEASURED, **where) == default_spec(128, **where)
+    assert default_spec(128, arch=MEASURED, **where).family == "block"
+    assert default_spec(128, arch="sm_86", **where).family != "block"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout", "least"),
+    [
+        (ThreadSchedule(4), "chunked", "sm_70"),
+        (BlockSchedule(8, 4), "chunked", "sm_70"),
+        (BlockSchedule(8, 4, pipeline=1), "chunked", "sm_80"),
+        (WarpSchedule(), "chunked", "sm_80"),
+        (ThreadSchedule(1, unroll="full", staged=True), "canonical", "sm_80"),
+    ],
+)
+def test_instructions_that_are_younger(
+    schedule: ThreadSchedule | BlockSchedule | WarpSchedule, layout: str, least: str
+) -> None:
+    spec = KernelSpec(Problem(8), layout, "col", schedule, "cuda")
+    assert [runs_on(spec, arch, MEASURED) for arch in ("sm_70", "sm_75")] == [least == "sm_70"] * 2
+    assert runs_on(spec, "sm_80", MEASURED)
+
+
+def test_shared_memory_of_a_block() -> None:
+    launch = generate(PIPELINE).launch
+    assert launch is not None
+    assert 163 << 10 < launch.shared_bytes < 227 << 10
+    can = [arch for arch in ("sm_80", "sm_86", "sm_90a", "sm_100", "sm_120") if runs_on(PIPELINE, arch, MEASURED)]
+    assert can == ["sm_90a", "sm_100"]
+    assert runs_on(PIPELINE, None, MEASURED)
+    with pytest.raises(ValueError, match="expected the name of a GPU architecture"):
+        runs_on(PIPELINE, "hopper", MEASURED)
