@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
             f"{name}={choices[name]!r} cannot be built: family {family.family!r} has no such choice, leave it out"
         )
     if isinstance(spec.schedule, family):
-        return replace(spec, schedule=replace(spec.schedule, **(_left_out(spec, choices) | choices)))
+        return _changed(spec, choices)
     if missing := [name for name, default in has.items() if default is MISSING and name not in choices]:
         raise SpecError(
             f"{missing[0]}=None cannot be built: family {family.family!r} has no measured default of it, say which"
@@ -36,10 +37,14 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
     return replace(spec, schedule=family(**{"math": spec.schedule.math, **choices}))
 
 
-def _left_out(spec: KernelSpec, choices: Mapping[str, Any]) -> dict[str, None]:
-    """What a default has that these choices exclude: a GPU stages straight-line code alone."""
+def _changed(spec: KernelSpec, choices: Mapping[str, Any]) -> KernelSpec:
+    """The spec with these choices; what a GPU's default stages is not where they exclude that."""
     staged = TARGETS[spec.target].gpu and getattr(spec.schedule, "staged", None)
-    return {"staged": None} if staged and choices.get("unroll") == "tiles" else {}
+    if staged and "staged" not in choices:
+        with suppress(SpecError):
+            return replace(spec, schedule=replace(spec.schedule, **choices))
+        choices = {"staged": None, **choices}
+    return replace(spec, schedule=replace(spec.schedule, **choices))
 
 
 def _family_of(choices: Collection[str], default: str) -> str:

@@ -81,6 +81,12 @@ def test_all_combinations() -> None:
     assert {spec.order for spec in specs if spec.layout != "canonical"} == {"col"}
 
 
+def test_a_default_is_not_staged_in_blocks_that_cannot_be() -> None:
+    """Those that are no whole warps, or have no room for as many matrices."""
+    specs = selection("--n 20 --layout canonical --family thread --threads 32,48,256").specs
+    assert {(spec.schedule.threads, spec.schedule.staged) for spec in specs} == {(32, True), (48, None), (256, None)}
+
+
 def test_families_are_combined_with_their_own_choices() -> None:
     selected = selection("--n 16 --family all --nb 4,8 --lanes 8,16")
     assert {spec.family for spec in selected.specs} == {"block"}
