@@ -57,7 +57,7 @@ PIPELINE_MIN_N, PIPELINE_TILE_SIZES = 24, (6, 7, 8)
 PIPELINE_LANES = {40: (8, 16, 32), 64: (4, 8, 16), 96: (2, 4, 8), 104: (2, 4, 6), 112: (2, 4, 5), 128: (1, 2, 4)}
 PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 # Matrices and warps of a team of the warp family, a second warp only where it has tiles. Straight-line code is for
-# few columns of tiles. Numbers of registers that a thread may need beside its tiles.
+# single warps, up to an order. Numbers of registers that a thread may need beside its tiles.
 WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
 # A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.

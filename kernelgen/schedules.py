@@ -208,10 +208,11 @@ class BlockSchedule:
             integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
         if self.pipeline is not None:
             integer("pipeline", self.pipeline, 0, MAX_PIPELINE)
-        if self.early is not None:
-            integer("early", self.early, 0, MAX_EARLY if self.pipeline else 0)
-        if self.spare is not None:
-            integer("spare", self.spare, 0, MAX_SPARE if self.pipeline else 0)
+        for name, most in (("early", MAX_EARLY), ("spare", MAX_SPARE)):
+            number = getattr(self, name)
+            if number is not None:
+                integer(name, number, 0, most)
+                require(bool(self.pipeline) or not number, name, number, "only a pipeline has any, use pipeline=1")
         _check_common(self)
 
     def settled(self, target: Target) -> BlockSchedule:
@@ -235,10 +236,10 @@ class BlockSchedule:
         require((self.early or 0) <= shape.side, "early", self.early, works)
         require(shape.spare < warps, "spare", self.spare, f"{tiles} {warps} warps, use fewer than those")
         works = f"{tiles} {shape.threads:,} threads, over the {MAX_BLOCK_THREADS:,} of a block; "
-        works += "use fewer lanes or a larger nb"
+        works += "use fewer lanes or a larger nb" + (", or fewer spare warps" if self.spare else "")
         require(shape.threads <= MAX_BLOCK_THREADS, "lanes", self.lanes, works)
         works = f"{tiles} {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; "
-        works += "use fewer lanes" + (" or a smaller pipeline" if self.pipeline else "")
+        works += "use fewer lanes" + (", a smaller pipeline or less of early" if self.pipeline else "")
         require(shape.shared_bytes <= MAX_SHARED_BYTES, "lanes", self.lanes, works)
 
     def shape(self, problem: Problem) -> BlockShape:

@@ -235,16 +235,17 @@ def test_shared_memory_of_a_pipeline() -> None:
     ("n", "choices", "reason"),
     [
         (20, {"pipeline": 1, "early": 4}, r"early=4 .* is 3 columns of them"),
-        (20, {"early": 1}, r"early=1 .* from 0 to 0"),
-        (20, {"spare": 1}, r"spare=1 .* from 0 to 0"),
+        (20, {"early": 1}, r"early=1 .* use pipeline=1"),
+        (20, {"spare": 1}, r"spare=1 .* use pipeline=1"),
         (40, {"pipeline": 1, "spare": 1}, r"spare=1 .* is 1 warps, use fewer"),
         (20, {"pipeline": 5}, r"pipeline=5 .* from 0 to 4"),
-        (128, {"pipeline": 4}, r"shared memory, over the 232,448 of a block; use fewer lanes or a smaller pipeline"),
+        (128, {"pipeline": 4}, r"over the 232,448 of a block; use fewer lanes, a smaller pipeline or less of early"),
+        (120, {"lanes": 8, "pipeline": 1, "spare": 3}, r"1,056 threads, .* or a larger nb, or fewer spare warps"),
     ],
 )
 def test_refused_are_pipelines_that_do_not_exist(n: int, choices: dict[str, int], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        pipeline(n, 8, lanes=2, **choices)
+        pipeline(n, 8, **{"lanes": 2, **choices})
 
 
 def test_a_name_and_a_description_of_its_own() -> None:
