@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from math import inf
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSpec, Layout, SpecError, generate
+from kernelgen import KernelSpec, Layout, SpecError, ThreadSchedule, generate
+from kernelgen.cuda import generate_any_block
 from kernelgen.thread_stage import ThreadStage
 
 from ..covering import Choice, covering_design
@@ -24,6 +26,7 @@ from ..cuda_checks import (
     mutated,
     spec_of,
 )
+from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import EmulationError
 from ..kernel_runs import make_spec, run_kernel
 from ..matrices import DATA, dominant, wishart
@@ -96,6 +99,22 @@ def test_same_bits_as_without_a_stage(math: str) -> None:
     assert np.array_equal(staged.info, expected.info)
     assert staged.info[0] == 6
     assert staged.l[staged.info == 0].tobytes() == expected.l[staged.info == 0].tobytes()
+
+
+def test_code_for_any_block() -> None:
+    """One text for blocks of any number of whole warps, each with shared memory for its own; the same bits."""
+    spec = staged_spec(6, 2, order="row")
+    a = dominant(210, 6).astype(np.float32)
+    expected = run_kernel(spec, a).l.tobytes()
+    sources = set()
+    for threads in (32, 96):
+        schedule = replace(spec.schedule, threads=threads)
+        assert isinstance(schedule, ThreadSchedule)
+        source = generate_any_block(replace(spec, schedule=schedule), schedule)
+        sources.add((source.entry, source.text))
+        kernel = EmulatedKernel.of(replace(spec, schedule=schedule), source)
+        assert run_kernel(kernel.spec, a, kernel=kernel).l.tobytes() == expected
+    assert len(sources) == 1
 
 
 def test_every_small_batch() -> None:
