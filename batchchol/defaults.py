@@ -218,9 +218,7 @@ def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
     schedule = with_math(schedule, plain.schedule.math)
-    changes: dict[str, Any] = {}
-    if schedule.stride not in (None, chunk):
-        changes["stride"] = None
+    changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
     staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
     if TARGETS[plain.target].gpu and staged and not canonical:
         changes["staged"] = None
@@ -349,9 +347,8 @@ def _number(arch: str) -> int:
     try:
         return parse_architecture(arch)[1]
     except (TypeError, ValueError):
-        raise SpecError(
-            f"arch={arch!r} cannot be built: use the name of a GPU architecture, such as 'sm_90'"
-        ) from None
+        works = "use the name of a GPU architecture, such as 'sm_90'"
+        raise SpecError(f"arch={arch!r} cannot be built: {works}") from None
 
 
 @cache
