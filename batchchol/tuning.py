@@ -23,7 +23,7 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.block_shape import MAX_SHARED_BYTES, WARP
+from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
 from kernelgen.schedules import (
     CACHES,
     DEFAULT_THREADS,
@@ -47,9 +47,9 @@ BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2
 # So many tile sizes: those that need the least padding.
 BLOCK_FITTING = 2
 # Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
-# Each of its schedulers has this many of them, for whole warps, and hands them out by eights.
+# Each of its schedulers has this many registers, for whole warps, and hands them out by eights.
 RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
-SCHEDULERS, REGISTERS, EIGHT = 4, 16_384, 8
+REGISTERS, EIGHT = 16_384, 8
 # Pipelines: from the order up where one thread no longer holds a matrix in its registers; small tiles are for many
 # threads. The fewer columns of tiles share a warp, the less of it is idle. What a thread needs beside a tile is more
 # by so many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.

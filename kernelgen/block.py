@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kernelgen.block_shape import BARRIERS, PIECE_BYTES, WARP
+from kernelgen.block_shape import BARRIERS
 from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
+from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
 from kernelgen.schedules import BlockSchedule
 from kernelgen.spec import KernelSpec

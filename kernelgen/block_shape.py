@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
 
+from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
 from kernelgen.targets import ELEMENT_BYTES
 
-WARP = 32
-# What a block of threads can have on every GPU of compute capability 9.0: see CUDA's programming guide.
-MAX_SHARED_BYTES = 227 << 10
-# What one instruction moves between registers and shared memory, and what its banks serve at a time.
-PIECE_BYTES = 16
-BANKS_BYTES = 128
 # What guards a panel of the pipeline: its diagonal tile is factored, all of it is there, all of it has been used.
 BARRIERS = ("READY", "FULL", "EMPTY")
 BARRIER_BYTES, COUNT_BYTES = 8, 4

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from kernelgen.block_shape import MAX_SHARED_BYTES, WARP, BlockShape
+from kernelgen.block_shape import BlockShape
+from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_DECLARED_BYTES, MAX_SHARED_BYTES, WARP
 from kernelgen.refusals import integer, one_of, require
 from kernelgen.targets import Target
 from kernelgen.thread_stage import ThreadStage, check_staged
@@ -29,10 +30,6 @@ CACHES = ("l1", "shared")
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
 
-# What a block of threads can have on every GPU of compute capability 9.0: see CUDA's programming guide.
-MAX_BLOCK_THREADS = 1024
-# What a kernel can declare of it by itself.
-MAX_DECLARED_BYTES = 48 << 10
 # A tile of the shared family has a thread for each of its elements.
 MAX_SHARED_NB = 32
 MIN_BLOCK_NB = 4

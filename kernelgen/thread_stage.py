@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
 
-from kernelgen.block_shape import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, WARP
+from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, MEMORY_BYTES, PIECE_BYTES, WARP
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 # Pieces that the banks of shared memory serve at a time.
 BANKS_PIECES = BANKS_BYTES // PIECE_BYTES
-# What an H200's memory hands out at least, of which the caches keep sectors of half that size.
-MEMORY_BYTES = 64
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Threads of a warp, schedulers of a multiprocessor.
-WARP, SCHEDULERS = 32, 4
+from kernelgen.gpu import SCHEDULERS, WARP
+
 # Order of a tile of tensor cores' results, and of a block of its rows.
 TILE, BLOCK = 8, 16
 # The lanes of a matrix's panel in shared memory begin at other banks than those of its neighbours.

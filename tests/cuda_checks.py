@@ -127,6 +127,20 @@ def mutated(spec: KernelSpec, pattern: str, replacement: str, count: int = 1, pl
     return EmulatedKernel.of(spec, replace(source, text=text))
 
 
+def check_small_batches(spec: KernelSpec) -> None:
+    """Any number of matrices from 1 to past two warps, good and bad ones, has the bits of the whole batch."""
+    n, batch = spec.problem.n, 70
+    a = dominant(batch, n).astype(spec.problem.dtype)
+    a[::3, 2, 2] = -1
+    expected = np.where(np.arange(batch) % 3 == 0, 3, 0)
+    whole = np.tril(run_kernel(spec, a).l)
+    for few in range(1, batch + 1):
+        run = run_kernel(spec, a[:few])
+        assert np.array_equal(run.info, expected[:few])
+        good = run.info == 0
+        assert np.array_equal(np.tril(run.l)[good], whole[:few][good])
+
+
 class CompiledTogether:
     """Emulated kernels of lists of specs: neighbours of equal flags are compiled together, once one is asked for."""
 

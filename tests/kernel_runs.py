@@ -16,12 +16,12 @@ from batchchol.batch import Batch, info_array
 from batchchol.layouts import array_shape, dense_view
 from batchchol.native import load, supported_targets
 from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem
+from kernelgen.gpu import WARP
 
 from .cuda_kernels import EmulatedKernel
 
 Array = NDArray[Any]
 
-WARP = 32
 _GUARD_BYTES = 4096
 _GUARD = 0xA5
 # What the triangle that nobody asked for holds in the result: not a number that a factorization makes.

@@ -79,3 +79,6 @@ class GpuDevice:
             for address, copied in copies.items():
                 if self._arrays[address].flags.writeable:
                     copied.get(self._arrays[address])
+
+
+Device = EmulatedDevice | GpuDevice

@@ -16,7 +16,7 @@ from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress
 from batchchol.backends.cpu import cpu_model
 from batchchol.batch import Batch, dtype_name
 from batchchol.cuda import ceilings, conditions, memory, modules, support
-from batchchol.cuda.arrays import WARP, DeviceBatch, default_layout
+from batchchol.cuda.arrays import DeviceBatch, default_layout
 from batchchol.cuda.clock import Clock
 from batchchol.cuda.device import Device, Function, device
 from batchchol.cuda.toolkit import find_nvcc
@@ -29,6 +29,7 @@ from batchchol.parallel import available_threads
 from batchchol.roofline import Ceilings
 from batchchol.stats import CompileStats
 from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
+from kernelgen.gpu import WARP
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class CudaBackend:
         return self._gpu.model
 
     def lanes(self, dtype: str) -> int:
+        # A warp reads a chunk's elements as one line.
         return WARP
 
     def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:

@@ -16,9 +16,6 @@ from batchchol.cuda.device import device
 from batchchol.layouts import array_shape, padded
 from kernelgen import CUDA, Layout
 
-# A warp reads a chunk's elements as one line.
-WARP = 32
-
 
 @dataclass(frozen=True, eq=False)
 class DeviceBatch(Batch):

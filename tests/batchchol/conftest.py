@@ -18,6 +18,13 @@ from batchchol import get_backend
 from batchchol.backends import Backend
 
 from ..fake_pycuda import FakeGpu, forget, install
+from ..support_devices import Device, EmulatedDevice, GpuDevice
+
+
+@pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Device:
+    """What support kernels run on: the emulation, and a GPU."""
+    return EmulatedDevice() if request.param == "emulated" else GpuDevice()
 
 
 @pytest.fixture(scope="session")

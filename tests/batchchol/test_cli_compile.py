@@ -81,6 +81,11 @@ def test_all_combinations() -> None:
     assert {spec.order for spec in specs if spec.layout != "canonical"} == {"col"}
 
 
+def test_staged_kernels_are_asked_for_by_name() -> None:
+    (spec,) = selection("--n 23 --layout canonical --family thread --nb 1 --unroll full --threads 32 --staged").specs
+    assert (spec.schedule.staged, spec.schedule.threads) == (True, 32)
+
+
 def test_a_default_is_not_staged_in_blocks_that_cannot_be() -> None:
     """Those that are no whole warps, or have no room for as many matrices."""
     specs = selection("--n 20 --layout canonical --family thread --threads 32,48,256").specs

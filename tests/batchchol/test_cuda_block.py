@@ -15,7 +15,8 @@ import pytest
 
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
-from kernelgen.block_shape import BANKS_BYTES, PIECE_BYTES, BlockShape
+from kernelgen.block_shape import BlockShape
+from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design

@@ -16,7 +16,8 @@ import pytest
 from batchchol.layouts import stride
 from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Launch, Layout, SpecError, generate
-from kernelgen.block_shape import PIECE_BYTES, BlockShape
+from kernelgen.block_shape import BlockShape
+from kernelgen.gpu import PIECE_BYTES
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design

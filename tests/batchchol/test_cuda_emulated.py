@@ -14,11 +14,18 @@ from batchchol.residual import RATIO_BOUND, ratios
 from kernelgen import Layout, SpecError, generate
 
 from ..covering import Choice, covering_design
-from ..cuda_checks import CompiledTogether, case_id, check_kernel, check_last_matrices_past_32_bits, spec_of
+from ..cuda_checks import (
+    CompiledTogether,
+    case_id,
+    check_kernel,
+    check_last_matrices_past_32_bits,
+    check_small_batches,
+    spec_of,
+)
 from ..cuda_kernels import EmulatedKernel
 from ..cuda_programs import compile_program
 from ..kernel_runs import make_spec, run_kernel
-from ..matrices import conditioned, dominant, lapack_factor, wishart
+from ..matrices import conditioned, lapack_factor, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (1, 2, 5, 7, 17, 31, 33, 64, 100, 127),
@@ -129,16 +136,7 @@ def test_same_bits_for_every_chunk() -> None:
 
 @pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
 def test_every_small_batch(layout: str) -> None:
-    spec = make_spec(5, 2, layout=layout, target="cuda")
-    a = dominant(70, 5).astype(np.float32)
-    a[::3, 2, 2] = -1
-    expected = np.where(np.arange(70) % 3 == 0, 3, 0)
-    whole = run_kernel(spec, a).l
-    for batch in range(1, 71):
-        run = run_kernel(spec, a[:batch])
-        assert np.array_equal(run.info, expected[:batch])
-        good = run.info == 0
-        assert np.array_equal(np.tril(run.l[good]), np.tril(whole[:batch][good]))
+    check_small_batches(make_spec(5, 2, layout=layout, target="cuda"))
 
 
 # Condition numbers a little short of where rounding alone makes a matrix indefinite.

@@ -23,6 +23,7 @@ from ..cuda_checks import (
     check_arrays_that_begin_anywhere,
     check_kernel,
     check_last_matrices_past_32_bits,
+    check_small_batches,
     mutated,
     spec_of,
 )
@@ -118,16 +119,7 @@ def test_code_for_any_block() -> None:
 
 
 def test_every_small_batch() -> None:
-    spec = staged_spec(5, 2, threads=64)
-    a = dominant(70, 5).astype(np.float32)
-    a[::3, 2, 2] = -1
-    expected = np.where(np.arange(70) % 3 == 0, 3, 0)
-    whole = run_kernel(spec, a).l
-    for batch in range(1, 71):
-        run = run_kernel(spec, a[:batch])
-        assert np.array_equal(run.info, expected[:batch])
-        good = run.info == 0
-        assert np.array_equal(run.l[good], whole[:batch][good])
+    check_small_batches(staged_spec(5, 2, threads=64))
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(4, "float32"), (9, "float32"), (10, "float64")])

@@ -28,12 +28,12 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
+from kernelgen.gpu import MAX_BLOCK_THREADS
 from kernelgen.schedules import (
     CACHES,
     FULL_UNROLL_BUDGET,
     LOOKINGS,
     MATHS,
-    MAX_BLOCK_THREADS,
     MAX_LANES,
     MAX_SHARED_NB,
     MAX_THREADS,

@@ -1,0 +1,16 @@
+"""What GPUs are made of, as far as kernels' shapes depend on it."""
+
+from __future__ import annotations
+
+# Threads of a warp, schedulers of a multiprocessor.
+WARP, SCHEDULERS = 32, 4
+# What one instruction moves between registers and shared memory, and what its banks serve at a time.
+PIECE_BYTES = 16
+BANKS_BYTES = 128
+# What an H200's memory hands out at least, of which the caches keep sectors of half that size.
+MEMORY_BYTES = 64
+# What a block of threads can have on every GPU of compute capability 9.0, and what a kernel can declare of the shared
+# memory by itself: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+MAX_BLOCK_THREADS = 1024
+MAX_SHARED_BYTES = 227 << 10
+MAX_DECLARED_BYTES = 48 << 10
