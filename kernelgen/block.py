@@ -35,5 +35,6 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
     )
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
     resident = schedule.blocks if schedule.pipeline else None
-    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, schedule.cache or "shared", resident)
+    cache, pdl = schedule.cache or "shared", bool(schedule.pdl)
+    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, cache, resident, pdl)
     return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)

@@ -86,7 +86,7 @@ def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:
     """How a kernel of the thread family is launched, whatever blocks its code is for."""
     threads = schedule.threads or DEFAULT_THREADS
     stage = schedule.stage(problem).shared_bytes if schedule.staged else 0
-    return Launch(threads, threads, stage, schedule.cache or "l1")
+    return Launch(threads, threads, stage, schedule.cache or "l1", pdl=bool(schedule.pdl))
 
 
 def stride_expression(spec: KernelSpec) -> str:

@@ -14,3 +14,5 @@ MEMORY_BYTES = 64
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
 MAX_DECLARED_BYTES = 48 << 10
+# The first compute capability of programmatic dependent launches.
+PDL_CAPABILITY = (9, 0)

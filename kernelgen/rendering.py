@@ -25,6 +25,7 @@ class Launch:
     An item is a matrix unless the kernel says otherwise. `shared_bytes` is dynamic shared memory, `cache` which of
     the two the hardware's split of its on-chip memory favours, "l1" or "shared". A kernel whose blocks go on to
     further items, as many at a time, has `resident` blocks to a multiprocessor; others have a block for all items.
+    With `pdl` it may be launched before what is ahead of it on its stream has ended: it waits for that itself.
     """
 
     threads: int
@@ -32,6 +33,7 @@ class Launch:
     shared_bytes: int = 0
     cache: str = "l1"
     resident: int | None = None
+    pdl: bool = False
 
     def blocks(self, items: int) -> int:
         """Blocks that cover so many items."""

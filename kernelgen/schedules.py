@@ -56,9 +56,11 @@ class ThreadSchedule:
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
     written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
     and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `cache`,
-    which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", and `stride`, the only
-    chunk that the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time. For
-    the others None is the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
+    which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", `stride`, the only chunk
+    that the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time, and `pdl`,
+    whether it may be launched while what is ahead of it on its stream still runs, for which it then waits itself
+    (programmatic dependent launch, from compute capability 9.0 on). For the others None is the target's default,
+    which the schedule of a `KernelSpec` has filled in if it has any.
     """
 
     family: ClassVar[str] = "thread"
@@ -72,27 +74,28 @@ class ThreadSchedule:
     threads: int | None = None
     cache: str | None = None
     stride: int | None = None
+    pdl: bool | None = None
 
     def __post_init__(self) -> None:
         integer("nb", self.nb, 1, MAX_NB)
         one_of("looking", self.looking, LOOKINGS)
         one_of("unroll", self.unroll, UNROLLS)
         for field in ("prefetch", "staged"):
-            got = getattr(self, field)
-            require(isinstance(got, bool | None), field, got, "use True, False or None")
+            _check_choice(field, getattr(self, field))
         if self.threads is not None:
             integer("threads", self.threads, 1, MAX_THREADS)
         _check_common(self)
 
     def settled(self, target: Target) -> ThreadSchedule:
         """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
-        foreign = ("prefetch",) if target.gpu else ("threads", "cache", "stride")
+        foreign = ("prefetch",) if target.gpu else ("threads", "cache", "stride", "pdl")
         for field in foreign:
             got = getattr(self, field)
             require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
         if target.gpu:
             cache = self.cache or ("shared" if self.staged else "l1")
-            return replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
+            chosen = replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
+            return replace(chosen, pdl=self.pdl or None)
         return replace(self, prefetch=self.prefetch is not False, staged=self.staged is not False)
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -142,6 +145,7 @@ class SharedSchedule:
     math: str = "ieee"
     cache: str | None = None
     stride: int | None = None
+    pdl: bool | None = None
 
     def __post_init__(self) -> None:
         integer("nb", self.nb, 1, MAX_SHARED_NB)
@@ -154,7 +158,7 @@ class SharedSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
         _check_gpu(self.family, target)
         matrices = self.matrices or min(MAX_BLOCK_THREADS // self.nb**2, WARP)
-        return replace(self, matrices=matrices, cache=self.cache or "shared")
+        return replace(self, matrices=matrices, cache=self.cache or "shared", pdl=self.pdl or None)
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -175,8 +179,8 @@ class BlockSchedule:
     """A block of threads for a few matrices, one thread for each tile of each, which it holds in its registers.
 
     `nb` is the tile size, `lanes` how many matrices a block factors side by side, `blocks` how many blocks a
-    multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1); `math`, `cache`
-    and `stride` are those of the thread family.
+    multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1); `math`, `cache`,
+    `stride` and `pdl` are those of the thread family.
 
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
@@ -197,6 +201,7 @@ class BlockSchedule:
     pipeline: int | None = None
     early: int | None = None
     spare: int | None = None
+    pdl: bool | None = None
 
     def __post_init__(self) -> None:
         integer("nb", self.nb, MIN_BLOCK_NB, MAX_NB)
@@ -222,6 +227,7 @@ class BlockSchedule:
             pipeline=self.pipeline or 0,
             early=self.early or 0,
             spare=self.spare or 0,
+            pdl=self.pdl or None,
         )
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -265,8 +271,8 @@ class WarpSchedule:
     two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
     says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
     for one of 24, where the math is "fast", or "fma", multiply-adds; None is the first where it can be. `unroll` is
-    "full" for straight-line code, or "tiles" for a loop over the panels; `math`, `blocks`, `cache` and `stride` are
-    those of the block family.
+    "full" for straight-line code, or "tiles" for a loop over the panels; `math`, `blocks`, `cache`, `stride` and
+    `pdl` are those of the block family.
     """
 
     family: ClassVar[str] = "warp"
@@ -280,6 +286,7 @@ class WarpSchedule:
     blocks: int | None = None
     stride: int | None = None
     cache: str | None = None
+    pdl: bool | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("matrices", MAX_TEAM_MATRICES), ("warps", MAX_TEAM_WARPS), ("teams", MAX_TEAMS)):
@@ -303,8 +310,8 @@ class WarpSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
         _check_gpu(self.family, target)
         update = self.update or ("tensor" if self.math == "fast" else "fma")
-        teams = self.teams or (2 if self.warps == 1 else 1)
-        return replace(self, teams=teams, update=update, blocks=self.blocks or 1, cache=self.cache or "shared")
+        teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
+        return replace(self, teams=teams, update=update, blocks=self.blocks or 1, cache=cache, pdl=self.pdl or None)
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -360,6 +367,11 @@ def _check_common(schedule: Schedule) -> None:
         one_of("cache", schedule.cache, CACHES)
     if schedule.stride is not None:
         integer("stride", schedule.stride, 2, MAX_CHUNK)
+    _check_choice("pdl", schedule.pdl)
+
+
+def _check_choice(field: str, got: object) -> None:
+    require(isinstance(got, bool | None), field, got, "use True, False or None")
 
 
 def _check_gpu(family: str, target: Target) -> None:
@@ -388,4 +400,5 @@ def _check_stride(schedule: Schedule, layout: str) -> None:
 
 def _memory_words(schedule: Schedule) -> tuple[str, ...]:
     words = [] if schedule.cache is None else [schedule.cache]
-    return (*words, *([] if schedule.stride is None else [f"s{schedule.stride}"]))
+    words += [] if schedule.stride is None else [f"s{schedule.stride}"]
+    return (*words, *["pdl"] * bool(schedule.pdl))

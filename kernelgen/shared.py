@@ -75,7 +75,7 @@ def _generate(
 ) -> KernelSource:
     nb, matrices = schedule.nb, schedule.matrices or 1
     program = tile_program(n, nb, schedule.looking, in_place=spec.in_place)
-    launch = Launch(matrices * nb * nb, matrices, cache=schedule.cache or "shared")
+    launch = Launch(matrices * nb * nb, matrices, cache=schedule.cache or "shared", pdl=bool(schedule.pdl))
     canonical = spec.layout == "canonical"
     operands = dict.fromkeys(op.tile for op in operations(program) if isinstance(op, Load) and op.tile != "C")
     text = render(

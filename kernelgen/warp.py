@@ -27,5 +27,6 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
     staged = spec.layout == "canonical" and strides[1] == 1
     stage = 4 * shape.teams * schedule.matrices * shape.stage if staged else 0
-    launch = Launch(shape.threads, shape.teams * schedule.matrices, stage, schedule.cache or "shared")
+    matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
+    launch = Launch(shape.threads, matrices, stage, cache, pdl=bool(schedule.pdl))
     return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)

@@ -236,7 +236,16 @@ class FakeDriver(Driver):
         return 1024 // threads
 
     def launch(
-        self, function: int, blocks: int, threads: int, shared_bytes: int, stream: int, parameters: int, entry: str
+        self,
+        function: int,
+        blocks: int,
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        parameters: int,
+        entry: str,
+        *,
+        pdl: bool = False,
     ) -> None:
         assert self.gpu.current == CONTEXT, "launched without the context"
         self.check(self.gpu.status, f"launching {entry}")

@@ -43,6 +43,7 @@ SCHEDULE_OPTIONS = (
     "staged",
     "cache_pref",
     "stride",
+    "pdl",
 )
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
@@ -88,6 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
     staged = "family thread: canonical arrays by way of shared memory, a warp's matrices together"
     parser.add_argument("--staged", action="store_const", const=[True], help=staged)
+    parser.add_argument(
+        "--pdl", action="store_const", const=[True], help="launched before its predecessors have ended"
+    )
     _add_list(parser, "--cache-pref", CACHES)
     parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
     parser.add_argument(

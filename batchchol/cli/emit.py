@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
     parser.add_argument("--spare", type=int, help="warps of a pipeline that take turns with its last ones")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
+    parser.add_argument(
+        "--pdl", action="store_true", default=None, help="launched before its predecessors have ended"
+    )
     parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
     parser.add_argument("--in-place", action="store_true")
 

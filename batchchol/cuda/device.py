@@ -26,6 +26,7 @@ from batchchol.cuda.toolkit import architecture_of
 from batchchol.errors import BackendUnavailable, DeviceError
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource, Launch
+from kernelgen.gpu import PDL_CAPABILITY
 
 INSTALL = (
     "pip install 'batchchol[gpu]', which compiles PyCUDA where there is no wheel of it: that needs a C++ compiler "
@@ -93,6 +94,11 @@ class Device:
     def architecture(self) -> str:
         """What code is compiled for, such as "sm_90"."""
         return architecture_of(*self.handle.compute_capability())
+
+    @cached_property
+    def has_pdl(self) -> bool:
+        """Whether kernels may be launched before what they follow has ended."""
+        return bool(self.handle.compute_capability() >= PDL_CAPABILITY)
 
     @cached_property
     def model(self) -> str:
@@ -209,6 +215,7 @@ class Device:
             queue,
             arguments.address,
             function.entry,
+            pdl=launch.pdl and self.has_pdl,
         )
         # The driver has copied them.
         function.spare.append(arguments)

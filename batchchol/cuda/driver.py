@@ -25,6 +25,7 @@ _MAX_DYNAMIC_SHARED_SIZE = 8
 _DISABLE_TIMING = 2
 _POINTER_DEVICE = 9
 _RELAXED_CAPTURE = 2
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 _Address = ctypes.c_void_p
 # What every call of the library makes. These keep the interpreter's lock, which to give up and take again costs more
@@ -33,6 +34,7 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_Address,),
     "cuMemsetD32Async": (_Address, ctypes.c_uint, ctypes.c_size_t, _Address),
     "cuLaunchKernel": (_Address, *(ctypes.c_uint,) * 7, *(_Address,) * 3),
+    "cuLaunchKernelEx": (_Address,) * 4,
     "cuEventRecord": (_Address, _Address),
     "cuStreamWaitEvent": (_Address, _Address, ctypes.c_uint),
     "cuStreamIsCapturing": (_Address, _Address),
@@ -50,6 +52,24 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuPointerGetAttribute": (_Address, ctypes.c_int, ctypes.c_uint64),
     "cuThreadExchangeStreamCaptureMode": (_Address,),
 }
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, its value as a number."""
+
+    _fields_ = (("id", ctypes.c_int), ("value", ctypes.c_uint64 * 8))
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", _Address),
+        ("attributes", _Address),
+        ("count", ctypes.c_uint),
+    )
 
 
 class Driver:
@@ -70,12 +90,14 @@ class Driver:
             self._get_current,
             self._set_words,
             self._launch,
+            self._launch_configured,
             self._record_event,
             self._wait_event,
             self._ask_capturing,
         ) = (ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)((name, quick)) for name, arguments in _QUICK.items())
         # That nobody is using: making one costs more than the rest of waiting.
         self._events: list[int] = []
+        self._early = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, (1,))
 
     def current_context(self) -> int:
         """The address of the context that is current in this thread, 0 if there is none."""
@@ -120,10 +142,28 @@ class Driver:
         return blocks.value
 
     def launch(
-        self, function: int, blocks: int, threads: int, shared_bytes: int, stream: int, parameters: int, entry: str
+        self,
+        function: int,
+        blocks: int,
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        parameters: int,
+        entry: str,
+        *,
+        pdl: bool = False,
     ) -> None:
-        """Queue a kernel; `parameters` is the address of an array of the addresses of its arguments."""
-        status = self._launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, None)
+        """Queue a kernel; `parameters` is the address of an array of the addresses of its arguments.
+
+        With `pdl` its blocks may become resident before what is ahead on the stream has ended, and wait there.
+        """
+        # What a graph would make of that is another matter: some drivers refuse it.
+        if pdl and not (stream and self.is_capturing(stream)):
+            early = ctypes.addressof(self._early)
+            configuration = _Configuration(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, early, 1)
+            status = self._launch_configured(ctypes.addressof(configuration), function, parameters, None)
+        else:
+            status = self._launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, None)
         if status:
             self.check(status, f"launching {entry} on {blocks:,} blocks of {threads} threads")
 

@@ -24,7 +24,7 @@ SPECS = [
         (24, 8, {"lanes": 16, "pipeline": 1, "early": 3, "layout": "interleaved", "in_place": True}),
         (17, 4, {"lanes": 4, "pipeline": 3, "early": 2, "uplo": "upper", "dtype": "float64"}),
         (17, 4, {"lanes": 4, "uplo": "upper", "dtype": "float64"}),
-        (40, 8, {"lanes": 8, "pipeline": 1, "early": 4, "spare": 2, "math": "fast"}),
+        (40, 8, {"lanes": 8, "pipeline": 1, "early": 4, "spare": 2, "math": "fast", "pdl": True}),
     )
 ]
 

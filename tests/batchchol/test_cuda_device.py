@@ -19,10 +19,11 @@ from batchchol.backends.cuda import driver_version
 from batchchol.cli import main
 from batchchol.cuda import memory, support
 from batchchol.cuda.arrays import DeviceBatch
-from batchchol.cuda.device import device, stream_address
+from batchchol.cuda.device import Function, device, stream_address
 from batchchol.cuda.driver import Driver
 from batchchol.errors import BackendUnavailable, DeviceError, DeviceLost, OutOfMemory, WrongArchitecture
-from kernelgen import KernelSource
+from batchchol.stats import CompileStats
+from kernelgen import KernelSource, Launch
 from kernelgen.support import support_kernel
 
 from ..fake_pycuda import CONTEXT, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
@@ -185,6 +186,19 @@ class TestLaunch:
         assert fake_gpu.launches == [(source.entry, source.launch.blocks(1000), 0)]
         device().launch(source, 0, ())
         assert len(fake_gpu.launches) == 1, "nothing to do"
+
+    @pytest.mark.parametrize(("capability", "early"), [((8, 9), False), ((9, 0), True), ((10, 0), True)])
+    def test_who_waits_itself_is_launched_early_where_gpus_can(
+        self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], early: bool
+    ) -> None:
+        told: list[bool] = []
+        gpu = device()
+        monkeypatch.setattr(gpu, "handle", SimpleNamespace(compute_capability=lambda: capability))
+        monkeypatch.setattr(gpu.driver, "launch", lambda *arguments, pdl: told.append(pdl))
+        for pdl in (True, False):
+            function = Function(1, "potrf", Launch(32, 32, pdl=pdl), CompileStats(0, 0, ""))
+            gpu.run(function, 100, (1, 2))
+        assert told == [early, False]
 
     def test_arguments_of_every_kind(self, fake_gpu: FakeGpu) -> None:
         gpu = device()

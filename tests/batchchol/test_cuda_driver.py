@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchchol.cuda.driver import Driver
+from batchchol.cuda.driver import Driver, _Attribute, _Configuration
 from batchchol.errors import DeviceError
 
 RELAXED = 2
@@ -132,3 +132,39 @@ def test_the_signatures_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (driver._record_event, driver._wait_event) == ("cuEventRecord", "cuStreamWaitEvent")
     assert (driver._get_current, driver._ask_capturing) == ("cuCtxGetCurrent", "cuStreamIsCapturing")
     assert {name for name, _ in prototypes} & set(asked) == set(), "each has its one way"
+
+
+def test_early_launches_are_told_so_but_not_to_a_graph(driver: Driver, library: Library) -> None:
+    launched: list[tuple[Any, ...]] = []
+
+    def configured(address: int, function: int, parameters: int, extra: None) -> int:
+        configuration = _Configuration.from_address(address)
+        attribute = _Attribute.from_address(configuration.attributes)
+        numbers = [getattr(configuration, name) for name, _ in _Configuration._fields_ if name != "attributes"]
+        launched.append((function, parameters, numbers, attribute.id, attribute.value[0]))
+        return 0
+
+    def plain(*arguments: Any) -> int:
+        launched.append(arguments)
+        return 0
+
+    driver.__dict__.update(_launch=plain, _launch_configured=configured, _early=_Attribute(6, (1,)))
+    library.capturing.add(7)
+    for stream, pdl in ((0, True), (8, True), (7, True), (8, False)):
+        driver.launch(5, 132, 64, 1000, stream, 4096, "potrf", pdl=pdl)
+    early = [132, 1, 1, 64, 1, 1, 1000]
+    # A stream of 0 is a null pointer to ctypes, 6 is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+    assert launched[:2] == [(5, 4096, [*early, None, 1], 6, 1), (5, 4096, [*early, 8, 1], 6, 1)]
+    assert launched[2:] == [(5, 132, 1, 1, 64, 1, 1, 1000, stream, 4096, None) for stream in (7, 8)]
+
+
+def test_a_failed_early_launch_names_the_kernel(driver: Driver) -> None:
+    driver.__dict__.update(_launch_configured=lambda *arguments: 1, _early=_Attribute(6, (1,)))
+    with pytest.raises(DeviceError, match=r"launching potrf on 132 blocks of 64 threads: words"):
+        driver.launch(5, 132, 64, 0, 0, 4096, "potrf", pdl=True)
+
+
+def test_structures_are_those_of_the_driver() -> None:
+    """CUlaunchAttribute and CUlaunchConfig of cuda.h, with pointers of 64 bits."""
+    assert (ctypes.sizeof(_Attribute), _Attribute.value.offset) == (72, 8)
+    assert (ctypes.sizeof(_Configuration), _Configuration.stream.offset, _Configuration.count.offset) == (56, 32, 48)

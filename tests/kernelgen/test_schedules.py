@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from kernelgen import SIMD_TARGETS, BlockSchedule, KernelSpec, Problem, SharedSchedule, SpecError, WarpSchedule
+from kernelgen import (
+    SIMD_TARGETS,
+    BlockSchedule,
+    KernelSpec,
+    Problem,
+    SharedSchedule,
+    SpecError,
+    ThreadSchedule,
+    WarpSchedule,
+    generate,
+)
 
+THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
+PIPELINE = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8, pipeline=1, early=2, spare=1), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(), "cuda")
 every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP], ids=["shared", "block", "warp"])
 
@@ -51,12 +64,29 @@ def test_a_block_of_the_shared_family_has_as_many_matrices_as_threads_suffice_fo
         *(
             (spec, *choice)
             for spec in (SHARED, BLOCK, WARP)
-            for choice in (("math", "fast"), ("cache", "l1"), ("stride", 32))
+            for choice in (("math", "fast"), ("cache", "l1"), ("stride", 32), ("pdl", True))
         ),
     ],
 )
 def test_every_choice_of_the_other_families_is_in_the_name(spec: KernelSpec, field: str, value: object) -> None:
     assert changed(spec, field, value).name != spec.name
+
+
+@pytest.mark.parametrize("spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP], ids=lambda spec: spec.schedule.method[0])
+def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -> None:
+    """Before everything that reads or writes: only places are found, and barriers set up, before."""
+    early = changed(spec, "pdl", True)
+    text = generate(early).text.replace(early.name, spec.name)
+    launches = [generate(each).launch for each in (spec, early)]
+    assert [launch and launch.pdl for launch in launches] == [False, True]
+    definition = text[text.index("/* Returns when what is ahead") : text.index("#endif\n}\n") + len("#endif\n}\n")]
+    call = "    wait_for_predecessors();\n"
+    assert text.count(call) == 1
+    entry = text[text.index("__global__") :]
+    before = re.sub(r"/\*.*?\*/", "", entry[entry.index("{") : entry.index(call)])
+    assert not re.search(r"\b(read|load|store|write|fetch|factor|info|return)|\b[al] \+", before), before
+    plain = generate(spec).text.split()
+    assert text.replace(definition, "").replace(call, "").split() == plain
 
 
 @pytest.mark.parametrize(

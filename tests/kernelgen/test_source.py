@@ -69,7 +69,7 @@ GOLDEN_CUDA = [
     ),
     KernelSpec(Problem(11, "float64", "upper"), "canonical", "row", BlockSchedule(5, 2, pipeline=3), "cuda", True),
     KernelSpec(Problem(12), "chunked", "col", WarpSchedule(4, math="fast", stride=4), "cuda"),
-    KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3), "cuda"),
+    KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3, pdl=True), "cuda"),
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
 ]
 ANY_BLOCK = KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "cuda")

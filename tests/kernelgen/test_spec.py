@@ -123,7 +123,7 @@ def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedu
 
 def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
     strides = st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none()
-    return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides}
+    return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides, "pdl": st.none() | st.booleans()}
 
 
 SCHEDULES = {
@@ -207,6 +207,8 @@ REFUSED = [
     ("cache", "l1", "target 'avx2' has no such choice"),
     ("stride", 1, f"an integer from 2 to {MAX_CHUNK}"),
     ("stride", 32, "target 'avx2' has no such choice"),
+    ("pdl", 1, "True, False or None"),
+    ("pdl", True, "target 'avx2' has no such choice"),
 ]
 
 
@@ -253,10 +255,10 @@ def test_what_nobody_chose_is_filled_in() -> None:
         "l1",
         None,
     )
-    assert changed(ON_GPU, "threads", 32) == ON_GPU
+    assert changed(ON_GPU, "threads", 32) == changed(ON_GPU, "pdl", False) == ON_GPU
 
 
-@pytest.mark.parametrize(("field", "value"), [("threads", 64), ("cache", "shared"), ("stride", 32)])
+@pytest.mark.parametrize(("field", "value"), [("threads", 64), ("cache", "shared"), ("stride", 32), ("pdl", True)])
 def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None:
     assert changed(ON_GPU, field, value).name != ON_GPU.name
 
