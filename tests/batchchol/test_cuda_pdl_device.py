@@ -39,7 +39,8 @@ SPECS = [
 def test_each_call_sees_what_the_one_before_has_written(cuda: Backend, spec: KernelSpec) -> None:
     """Of diagonal matrices: the factor of one is diagonal too, so that its factor is known.
 
-    Neighbouring matrices share sectors of memory, and blocks that begin early multiprocessors with those that still write.
+    Neighbouring matrices share sectors of memory, and blocks that begin early share multiprocessors with others that
+    still write.
     """
     n, count = spec.problem.n, 300 * int(cuda.device()["multiprocessors"]) + 1
     layout = Layout(spec.layout, _chunk(spec.schedule) if spec.layout == "chunked" else None, spec.order)
