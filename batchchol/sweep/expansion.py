@@ -7,14 +7,15 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from batchchol import tuning
 from batchchol.arguments import matrices
+from batchchol.sweep.best import Best, value_of
 from batchchol.sweep.points import Point
 from batchchol.sweep.space import ALL_FAMILIES, CHUNK, DEFAULT, Space, SpaceError, Table
-from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, SpecError, ThreadSchedule
+from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the free memory for the input and the output of a call, beside what the check and the library need.
@@ -80,7 +81,7 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
     for found in points(replace(space, tables=tables), machine):
         if isinstance(found, str):
             expansion.unsupported[found] += 1
-        elif found.key not in seen and all(_value(found, name) in values for name, values in kept.items()):
+        elif found.key not in seen and all(value_of(found, name) in values for name, values in kept.items()):
             seen.add(found.key)
             expansion.points.append(found)
     if not expansion.points:
@@ -90,12 +91,13 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
     return expansion
 
 
-def _narrowed(table: Table, kept: Mapping[str, set[Any]]) -> Table:
+def _narrowed(table: Table | Best, kept: Mapping[str, set[Any]]) -> Table | Best:
     """The table without the values of its axes that are not wanted, as far as they are no words for others."""
+    plain = {name: values for name, values in kept.items() if name in ("n", "dtype", "math", "layout")}
+    if isinstance(table, Best):
+        return table.narrowed(lambda point: all(value_of(point, name) in values for name, values in plain.items()))
     axes = {
-        name: tuple(value for value in values if name not in kept or value in kept[name])
-        if name in ("n", "dtype", "math", "layout")
-        else values
+        name: tuple(value for value in values if name not in plain or value in plain[name])
         for name, values in table.axes.items()
     }
     return replace(table, axes=axes)
@@ -104,7 +106,11 @@ def _narrowed(table: Table, kept: Mapping[str, set[Any]]) -> Table:
 def points(space: Space, machine: Machine) -> Iterator[Point | str]:
     """Every combination of a space, lazily: a point, or why it is none."""
     for table in space.tables:
-        if machine.backend in table.axes.get("backend", (machine.backend,)):
+        if machine.backend not in table.backends:
+            continue
+        if isinstance(table, Best):
+            yield from _best(table, machine)
+        else:
             yield from (_candidates if table.candidates else _kernels)(table, machine)
 
 
@@ -127,23 +133,41 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
     dtype, layout = choice["dtype"], choice["layout"]
     lanes = machine.lanes[dtype]
     chunk = None if layout != "chunked" else lanes if choice["chunk"] == DEFAULT else choice["chunk"]
-    kind = FAMILIES[family]
-    chosen = {entry.name: choice[entry.name] for entry in fields(kind) if entry.name in choice}
-    for name, value in list(chosen.items()):
-        if value == DEFAULT:
-            del chosen[name]
-        elif value == CHUNK:
-            if chunk is None:
-                raise SpecError(f"{name}={CHUNK!r} cannot be built: layout {layout!r} has no chunk")
-            chosen[name] = chunk
-    problem = Problem(choice["n"], dtype, choice["uplo"])
-    try:
-        spec = KernelSpec(problem, layout, choice["order"], kind(**chosen), machine.target)
-    except TypeError as error:
-        raise SpecError(f"family {family!r}: {error}") from error
+    schedule = _schedule(family, choice, layout, chunk)
+    spec = KernelSpec(Problem(choice["n"], dtype, choice["uplo"]), layout, choice["order"], schedule, machine.target)
     if chunk is not None and chunk % spec.lanes:
         return f"chunk: no multiple of the {spec.lanes} lanes of {machine.target}"
     return _sized(spec, chunk, choice, machine)
+
+
+def _schedule(family: str, choice: Mapping[str, Any], layout: str, chunk: int | None) -> Schedule:
+    """The family's schedule of these choices, of which some are words."""
+    kind = FAMILIES[family]
+    chosen = {entry.name: choice[entry.name] for entry in fields(kind) if choice.get(entry.name, DEFAULT) != DEFAULT}
+    for name, value in chosen.items():
+        if value == CHUNK:
+            if chunk is None:
+                raise SpecError(f"{name}={CHUNK!r} cannot be built: layout {layout!r} has no chunk")
+            chosen[name] = chunk
+    try:
+        return kind(**chosen)
+    except TypeError as error:
+        raise SpecError(f"family {family!r}: {error}") from error
+
+
+def _best(table: Best, machine: Machine) -> Iterator[Point | str]:
+    for point in table.winners(machine.target):
+        spec, old = point.spec, asdict(point.spec.schedule)
+        changes = {name: values for name, values in table.changes.items() if name in old}
+        rest = {"batch": point.batch, "protocol": DEFAULT, "any_block": False}
+        for values in itertools.product(*changes.values()):
+            choice = old | dict(zip(changes, values, strict=True))
+            try:
+                changed = replace(spec, schedule=_schedule(spec.family, choice, spec.layout, point.chunk))
+            except SpecError as error:
+                yield _reason(str(error))
+            else:
+                yield _sized(changed, point.chunk, rest, machine)
 
 
 def _candidates(table: Table, machine: Machine) -> Iterator[Point | str]:
@@ -174,15 +198,6 @@ def _sized(spec: KernelSpec, chunk: int | None, choice: Mapping[str, Any], machi
     if machine.free_bytes is not None and 2 * point.nbytes > _SHARE * machine.free_bytes:
         return "batch: input and output do not fit in the free memory"
     return point
-
-
-def _value(point: Point, name: str) -> Any:
-    if name == "batch":
-        return point.batch
-    for thing in (point.spec, point.spec.problem, point.spec.schedule):
-        if hasattr(thing, name):
-            return getattr(thing, name)
-    raise ValueError(f"narrow: got {name!r}, which points do not have")
 
 
 def _reason(message: str) -> str:

@@ -12,7 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from batchchol import tuning_rows
+from batchchol.arguments import matrices
 from batchchol.errors import BatchcholError
+from batchchol.sweep.best import Best, value_of
+from batchchol.tuning import Point
 from kernelgen import FAMILIES
 from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
@@ -36,6 +40,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "looking": LOOKINGS,
         "unroll": UNROLLS,
         "cache": CACHES,
+        "family": tuple(FAMILIES),
     }
 )
 _SIZES = re.compile(r"2\^(\d+)|([1-9]\d*)(KiB|MiB|GiB)")
@@ -54,6 +59,9 @@ _COMMON = {
 }
 _KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
 _CANDIDATES = _COMMON | {"variations": (False,)}
+_CHOICES = tuple(dict.fromkeys(field.name for family in FAMILIES.values() for field in fields(family)))
+_NARROWING = ("n", "dtype", "math", "batch", "layout", "family")
+_BEST = ("data", "count", "backend", *_NARROWING)
 
 Axis = tuple[Any, ...]
 
@@ -70,6 +78,11 @@ class Table:
     families: tuple[str, ...]
     axes: Mapping[str, Axis]
 
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Those that it is for."""
+        return self.axes.get("backend", _WORDS["backend"])
+
 
 @dataclass(frozen=True)
 class Space:
@@ -77,7 +90,7 @@ class Space:
 
     name: str
     about: str
-    tables: tuple[Table, ...]
+    tables: tuple[Table | Best, ...]
 
 
 def load_space(name: str | Path) -> Space:
@@ -94,13 +107,13 @@ def load_space(name: str | Path) -> Space:
     if path.suffix != ".toml":
         raise SpaceError(f"space: got {str(name)!r}, expected one of {', '.join(SPACES)}, or a file *.toml")
     try:
-        return parse_space(path.read_text(encoding="utf-8"), str(path), path.stem)
+        return parse_space(path.read_text(encoding="utf-8"), str(path), path.stem, path.parent)
     except (OSError, UnicodeDecodeError) as error:
         raise SpaceError(f"{path}: cannot be read: {error}") from error
 
 
-def parse_space(text: str, file: str, name: str) -> Space:
-    """The space that a TOML text describes; `file` is what messages call it.
+def parse_space(text: str, file: str, name: str, folder: Path = Path()) -> Space:
+    """The space that a TOML text describes; `file` is what messages call it, `folder` where its data are.
 
     Raises
     ------
@@ -115,15 +128,16 @@ def parse_space(text: str, file: str, name: str) -> Space:
     about = content.pop("about", "")
     if not isinstance(about, str):
         raise source.error("about", None, f"got {about!r}, expected a text")
-    tables = []
+    tables: list[Table | Best] = []
     for kind, entries in content.items():
-        if kind not in ("kernels", "candidates"):
-            raise source.error(kind, None, "unknown, expected about, [[kernels]] or [[candidates]]")
+        if kind not in ("kernels", "candidates", "best"):
+            raise source.error(kind, None, "unknown, expected about, [[kernels]], [[candidates]] or [[best]]")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise source.error(kind, None, f"expected tables: [[{kind}]]")
-        tables += [_table(source, kind, number, entry) for number, entry in enumerate(entries)]
+        make = partial(_best, folder=folder) if kind == "best" else _table
+        tables += [make(source, (kind, number), entry) for number, entry in enumerate(entries)]
     if not tables:
-        raise SpaceError(f"{file}: no points: expected at least one table [[kernels]] or [[candidates]]")
+        raise SpaceError(f"{file}: no points: expected at least one table [[kernels]], [[candidates]] or [[best]]")
     return Space(name, " ".join(about.split()), tuple(tables))
 
 
@@ -158,9 +172,8 @@ class _Source:
         return start
 
 
-def _table(source: _Source, kind: str, number: int, entry: Mapping[str, Any]) -> Table:
-    place = (kind, number)
-    candidates = kind == "candidates"
+def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) -> Table:
+    candidates = place[0] == "candidates"
     families = _families(source, place, entry, candidates)
     known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
     if not candidates:
@@ -179,6 +192,49 @@ def _table(source: _Source, kind: str, number: int, entry: Mapping[str, Any]) ->
     return Table(candidates, families, {key: default for key, default in known.items() if default} | axes)
 
 
+def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], folder: Path) -> Best:
+    axes: dict[str, Axis] = {}
+    for key, values in entry.items():
+        refuse = partial(source.error, key, place)
+        if key not in (*_BEST, *_CHOICES):
+            raise refuse(f"unknown, expected one of {', '.join(dict.fromkeys((*_BEST, *_CHOICES)))}")
+        if key != "data":
+            axes[key] = _values(values, refuse, "orders" if key == "count" else _kind(key, tuple(FAMILIES)))
+    count = axes.get("count", (1,))
+    if len(count) != 1:
+        raise source.error("count", place, f"got {len(count)} numbers, expected one")
+    refuse = partial(source.error, "data", place)
+    kept = {name: axes[name] for name in _NARROWING if name in axes}
+    points = tuple(point for point in _measured(entry.get("data", []), refuse, folder) if _is_of(point, kept))
+    if not points:
+        raise refuse(f"has no correct measurement of that {', '.join(kept)}")
+    changes = {key: values for key, values in axes.items() if key not in _BEST}
+    for key in changes:
+        if not any(hasattr(point.spec.schedule, key) for point in points):
+            families = dict.fromkeys(point.spec.family for point in points)
+            raise source.error(key, place, f"no kernel of the data has it, they are of {', '.join(families)}")
+    return Best(axes.get("backend", _WORDS["backend"]), points, count[0], changes)
+
+
+def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Point]:
+    """The points of the files that a table names."""
+    names = data if isinstance(data, list) else [data]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise refuse("expected a file of measurements, CSV or Parquet, or a list of them")
+    try:
+        return [point for name in names for point in tuning_rows.read_points(folder / name).points]
+    except BatchcholError as error:
+        raise refuse(str(error)) from error
+
+
+def _is_of(point: Point, kept: Mapping[str, Axis]) -> bool:
+    """Whether a point has one of the values of each key; sizes in bytes are those of its own matrices."""
+    problem = point.spec.problem
+    own = {name: values for name, values in kept.items() if name != "batch"}
+    sizes = [matrices(str(size), problem.n, problem.dtype) for size in kept.get("batch", (point.batch,))]
+    return point.batch in sizes and all(value_of(point, name) in values for name, values in own.items())
+
+
 def _needed(family: str) -> list[str]:
     """What a schedule of a family has no default of."""
     return [field.name for field in fields(FAMILIES[family]) if field.default is MISSING]
@@ -195,14 +251,14 @@ def _families(source: _Source, place: tuple[str, int], entry: Mapping[str, Any],
 
 
 def _kind(key: str, families: Sequence[str]) -> str:
-    """What the values of a key are: its name if they are words, "sizes", "orders", "bools", "texts" or "numbers"."""
+    """What values of a key are: its name if words, "sizes", "orders", "bools", "choices", "texts" or "numbers"."""
     if key in _WORDS:
         return key
     if key in ("batch", "n", "any_block", "variations"):
         return {"batch": "sizes", "n": "orders"}.get(key, "bools")
     types = {field.name: str(field.type) for family in families for field in fields(FAMILIES[family])}
     said = types.get(key, "int")
-    return "bools" if "bool" in said else "texts" if "str" in said else "numbers"
+    return "choices" if "bool" in said else "texts" if "str" in said else "numbers"
 
 
 def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:
@@ -224,9 +280,9 @@ def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequ
         if not isinstance(item, str):
             raise refuse(f"got {item!r}, expected a text")
         return [item]
-    if kind == "bools":
-        if not isinstance(item, bool):
-            raise refuse(f"got {item!r}, expected true or false")
+    if kind in ("bools", "choices"):
+        if not isinstance(item, bool) and (kind, item) != ("choices", DEFAULT):
+            raise refuse(f"got {item!r}, expected true or false" + f' or "{DEFAULT}"' * (kind == "choices"))
         return [item]
     if isinstance(item, int) and not isinstance(item, bool) and item >= 1:
         return [item]
