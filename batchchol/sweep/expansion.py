@@ -158,16 +158,18 @@ def _schedule(family: str, choice: Mapping[str, Any], layout: str, chunk: int | 
 def _best(table: Best, machine: Machine) -> Iterator[Point | str]:
     for point in table.winners(machine.target):
         spec, old = point.spec, asdict(point.spec.schedule)
+        # Older files do not say it: they have the default one alone.
+        chunk = point.chunk or tuning.layout_of(spec).chunk
         changes = {name: values for name, values in table.changes.items() if name in old}
         rest = {"batch": point.batch, "protocol": DEFAULT, "any_block": False}
         for values in itertools.product(*changes.values()):
             choice = old | dict(zip(changes, values, strict=True))
             try:
-                changed = replace(spec, schedule=_schedule(spec.family, choice, spec.layout, point.chunk))
+                changed = replace(spec, schedule=_schedule(spec.family, choice, spec.layout, chunk))
             except SpecError as error:
                 yield _reason(str(error))
             else:
-                yield _sized(changed, point.chunk, rest, machine)
+                yield _sized(changed, chunk, rest, machine)
 
 
 def _candidates(table: Table, machine: Machine) -> Iterator[Point | str]:
