@@ -138,3 +138,4 @@ def test_the_shipped_one_has_two_kernels_of_each_case() -> None:
     once = expand(load_space(DATASETS / "best_sm_90.toml"), GPU, n=[8])
     cases = {(point.data, point.spec.schedule.math, point.spec.schedule.stride) for point in once.points}
     assert len(once.points) == 2 * len(cases) > 0
+    assert all(point.spec.schedule.pdl for point in once.points)
