@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from batchchol.backends import get_backend
+from batchchol.cuda.device import device
 from batchchol.device_contenders import Arena
 from batchchol.elf import code_sections
 from batchchol.errors import BatchcholError
@@ -73,11 +74,30 @@ def test_a_block_that_is_refused_does_not_keep_the_others_out(
 
     monkeypatch.setattr(cusolverdx, "_function", function)
     (contender,) = DEVICE_PEERS["cusolverdx"].contenders(arena)
-    assert "for 4 matrices" in contender.spec
+    assert contender.spec.endswith("for 4 matrices")
+    (early,) = DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
+    assert (early.name, early.spec) == ("cusolverdx_pdl", f"{contender.spec}, pdl")
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 1))
     monkeypatch.setattr(cusolverdx, "_MULTIPLES", (1, 2))
     with pytest.raises(BatchcholError, match="no block works at n = 5: too many registers"):
         DEVICE_PEERS["cusolverdx"].contenders(arena)
+
+
+def test_early_launches_are_of_kernels_that_wait_on_gpus_that_have_them(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cusolverdx, "version", lambda: "libmathdx 0.4")
+    monkeypatch.setattr(cusolverdx, "_image", lambda shape: b"")
+    monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 2))
+    plain, early = (Shape(5, "float32", 32, 2, "sm_90", pdl) for pdl in (False, True))
+    assert [mathdx.macros(shape, "potrf")["PDL"] for shape in (plain, early)] == ["0", "1"]
+    monkeypatch.setattr(device().driver, "function", lambda *of, **said: 1)
+    assert [cusolverdx._function(shape).launch.pdl for shape in (plain, early)] == [False, True]
+    assert plain.entry != early.entry
+    arena = Arena(get_backend("cuda"), "wishart", 5, 13, "float32", "ieee", cold=False)
+    monkeypatch.setattr(device(), "has_pdl", False)
+    with pytest.raises(BatchcholError, match="the GPU has no programmatic dependent launches"):
+        DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
 
 
 # What stands for cuSOLVERDx's function: threads share the matrices of a block.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from batchchol.errors import BatchcholError
 from batchchol.peers.gpu.base import DevicePeer
 from batchchol.peers.gpu.cusolver import PEER as CUSOLVER
+from batchchol.peers.gpu.cusolverdx import EARLY_PEER as CUSOLVERDX_PDL
 from batchchol.peers.gpu.cusolverdx import PEER as CUSOLVERDX
 from batchchol.peers.gpu.jax_lax import PEER as JAX
 from batchchol.peers.gpu.magma import PEER as MAGMA
@@ -14,7 +15,9 @@ from batchchol.peers.gpu.torch_cuda import PEER as TORCH
 
 __all__ = ["DEVICE_PEERS", "DevicePeer", "find"]
 
-DEVICE_PEERS: dict[str, DevicePeer] = {peer.name: peer for peer in (CUSOLVER, TORCH, JAX, CUSOLVERDX, MAGMA)}
+DEVICE_PEERS: dict[str, DevicePeer] = {
+    peer.name: peer for peer in (CUSOLVER, TORCH, JAX, CUSOLVERDX, CUSOLVERDX_PDL, MAGMA)
+}
 
 
 def find(names: Iterable[str] | None = None) -> list[DevicePeer]:

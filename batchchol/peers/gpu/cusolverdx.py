@@ -27,10 +27,12 @@ _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
 
-def contenders(arena: Arena) -> Sequence[DeviceContender]:
-    """A kernel for each block that is tried."""
+def contenders(arena: Arena, *, pdl: bool = False) -> Sequence[DeviceContender]:
+    """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
+    if pdl and not device().has_pdl:
+        raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[DeviceContender](), ""
-    for shape in shapes(arena.n, arena.dtype, device().architecture):
+    for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl):
         try:
             found.append(_contender(arena, shape))
         except DeviceLost:
@@ -42,7 +44,7 @@ def contenders(arena: Arena) -> Sequence[DeviceContender]:
     return found
 
 
-def shapes(n: int, dtype: str, architecture: str) -> list[Shape]:
+def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False) -> list[Shape]:
     """The blocks that are tried for an order: the suggested one and larger or smaller ones."""
     threads, matrices = _suggestion(n, dtype, architecture)
     tried = (
@@ -52,37 +54,37 @@ def shapes(n: int, dtype: str, architecture: str) -> list[Shape]:
     )
     room = n * n * ELEMENT_BYTES[dtype]
     return [
-        Shape(n, dtype, number, each, architecture)
+        Shape(n, dtype, number, each, architecture, pdl)
         for number, each in tried
         if number in _THREADS and each <= _MOST_MATRICES and each * room <= _MOST_SHARED_BYTES
     ]
 
 
-def prepare(ns: Iterable[int], dtype: str) -> None:
+def prepare(ns: Iterable[int], dtype: str, *, pdl: bool = False) -> None:
     """Compile the kernels of all orders, in parallel; what fails is found again when it is used."""
     architecture = device().architecture
-    work = [(n, dtype, architecture) for n in ns if not _is_ready(n, dtype, architecture)]
+    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl)]
     if not work:
         return
     # Spawned: a forked child of a process that uses CUDA cannot live.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(available_threads(), len(work)), mp_context=context) as pool:
-        list(pool.map(_compile_order, work))
+        list(pool.map(partial(_compile_order, pdl=pdl), work))
 
 
-def _compile_order(order: tuple[int, str, str]) -> None:
+def _compile_order(order: tuple[int, str, str], *, pdl: bool) -> None:
     with suppress(BatchcholError):
-        for shape in shapes(*order):
+        for shape in shapes(*order, pdl=pdl):
             with suppress(BatchcholError):
                 _image(shape)
 
 
-def _is_ready(n: int, dtype: str, architecture: str) -> bool:
+def _is_ready(order: tuple[int, str, str], *, pdl: bool) -> bool:
     """Whether the cache has all kernels of an order."""
     cache = ArtifactCache()
-    if cache.get(_key("suggestion", n, dtype, architecture)) is None:
+    if cache.get(_key("suggestion", *order)) is None:
         return False
-    return all(cache.get(_image_key(shape)) for shape in shapes(n, dtype, architecture))
+    return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl))
 
 
 def _contender(arena: Arena, shape: Shape) -> DeviceContender:
@@ -94,8 +96,9 @@ def _contender(arena: Arena, shape: Shape) -> DeviceContender:
         return results[index]
 
     calls = [partial(run, arena.batch, each) for each in words]
-    spec = f"potrf of a block, {shape.threads} threads for {shape.matrices} matrices"
-    return DeviceContender(PEER.name, version(), spec, Layout.canonical("col"), arena.math, calls, result)
+    spec = f"potrf of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
+    peer = EARLY_PEER if shape.pdl else PEER
+    return DeviceContender(peer.name, version(), spec, Layout.canonical("col"), arena.math, calls, result)
 
 
 @cache
@@ -105,7 +108,7 @@ def _function(shape: Shape) -> Function:
     with gpu.current(f"loading {shape.entry}"):
         module = gpu.driver.load(image, shape.entry)
         handle = gpu.driver.function(module, shape.entry, shared_bytes=shared, cache="shared")
-    launch = Launch(shape.threads, shape.matrices, shared, "shared")
+    launch = Launch(shape.threads, shape.matrices, shared, "shared", pdl=shape.pdl)
     return Function(handle, shape.entry, launch, CompileStats(0.0, len(image), version(), None, None, None))
 
 
@@ -139,12 +142,15 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
 
 
-def _survey() -> Availability:
+def _survey(name: str) -> Availability:
     try:
-        return Availability("cusolverdx", True, version())
+        return Availability(name, True, version())
     except (OSError, AttributeError) as error:
         hint = f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path"
-        return Availability("cusolverdx", False, f"libmathdx, NVRTC or nvJitLink cannot be used ({error})", hint)
+        return Availability(name, False, f"libmathdx, NVRTC or nvJitLink cannot be used ({error})", hint)
 
 
-PEER = DevicePeer("cusolverdx", _survey, contenders, prepare)
+PEER = DevicePeer("cusolverdx", partial(_survey, "cusolverdx"), contenders, prepare)
+EARLY_PEER = DevicePeer(
+    "cusolverdx_pdl", partial(_survey, "cusolverdx_pdl"), partial(contenders, pdl=True), partial(prepare, pdl=True)
+)

@@ -49,6 +49,11 @@ ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
     const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
     const SCALAR *from = a + first * (N * N);
     SCALAR *to = l + first * (N * N);
+#if PDL
+    // As kernelgen's own kernels do that are launched before their predecessors have ended.
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
     const bool whole = count == MATRICES && bytes % 16 == 0 && (((size_t)from | (size_t)to) & 15) == 0;
     if (whole) {
         for (int i = thread; i < bytes / 16; i += THREADS)
@@ -76,18 +81,22 @@ ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel of cuSOLVERDx is: `threads` of a block, which factors `matrices` of order `n`."""
+    """What a kernel of cuSOLVERDx is: `threads` of a block, which factors `matrices` of order `n`.
+
+    With `pdl` it may be launched before its predecessors have ended.
+    """
 
     n: int
     dtype: str
     threads: int
     matrices: int
     architecture: str
+    pdl: bool = False
 
     @property
     def entry(self) -> str:
         """The kernel's name."""
-        return f"cusolverdx_{self.dtype}_n{self.n}_t{self.threads}_m{self.matrices}"
+        return f"cusolverdx_{self.dtype}_n{self.n}_t{self.threads}_m{self.matrices}{'_pdl' * self.pdl}"
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,7 @@ def macros(shape: Shape, symbol: str) -> dict[str, str]:
     """What the text of the kernels leaves open; `symbol` is the device function that factors."""
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
     numbers = {"N": str(shape.n), "THREADS": str(shape.threads), "MATRICES": str(shape.matrices)}
+    numbers |= {"PDL": str(int(shape.pdl))}
     return numbers | {"SCALAR": scalar, "SYMBOL": symbol, "ENTRY": shape.entry}
 
 
