@@ -38,6 +38,15 @@ _EXPLANATIONS = {
     "prefetch": "whether the next tiles are fetched early",
     "staged": "whether tiles are copied to a buffer first",
     "matrices": "matrices of a block",
+    "lanes": "matrices that a block factors side by side",
+    "blocks": "blocks of threads that a multiprocessor has room for",
+    "pipeline": "groups of matrices that have panels at a time",
+    "early": "columns of tiles whose next tiles are fetched early",
+    "spare": "warps that take turns with the last ones",
+    "warps": "warps of a team",
+    "teams": "teams of a block",
+    "update": "tensor cores, or multiply-adds",
+    "pdl": "whether a kernel is launched before its predecessors have ended",
     "threads": "threads of the host",
 }
 _TIED = "chunk and threads of a block, which are equal where there are chunks"
