@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -44,6 +45,8 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
+
+from .cuda_arrivals import every_lane_arrives
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -101,6 +104,7 @@ def cases() -> Iterator[Case]:
             # Blocks of the tensor cores in shared memory are of single precision.
             dtype = "float32" if turn % 3 < 2 or schedule.family == WarpSchedule.family else "float64"
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
+            schedule = replace(schedule, pdl=bool(turn // 4 % 2))
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
             batches = SMALL_BATCHES if schedule.family in (BlockSchedule.family, WarpSchedule.family) else BATCHES
             yield Case(spec, layout, batches[turn % len(batches)])
@@ -326,7 +330,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = Work.asked_for(options)
     try:
         if options.work:
-            work(wanted)
+            with every_lane_arrives() if options.every_lane else nullcontext():
+                work(wanted)
             return CLEAN
         get_backend("cuda")
     except BackendUnavailable as error:
@@ -354,6 +359,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="folder for all that the tools say")
     parser.add_argument("--sanitizer", help="the compute-sanitizer to use")
     parser.add_argument("--work", action="store_true", help="only run the kernels, under no tool")
+    parser.add_argument("--every-lane", action="store_true", help="with --work: see tests/cuda_arrivals.py")
     return parser.parse_args(arguments)
 
 
@@ -368,7 +374,8 @@ def part(text: str) -> tuple[int, int]:
 def check(name: str, wrap: Sequence[str], wanted: Work, folder: Path) -> bool:
     """Run the kernels under a tool, and report: whether all was well."""
     log, start = folder / f"{name}.log", time.perf_counter()
-    command = (*wrap, *WORKLOAD, *wanted.arguments())
+    seeing = ("--every-lane",) if name == "racecheck" else ()
+    command = (*wrap, *WORKLOAD, *wanted.arguments(), *seeing)
     with open(log, "w") as messages:
         done = subprocess.run(command, stdout=messages, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
     return report(name, done.returncode, time.perf_counter() - start, log)

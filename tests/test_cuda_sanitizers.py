@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from batchchol import get_backend
+from batchchol.backends import cuda
 from batchchol.errors import BackendUnavailable
 from kernelgen import FAMILIES, KernelSpec, generate
 
 from . import cuda_sanitizers
+from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
+from .cuda_kernels import EmulatedKernel
 from .cuda_sanitizers import (
     CLEAN,
     FOUND,
@@ -27,9 +30,11 @@ from .cuda_sanitizers import (
     check_factor,
     check_fill,
     main,
+    matrices,
     parse,
     summary_of,
 )
+from .kernel_runs import run_kernel
 
 # Runs the command that follows its options, and finds three hazards under racecheck if it is asked to.
 FAKE = """#!{python}
@@ -138,7 +143,7 @@ def test_cases_cover_every_choice() -> None:
         "block": {"nb": 6, "lanes": 5, "math": 2, "blocks": 2, "cache": 2},
         "warp": {"matrices": 3, "warps": 2, "teams": 3, "update": 2, "unroll": 2, "math": 2, "blocks": 2, "cache": 2},
     }.items():
-        for field, values in choices.items():
+        for field, values in (choices | {"pdl": 2}).items():
             found = {getattr(spec.schedule, field) for spec in specs if spec.family == family}
             assert len(found) >= values, (family, field)
     ragged = [case for case in wanted if case.layout.chunk and case.batch % case.layout.chunk]
@@ -147,7 +152,7 @@ def test_cases_cover_every_choice() -> None:
 
 def on_the_cpu(case: Case) -> Case:
     spec = case.spec
-    schedule = replace(spec.schedule, threads=None, cache=None)
+    schedule = replace(spec.schedule, threads=None, cache=None, pdl=None)
     same = KernelSpec(spec.problem, spec.layout, spec.order, schedule, "generic", spec.in_place)
     chunk = case.layout.chunk and 4 * case.layout.chunk
     return Case(same, replace(case.layout, chunk=min(chunk, 512) if chunk else None), case.batch)
@@ -161,3 +166,27 @@ def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_checks_of_data_sets_pass_what_the_cpu_makes(recipe: str) -> None:
     check_fill(get_backend("cpu"), recipe, 13, get_backend("cpu").default_layout(13))
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.spec.family == "block"], ids=lambda case: case.spec.name
+)
+def test_racecheck_sees_pipelines_in_which_every_lane_arrives(case: Case) -> None:
+    """In the emulation, whose barriers count: with more or fewer arrivals than are expected others would go ahead."""
+    source = generate(case.spec)
+    seen = with_every_lane_arriving(source)
+    pipeline = bool(getattr(case.spec.schedule, "pipeline", 0))
+    assert (seen == source) == (not pipeline)
+    if not pipeline or not 2 < case.spec.problem.n < 32:
+        return
+    a = matrices(33, case.spec.problem.n, case.spec.problem.dtype)
+    chunk = case.layout.chunk
+    plain, every = (run_kernel(case.spec, a, chunk, kernel=EmulatedKernel.of(case.spec, of)) for of in (source, seen))
+    assert plain.l.tobytes() == every.l.tobytes()
+
+
+def test_every_lane_arrives_in_what_the_gpu_builds_meanwhile() -> None:
+    spec = next(case.spec for case in cases() if getattr(case.spec.schedule, "pipeline", 0))
+    with every_lane_arrives():
+        assert cuda.generate(spec) == with_every_lane_arriving(generate(spec))
+    assert cuda.generate(spec) == generate(spec)

@@ -1,0 +1,44 @@
+"""What racecheck does not see: that `__syncwarp` orders a warp's writes before the arrival of its first lane.
+
+The memory model of PTX says so, but the tool reports each read behind such a barrier. With every lane arriving for
+itself, and as many arrivals expected, a kernel of the block family waits for the same, and the tool sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+from batchchol.backends import cuda
+from kernelgen import KernelSource, KernelSpec, generate
+
+# Of a text that arrives as warps do: who arrives, also where one warp has a whole diagonal tile, and how many.
+_EVERY_LANE = (
+    (r"    if \(threadIdx\.x % 32 == 0\)\n        arrive\(barrier\);", "    arrive(barrier);"),
+    (r"if \(threadIdx\.x % WARP == 0 && AWAITED", "if (AWAITED"),
+    (r"(INLINE int warps_of\(.*?return )([^;]*);", r"\1WARP * (\2);"),
+)
+
+
+def with_every_lane_arriving(source: KernelSource) -> KernelSource:
+    """The source with an arrival of each lane where its warp had one; others as they are."""
+    text = source.text
+    if "arrive_as_warp" not in text:
+        return source
+    for arrival, of_every_lane in _EVERY_LANE:
+        text = re.sub(arrival, of_every_lane, text)
+    return replace(source, text=text)
+
+
+@contextmanager
+def every_lane_arrives() -> Iterator[None]:
+    """Have the GPU's kernels built so."""
+
+    def generated(spec: KernelSpec, then: Callable[[KernelSpec], KernelSource] = generate) -> KernelSource:
+        return with_every_lane_arriving(then(spec))
+
+    with mock.patch.object(cuda, "generate", generated):
+        yield
