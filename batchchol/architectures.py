@@ -7,6 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from kernelgen import BlockSchedule, KernelSpec, ThreadSchedule, WarpSchedule, generate
+from kernelgen.gpu import PDL_CAPABILITY
 
 # KiB of shared memory that a block can have, by compute capability: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
@@ -35,6 +36,19 @@ def runs_on(spec: KernelSpec, arch: str | None, measured_on: str) -> bool:
         return True
     number = parse_architecture(str(arch))[1]
     return number >= _least(spec) and _shared_bytes(spec) <= _most_shared_bytes(number)
+
+
+def has_pdl(arch: str | None) -> bool:
+    """Whether GPUs of an architecture launch kernels before their predecessors have ended; of None, they may.
+
+    Raises
+    ------
+    ValueError
+        If it is not an architecture's name.
+    """
+    from batchchol.cuda.toolkit import parse_architecture
+
+    return arch is None or divmod(parse_architecture(arch)[1], 10) >= PDL_CAPABILITY
 
 
 def _least(spec: KernelSpec) -> int:

@@ -169,8 +169,8 @@ def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
             yield SharedSchedule(nb, looking, math=math)
 
 
-def variations(spec: KernelSpec) -> list[KernelSpec]:
-    """A good candidate with the choices that matter less: prefetching on a CPU, blocks and caches on a GPU."""
+def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
+    """A good candidate with the choices that matter less: prefetching on a CPU; blocks, caches and `pdl` on a GPU."""
     schedule = spec.schedule
     varied: Sequence[Schedule]
     match schedule:
@@ -194,7 +194,8 @@ def variations(spec: KernelSpec) -> list[KernelSpec]:
             varied = [each for each in staged if _has_room(each, spec.problem)] or direct
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
-    return [replace(spec, schedule=schedule) for schedule in varied]
+    early = (pdl and TARGETS[spec.target].gpu) or None
+    return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
 
 
 def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:

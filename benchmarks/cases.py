@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any
 
@@ -67,6 +67,10 @@ class Case:
             )
         return Taken([seconds / point.batch for seconds in sample.seconds], about(plan, sample))
 
+    def call(self) -> Callable[[], Any]:
+        """A call that queues the factorization, out of place."""
+        return partial(library.factor, self.batch, self.plan.spec, out=self.batch.copy())
+
 
 @cache
 def plan(point: Point, defaults: bool = False) -> Plan:
@@ -85,6 +89,8 @@ def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
     with skipping():
         layout = library.default_layout(backend, point.n, point.dtype) if defaults else layout_of(point, backend)
         spec = (_default_spec if defaults or point.nb is None else _spec)(point, layout, backend)
+        if point.pdl is not None:
+            spec = library.launched(spec, backend, pdl=point.pdl)
     return supported(Plan(point, backend, spec, layout))
 
 

@@ -25,11 +25,13 @@ CACHE = ("l1", "shared")
 STRIDE = (None, 32)
 THREADS = (1, 2, 4, 8, 16, 32)
 PROTOCOL = ("single", "queued")
+PDL = (False, True)
 FAMILY = ("thread", "block", "shared", "warp")
 # Of the published variant that has its tiles in shared memory.
 SHARED_NB = (4, 8, 16, 32)
 SMALL_N = (8, 16, 32, 64)
 SMALL_BATCH = (128, 1_024)
+LAUNCHED_BATCH = (*SMALL_BATCH, 16_384)
 # How calls reach the GPU: by a protocol; or in graphs, one at a time, side by side, or all of them side by side.
 WAY = ("single", "queued", "chain", "graph", "free")
 RECIPE = ("diagonally_dominant", "wishart")
@@ -46,7 +48,7 @@ class Point:
     warps holds, if the layout has chunks; `protocol` the first of its protocols; and of `prefetch` and `staged`
     (varied on a CPU alone), `block` (threads of a block), `cache` and `stride` (a GPU's alone) its default, or
     nothing where there is no choice. Without `nb` the schedule is the one that the library's table of defaults has
-    for the layout: the best of `family`, or the best of all if that is None.
+    for the layout: the best of `family`, or the best of all if that is None; with `pdl` None launched as it says.
     """
 
     backend: str = "cpu"
@@ -67,6 +69,7 @@ class Point:
     threads: int = 1
     protocol: str | None = None
     family: str | None = None
+    pdl: bool | None = None
 
     @property
     def matrix_bytes(self) -> int:
@@ -75,8 +78,9 @@ class Point:
 
 
 _EVERY = tuple(field.name for field in fields(Point))
-# Of the thread family, which nothing names: results from before there were others keep their place.
-AXES = tuple(name for name in _EVERY if name != "family")
+# Of the thread family, launched as its schedule says, which nothing names: results from before there were others keep
+# their place.
+AXES = tuple(name for name in _EVERY if name not in ("family", "pdl"))
 # What is left of them where the library chooses layout and schedule.
 _CHOICES = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged", "block", "cache", "stride")
 WITHOUT_CHOICES = tuple(name for name in AXES if name not in _CHOICES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -72,6 +73,7 @@ __all__ = [
     "get_backend",
     "graphs",
     "host_seconds",
+    "launched",
     "nothing",
     "protocols",
     "ratios",
@@ -131,6 +133,27 @@ def family_spec(
         raise SpecError(f"family={family!r} cannot be built: the table of defaults names none for {layout}, {math}")
     schedule = nearest(row, batch).schedule
     return KernelSpec(Problem(n, dtype), layout.kind, layout.order, schedule, backend.target)
+
+
+def launched(spec: KernelSpec, backend: Backend, *, pdl: bool) -> KernelSpec:
+    """The spec, launched before its predecessors have ended or not.
+
+    Raises
+    ------
+    SpecError
+        If this commit has no such launches.
+    BackendUnavailable
+        If the backend's GPU has none: both were the same.
+    """
+    if not hasattr(spec.schedule, "pdl"):
+        raise SpecError(f"pdl={pdl} cannot be built: this commit launches kernels when their predecessors have ended")
+    from batchchol.cuda.toolkit import parse_architecture
+    from kernelgen.gpu import PDL_CAPABILITY
+
+    arch = getattr(backend, "architecture", None)
+    if arch is not None and divmod(parse_architecture(arch)[1], 10) < PDL_CAPABILITY:
+        raise BackendUnavailable(f"{arch} launches no kernel before its predecessors have ended, whatever pdl says")
+    return replace(spec, schedule=replace(spec.schedule, pdl=pdl))
 
 
 def schedule_type(family: str | None) -> Any:

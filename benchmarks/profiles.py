@@ -40,10 +40,10 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "WholeCall": ({**QUICK, "n": (8, 16, 32, 64)},),
         "Layouts": ({**QUICK, "n": (32,), "layout": ("canonical", "interleaved")},),
         "Threads": ({**QUICK, "n": (16, 32, 64), "threads": (2,)},),
-        "Blocks": ({**QUICK, "n": (16, 32), "block": (128,)},),
+        "Blocks": ({**QUICK, "n": (32,), "block": (128,)},),
         "Caches": ({**QUICK, "n": (32,), "cache": ("shared",)},),
         "Strides": ({**QUICK, "n": (32,), "stride": (32,)},),
-        "Mathematics": ({**QUICK_CUDA, "n": (16, 64), "math": ("fast",)},),
+        "Mathematics": ({**QUICK_CUDA, "n": (64,), "math": ("fast",)},),
         "Compiling": ({"n": (32,), "unroll": ("tiles",), "math": ("ieee",)},),
         "Registers": ({"n": (32,), "unroll": ("tiles",), "math": ("ieee",)},),
         "Floor": ({},),
@@ -54,6 +54,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Filling": ({"backend": CUDA, "n": (32,), "recipe": ("diagonally_dominant",)},),
         "Canonical": ({**QUICK_CUDA, "n": (32, 64), "layout": ("canonical",)},),
         "SmallBatches": ({"n": (32,), "batch": (1_024,), "way": ("graph",)},),
+        "Launches": ({"n": (32,), "batch": (1_024,), "pdl": (True,)},),
     },
     "ci": {
         "Tiles": (
@@ -96,6 +97,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Shared": ({"n": (32,), "layout": ("chunked",), "looking": ("left",)},),
         "Canonical": ({"n": (8, 32, 64), "batch": (16_384, 1_048_576), "layout": ("canonical",)},),
         "SmallBatches": ({"n": (8, 32), "batch": (1_024,)},),
+        "Launches": ({"n": (8, 32), "batch": (1_024, 16_384)},),
     },
     "full": None,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -22,6 +22,7 @@ GRAPHS: dict[str, dict[str, Any]] = {"chain": {"branches": 1}, "graph": {}, "fre
 class SmallBatches(_Question):
     """The library's own schedule and layout: n × batch × the way of calls to the GPU. See floor.py."""
 
+    defaults = True
     param_names = ("backend", "n", "batch", "math", "way")
     params = grid.axes(
         param_names, backend=grid.CUDA, n=grid.SMALL_N, batch=grid.SMALL_BATCH, math=("fast",), way=grid.WAY
@@ -63,5 +64,4 @@ def launcher(point: grid.Point, way: str) -> tuple[Callable[[], Any], int]:
     if way in GRAPHS:
         graph = recorded(point, way).graphs[0]
         return graph.launch, len(graph)
-    chosen = case(point, True)
-    return partial(library.factor, chosen.batch, chosen.plan.spec, out=chosen.batch.copy()), 1
+    return case(point, True).call(), 1

@@ -13,7 +13,7 @@ from batchchol.sweep.building import build
 from batchchol.sweep.contests import ROUNDS, Contest, Site
 from batchchol.sweep.placing import placements
 from batchchol.sweep.points import Point
-from batchchol.sweep.promising import Candidate, Wanted, candidates, layouts_of_today, variations
+from batchchol.sweep.promising import Candidate, Wanted, apart, candidates, layouts_of_today, variations
 from batchchol.sweep.rows import Row
 from batchchol.sweep.worker import Measurer
 from batchchol.tables import Case
@@ -153,8 +153,8 @@ def _explored(search: _Search, found: Sequence[Candidate], kinds: Sequence[str],
         search.deadline = seconds * (1 - _VARIATIONS_SHARE)
         search.measure(found)
         search.deadline = seconds
-        better = [each for kind in kinds for each in search.best(kind)[:_VARIED]]
-        more = [each for each in variations(better) if each not in search.rows]
+        better = [each for kind in kinds for each in apart(search.best(kind))[:_VARIED]]
+        more = [each for each in variations(better, search.site) if each not in search.rows]
         search.total += len(more)
         search.measure(more)
     except KeyboardInterrupt:
@@ -202,5 +202,5 @@ def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) ->
 
 def _challengers(search: _Search, layout: Layout, case: Case) -> tuple[KernelSpec, ...]:
     incumbent = search.site.today(search.wanted.n, search.wanted.batch, case).spec
-    found = [each.spec for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent]
-    return tuple(found[:_CHALLENGERS])
+    found = [each for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent]
+    return tuple(each.spec for each in apart(found)[:_CHALLENGERS])

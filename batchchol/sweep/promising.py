@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from math import log2
 from typing import NamedTuple, TypeVar
 
 from batchchol import tuning
+from batchchol.architectures import has_pdl
 from batchchol.defaults import array_layout, default_layout, fitted, source_of, user_table
 from batchchol.sweep.contests import Site, spec_of
 from batchchol.tables import Case
@@ -116,9 +118,19 @@ def _unlike_neighbours(schedule: Schedule, near: Iterable[Candidate]) -> int:
     return min((abs(nb - size) for size in sizes), default=0)
 
 
-def variations(best: Iterable[Candidate]) -> list[Candidate]:
-    """Good candidates with the choices that matter less, in turns."""
-    queues = [[Candidate(spec, chunk) for spec in tuning.variations(spec)] for spec, chunk in best]
+def apart(found: Iterable[Candidate]) -> list[Candidate]:
+    """The first of those that differ in nothing but `pdl`."""
+    firsts: dict[Candidate, Candidate] = {}
+    for each in found:
+        spec = replace(each.spec, schedule=replace(each.spec.schedule, pdl=None))
+        firsts.setdefault(each._replace(spec=spec), each)
+    return list(firsts.values())
+
+
+def variations(best: Iterable[Candidate], site: Site) -> list[Candidate]:
+    """Good candidates with the choices that matter less, in turns; `pdl` only where it is another kernel."""
+    pdl = site.gpu and has_pdl(site.arch)
+    queues = [[Candidate(spec, chunk) for spec in tuning.variations(spec, pdl=pdl)] for spec, chunk in best]
     return _unique(_in_turns(queues))
 
 

@@ -1,8 +1,9 @@
-"""Questions about families of kernels, canonical arrays and small batches: whose schedules they measure, and how."""
+"""Questions about families of kernels, canonical arrays, small batches and launches: what they measure, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,3 +164,70 @@ def test_small_batches_without_cuda_bindings_are_skipped(
     asked.setup("cuda", 8, 128, "fast", "graph")
     with pytest.raises(skip_error, match="graphs need cuda-bindings"):
         asked.device_factor()
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_launches_are_timed_as_the_librarys_schedule_and_early(
+    pdl: bool,
+    fake_gpu: FakeGpu,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    benchmark_at: Callable[..., Any],
+    part: Part,
+) -> None:
+    monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file"))
+    # Those of all points, which is not what this is about.
+    monkeypatch.setattr(part("library"), "build", lambda backend, specs: None)
+    at = {"backend": "cuda", "n": 8, "batch": 128, "pdl": pdl}
+    benchmark = benchmark_at("launches.Launches.device_factor", **at)
+    assert not benchmark.do_setup()
+    samples = benchmark.do_run()["samples"]
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("calls").SAMPLES)
+    (record,) = load_samples(tmp_path / "file")
+    assert (record.params["pdl"], record.about["protocol"]) == (pdl, "queued")
+    assert record.about["spec"].endswith("_pdl") == pdl
+    fake_gpu.launches.clear()
+    host = benchmark_at("launches.Launches.track_host", **at)
+    assert not host.do_setup()
+    assert 0 < host.do_run() < 1e5
+    assert {entry.endswith("_pdl") for entry, *_ in fake_gpu.launches if entry.startswith("potrf")} == {pdl}
+
+
+def early(part: Part, arch: str | None, pdl: bool | None) -> Any:
+    point = part("grid").Point(backend="cuda", math="fast", pdl=pdl)
+    return part("cases").planned(point, part("ahead").blueprint(arch), True).spec
+
+
+def test_a_launch_is_all_that_differs_from_the_default(part: Part) -> None:
+    plain, *both = (early(part, "sm_90", pdl) for pdl in (None, False, True))
+    assert [spec.schedule.pdl for spec in both] == [None, True]
+    assert {replace(spec.schedule, pdl=None) for spec in both} == {replace(plain.schedule, pdl=None)}
+    assert early(part, "sm_120", True).schedule.pdl
+    assert early(part, None, True).schedule.pdl
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_launches_without_a_difference_are_skipped_with_the_reason(
+    pdl: bool, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(skip_error, match="sm_89 launches no kernel before its predecessors have ended"):
+        early(part, "sm_89", pdl)
+    assert not early(part, "sm_89", None).schedule.pdl
+    older = SimpleNamespace(schedule=SimpleNamespace(nb=4))
+    monkeypatch.setattr(part("library"), "default_spec", lambda *_, **__: older)
+    with pytest.raises(skip_error, match=f"pdl={pdl} cannot be built: this commit launches kernels when"):
+        early(part, "sm_90", pdl)
+
+
+def test_what_names_no_launch_keeps_its_place(part: Part) -> None:
+    assert not {"pdl", "family"} & set(part("grid").AXES)
+
+
+@pytest.mark.parametrize("question", ["launches.Launches", "small_batches.SmallBatches"])
+def test_default_schedules_are_compiled_ahead(question: str, part: Part) -> None:
+    module, name = question.split(".")
+    asked, blueprint = getattr(part(module), name), part("ahead").blueprint("sm_90")
+    specs = set(part("ahead").measured_specs("ci", "sm_90"))
+    for named in part("profiles").kept_points("ci", name, asked.param_names, asked.params, "cuda"):
+        assert part("cases").planned(part("grid").point_of(named), blueprint, True).spec in specs

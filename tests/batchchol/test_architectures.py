@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchchol.architectures import BLOCK_SHARED_KIB, runs_on
+from batchchol.architectures import BLOCK_SHARED_KIB, has_pdl, runs_on
 from batchchol.defaults import choices, default_layout, default_spec
 from kernelgen import BlockSchedule, KernelSpec, Problem, ThreadSchedule, WarpSchedule, generate
 
@@ -64,3 +64,10 @@ def test_shared_memory_of_a_block() -> None:
     assert runs_on(PIPELINE, None, MEASURED)
     with pytest.raises(ValueError, match="expected the name of a GPU architecture"):
         runs_on(PIPELINE, "hopper", MEASURED)
+
+
+def test_launches_before_predecessors_have_ended() -> None:
+    archs = ("sm_75", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", None)
+    assert [arch for arch in archs if not has_pdl(arch)] == ["sm_75", "sm_86", "sm_89"]
+    with pytest.raises(ValueError, match="expected the name of a GPU architecture"):
+        has_pdl("hopper")

@@ -91,7 +91,8 @@ def test_full_has_every_family_and_candidate() -> None:
     specs = {point.spec for point in expansion.points}
     assert {spec.family for spec in specs} == set(FAMILIES)
     candidates = tuning.specs(32, "float32", "fast", "cuda", tuning.families_of("cuda"))
-    assert {varied for spec in candidates for varied in tuning.variations(spec)} <= specs
+    assert {varied for spec in candidates for varied in tuning.variations(spec)} == specs
+    assert {spec.schedule.pdl for spec in specs} == {True}
     assert all(point.chunk == tuning.chunk_of(point.spec) for point in expansion.points)
     assert {point.any_block for point in expansion.points if point.spec.family != "thread"} == {False}
 

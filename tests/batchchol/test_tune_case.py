@@ -17,10 +17,10 @@ from batchchol.sweep import building, case_command, learning, one_case, places, 
 from batchchol.sweep.contests import Contest, Site
 from batchchol.sweep.one_case import tune_case
 from batchchol.sweep.points import Point
-from batchchol.sweep.promising import Wanted, candidates
+from batchchol.sweep.promising import Candidate, Wanted
 from batchchol.sweep.rows import Row
 from batchchol.tables import Case
-from batchchol.tuning import MARGIN
+from batchchol.tuning import FIRST_SAMPLES, MARGIN
 from batchchol.user_tables import load
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 
@@ -133,19 +133,6 @@ def test_what_cannot_run_gives_way_and_nothing_comes_of_nothing() -> None:
     assert entry is not None
     assert (entry.schedule, entry.incumbent_ns, entry.runner_up, entry.kept) == (FAST.schedule, None, None, False)
     assert CONTEST.decided([lost], SITE) is None
-
-
-def test_the_likely_ones_come_first() -> None:
-    found = candidates(WANTED, ("chunked",), ALL, SITE)
-    assert len(found) == len(set(found)) > 100
-    assert {each.spec.family for each in found[24:32]} == set(FAMILIES)
-    assert {(each.spec.problem.n, each.spec.layout) for each in found} == {(N, "chunked")}
-    assert all(each.spec.schedule.stride in (None, each.chunk) for each in found)
-    shipped = {choice.spec for choice in defaults.choices(N, target="cuda", arch="sm_90", chunk=32)}
-    assert shipped & {each.spec for each in found[:6]}
-    only = candidates(WANTED, ("canonical", "chunked"), ("warp",), SITE)
-    assert {each.spec.family for each in only} == {"warp"}
-    assert [each.spec.layout for each in only[:4]] == ["canonical", "chunked"] * 2
 
 
 def tune(*options: Any) -> int:
@@ -291,6 +278,20 @@ def rows_of(seconds: Mapping[KernelSpec, float], chunk: int | None = 32) -> list
 
 CHUNKED = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", chunk=32).spec
 OTHERS = [KernelSpec(Problem(N), "chunked", "col", ThreadSchedule(nb), "cuda") for nb in (2, 3, 5)]
+
+
+@pytest.mark.parametrize(("arch", "early"), [("sm_90", True), ("sm_86", None)])
+def test_the_two_best_kernels_are_varied_however_they_are_launched(
+    arch: str, early: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = (ThreadSchedule(nb, pdl=pdl) for nb in (2, 3, 5) for pdl in (None, True))
+    both = [Candidate(replace(OTHERS[0], schedule=schedule), 8) for schedule in schedules]
+    monkeypatch.setattr(one_case, "candidates", lambda *_: both)
+    measurer: Any = FakeMeasurer()
+    tune_case(measurer, replace(SITE, arch=arch), WANTED, ("chunked",), ALL)
+    tried = [p.spec.schedule for p, samples in measurer.points if (p.chunk, samples) == (8, FIRST_SAMPLES)]
+    assert len(tried) == len(set(tried))
+    assert {(each.nb, each.pdl) for each in tried if each.cache == "shared"} == {(5, early), (3, early)}
 
 
 def test_a_sweep_is_contested_where_another_seems_faster() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,18 @@ def test_teams_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
     assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
 
 
+def test_variations_for_a_gpu_are_launched_early() -> None:
+    for family in FAMILIES:
+        for spec in tuning.specs(40, "float32", "fast", "cuda", (family,)):
+            assert not spec.schedule.pdl
+            varied = tuning.variations(spec)
+            assert {each.schedule.pdl for each in varied} == {True}
+            late = [replace(each, schedule=replace(each.schedule, pdl=None)) for each in varied]
+            assert late == tuning.variations(spec, pdl=False)
+    (spec, *_) = tuning.specs(40, "float32", "fast", "avx2")
+    assert {each.schedule.pdl for each in tuning.variations(spec)} == {None}
+
+
 def test_a_target_has_candidates_of_its_own_families() -> None:
     specs = tuning.specs(8, "float32", "ieee", "cuda", tuning.families_of("cuda"))
     assert {spec.family for spec in specs} == set(FAMILIES)
@@ -194,6 +207,7 @@ def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) ->
     assert {p.status for p in points if p.spec.schedule.looking == "right" and p.spec.schedule.nb > 2} == {"wrong"}
     best = tuning.best(points)
     assert (best.spec.schedule.nb, best.spec.schedule.threads, best.samples) == (8, 64, FINAL_SAMPLES)
+    assert best.spec.schedule.pdl
     assert (best.registers, best.spill_bytes, best.floor_seconds, best.compile_seconds) == (40, 8, 2e-6, 1.5)
     assert best.conditions == {"temperature_c": 40}
     assert [p.spec for p in points[: len(specs)]] == specs

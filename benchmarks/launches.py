@@ -1,0 +1,32 @@
+"""Does it pay to launch a kernel before its predecessors have ended?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import grid, library
+from .cases import _KernelQuestion
+from .question import skipping
+
+
+class Launches(_KernelQuestion):
+    """The library's own schedule and layout, queued: n × batch × whether it is launched early. See floor.py."""
+
+    param_names = (*grid.WITHOUT_CHOICES, "pdl")
+    params = grid.axes(
+        param_names,
+        backend=grid.CUDA,
+        n=grid.SMALL_N,
+        batch=grid.LAUNCHED_BATCH,
+        math=("fast",),
+        protocol=("queued",),
+        pdl=grid.PDL,
+    )
+    defaults = True
+
+    def track_host(self, *_: Any) -> float:
+        """Microseconds of the host for each call of `factor`."""
+        with skipping():
+            return min(library.host_seconds(self.case.plan.backend, self.case.call())) * 1e6
+
+    track_host.unit = "µs"  # type: ignore[attr-defined]
