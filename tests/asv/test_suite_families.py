@@ -225,9 +225,11 @@ def test_what_names_no_launch_keeps_its_place(part: Part) -> None:
 
 
 @pytest.mark.parametrize("question", ["launches.Launches", "small_batches.SmallBatches"])
-def test_default_schedules_are_compiled_ahead(question: str, part: Part) -> None:
+def test_default_schedules_are_compiled_ahead(question: str, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name = question.split(".")
-    asked, blueprint = getattr(part(module), name), part("ahead").blueprint("sm_90")
+    asked, blueprint = getattr(part(module), name)(), part("ahead").blueprint("sm_90")
+    alone = SimpleNamespace(func=asked.device_factor)
+    monkeypatch.setattr(part("ahead"), "disc_benchmarks", lambda folder: [alone])
     specs = set(part("ahead").measured_specs("ci", "sm_90"))
     for named in part("profiles").kept_points("ci", name, asked.param_names, asked.params, "cuda"):
         assert part("cases").planned(part("grid").point_of(named), blueprint, True).spec in specs
