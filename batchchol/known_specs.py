@@ -9,6 +9,7 @@ from math import inf, log2
 from pathlib import Path
 
 from batchchol.defaults import default_spec, source_of
+from batchchol.tuning import FIRST_SAMPLES
 from batchchol.tuning_rows import read_points
 from kernelgen import KernelSpec, Layout, SpecError
 from kernelgen.schedules import DEFAULT_THREADS
@@ -86,7 +87,7 @@ def best_canonical(known: Iterable[Known], wanted: Wanted) -> KernelSpec | None:
 
 
 def _best(known: Iterable[Known], wanted: Wanted) -> Known | None:
-    """The fastest of those measured longest at the nearest batch: a tuning run measures its finalists so."""
+    """The fastest at the nearest batch, of those that were measured longer if there are any."""
     problem, kind = (wanted.n, wanted.dtype, "lower"), (wanted.math, wanted.target)
     fitting = [
         each
@@ -97,9 +98,11 @@ def _best(known: Iterable[Known], wanted: Wanted) -> Known | None:
     ]
     return min(
         fitting,
-        key=lambda each: (round(abs(log2(each.batch / wanted.batch)), 3), -each.samples, each.ns_per_matrix),
+        key=lambda each: (
+            round(abs(log2(each.batch / wanted.batch)), 3), each.samples <= FIRST_SAMPLES, each.ns_per_matrix,
+        ),
         default=None,
-    )
+    )  # fmt: skip
 
 
 def _of_tables(wanted: Wanted) -> Iterator[Known]:

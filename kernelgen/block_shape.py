@@ -22,7 +22,8 @@ class BlockShape:
     tile is columns of pieces of 16 bytes, the lanes of a piece side by side, and then what pieces leave over of them.
     Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
     of tiles, the barriers of their columns, and the elements of the last `early` columns. After the warps that these
-    tiles make come `spare` ones, which have every second group of as many last ones.
+    tiles make come `spare` ones, which have every second group of as many last ones; the first `fold` ones have the
+    tiles of the next as many too, which are no warps of their own then.
     """
 
     n: int
@@ -32,6 +33,7 @@ class BlockShape:
     pipeline: int = 0
     early: int = 0
     spare: int = 0
+    fold: int = 0
 
     @property
     def side(self) -> int:
@@ -50,7 +52,7 @@ class BlockShape:
 
     @property
     def working_threads(self) -> int:
-        """Those that have a group's tiles: whole warps."""
+        """As many as a group has tiles: whole warps."""
         return -(-self.tiles * self.lanes // WARP) * WARP
 
     @property
@@ -61,7 +63,7 @@ class BlockShape:
     @property
     def threads(self) -> int:
         """Those of a block."""
-        return self.working_threads + self.spare * WARP
+        return self.working_threads + (self.spare - self.fold) * WARP
 
     @property
     def width(self) -> int:
@@ -112,9 +114,19 @@ class BlockShape:
 
         Where the lanes do not divide a warp's threads a diagonal tile can be of two warps, which wait for each other.
         """
-        starts = [column * self.side - column * (column - 1) // 2 for column in range(self.side + 1)]
+        starts = self._first_tiles
         warps = [(start * self.lanes // WARP, (end * self.lanes - 1) // WARP) for start, end in pairwise(starts)]
         return sum(1 << column for column, (first, last) in enumerate(warps) if WARP % self.lanes or last > first)
+
+    def shared_diagonal(self, warp: int) -> bool:
+        """Whether lanes of one diagonal tile are of a warp and of the one before it: these wait for each other."""
+        thread = warp * WARP
+        return any(tile * self.lanes < thread < (tile + 1) * self.lanes for tile in self._first_tiles)
+
+    @property
+    def _first_tiles(self) -> list[int]:
+        """The diagonal tile of each column, and as many tiles as there are."""
+        return [column * self.side - column * (column - 1) // 2 for column in range(self.side + 1)]
 
     @property
     def early_threads(self) -> int:

@@ -185,7 +185,8 @@ class BlockSchedule:
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
     for the panels of `pipeline` of them, by which the first columns may be ahead of the last ones. The last warps
-    have most to do: `spare` further ones take turns with as many of them. The other warps' tiles of the last `early`
+    have most to do: `spare` further ones take turns with as many of them. The first have least: `fold` of them do
+    what as many others would, besides, so that more matrices find room. The other warps' tiles of the last `early`
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
     each other, and there are as many blocks as it takes.
     """
@@ -201,6 +202,7 @@ class BlockSchedule:
     pipeline: int | None = None
     early: int | None = None
     spare: int | None = None
+    fold: int | None = None
     pdl: bool | None = None
 
     def __post_init__(self) -> None:
@@ -210,7 +212,7 @@ class BlockSchedule:
             integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
         if self.pipeline is not None:
             integer("pipeline", self.pipeline, 0, MAX_PIPELINE)
-        for name, most in (("early", MAX_EARLY), ("spare", MAX_SPARE)):
+        for name, most in (("early", MAX_EARLY), ("spare", MAX_SPARE), ("fold", MAX_SPARE)):
             number = getattr(self, name)
             if number is not None:
                 integer(name, number, 0, most)
@@ -227,6 +229,7 @@ class BlockSchedule:
             pipeline=self.pipeline or 0,
             early=self.early or 0,
             spare=self.spare or 0,
+            fold=self.fold or 0,
             pdl=self.pdl or None,
         )
 
@@ -238,6 +241,10 @@ class BlockSchedule:
         works = f"{tiles} {shape.side} columns of them, use no more"
         require((self.early or 0) <= shape.side, "early", self.early, works)
         require(shape.spare < warps, "spare", self.spare, f"{tiles} {warps} warps, use fewer than those")
+        works = f"{tiles} {warps - shape.spare} warps that are not relieved, use no more than half of those"
+        require(2 * shape.fold <= warps - shape.spare, "fold", self.fold, works)
+        works = f"{tiles} warps {shape.fold - 1} and {shape.fold} with lanes of one diagonal tile, use another number"
+        require(not shape.fold or not shape.shared_diagonal(shape.fold), "fold", self.fold, works)
         works = f"{tiles} {shape.threads:,} threads, over the {MAX_BLOCK_THREADS:,} of a block; "
         works += "use fewer lanes or a larger nb" + (", or fewer spare warps" if self.spare else "")
         require(shape.threads <= MAX_BLOCK_THREADS, "lanes", self.lanes, works)
@@ -247,15 +254,15 @@ class BlockSchedule:
 
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
-        pipeline, early, spare = self.pipeline or 0, self.early or 0, self.spare or 0
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, pipeline, early, spare)
+        numbers = (self.pipeline or 0, self.early or 0, self.spare or 0, self.fold or 0)
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers)
 
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
-        parts += [f"spare{self.spare}"] * bool(self.spare)
+        parts += [f"spare{self.spare}"] * bool(self.spare) + [f"fold{self.fold}"] * bool(self.fold)
         return (*parts, self.math)
 
     def details(self, layout: str) -> tuple[str, ...]:

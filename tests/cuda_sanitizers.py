@@ -146,6 +146,7 @@ def block_schedule(turn: int, n: int) -> BlockSchedule:
         pipeline=pipeline,
         early=1 if pipeline and turn % 2 else None,
         spare=1 if pipeline and n > 60 and turn % 3 else None,
+        fold=1 if pipeline and n > 60 and turn % 3 == 0 else None,
     )
 
 

@@ -43,6 +43,7 @@ _EXPLANATIONS = {
     "pipeline": "groups of matrices that have panels at a time",
     "early": "columns of tiles whose next tiles are fetched early",
     "spare": "warps that take turns with the last ones",
+    "fold": "first warps that do the work of two",
     "warps": "warps of a team",
     "teams": "teams of a block",
     "update": "tensor cores, or multiply-adds",

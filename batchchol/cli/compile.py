@@ -40,6 +40,7 @@ SCHEDULE_OPTIONS = (
     "pipeline",
     "early",
     "spare",
+    "fold",
     "staged",
     "cache_pref",
     "stride",
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
     parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
     parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
+    parser.add_argument("--fold", type=integers, help="first warps of a pipeline that do the work of two")
     staged = "family thread: canonical arrays by way of shared memory, a warp's matrices together"
     parser.add_argument("--staged", action="store_const", const=[True], help=staged)
     parser.add_argument(

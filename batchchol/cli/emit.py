@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pipeline", type=int, help="of family block, groups of matrices that have panels at a time")
     parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
     parser.add_argument("--spare", type=int, help="warps of a pipeline that take turns with its last ones")
+    parser.add_argument("--fold", type=int, help="first warps of a pipeline that do the work of two")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
     parser.add_argument(
         "--pdl", action="store_true", default=None, help="launched before its predecessors have ended"

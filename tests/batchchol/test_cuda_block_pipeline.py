@@ -34,6 +34,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "pipeline": (1, 2, 3),
     "early": (0, 1, 3),
     "spare": (0, 1, 2),
+    "fold": (0, 1, 2),
     # An integer is the chunk of the chunked layout.
     "layout": ("canonical", "interleaved", 3, 8, 33),
     "in_place": (False, True),
@@ -46,7 +47,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "constant_chunk": (False, True),
     "batch": (1, 9, 70),
 }
-CONSTRAINED = ("n", "nb", "lanes", "pipeline", "early", "spare", "batch")
+CONSTRAINED = ("n", "nb", "lanes", "pipeline", "early", "spare", "fold", "batch")
 # What a case costs besides its threads' turns at barriers.
 CASE_COST = 20_000
 
@@ -62,11 +63,11 @@ def cost_of(choice: Choice) -> float:
 
 
 @cache
-def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int, spare: int) -> Launch:
+def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int, spare: int, fold: int) -> Launch:
     """As much as a double takes."""
-    choices = {"lanes": lanes, "pipeline": pipeline, "early": early, "spare": spare, "dtype": "float64"}
-    make_spec(n, nb, family="block", target="cuda", **choices)
-    return Launch(BlockShape(n, nb, lanes, "float64", spare=spare).threads, lanes)
+    choices = {"pipeline": pipeline, "early": early, "spare": spare, "fold": fold}
+    make_spec(n, nb, family="block", target="cuda", lanes=lanes, dtype="float64", **choices)
+    return Launch(BlockShape(n, nb, lanes, "float64", spare=spare, fold=fold).threads, lanes)
 
 
 DESIGN = sorted(
@@ -150,6 +151,18 @@ def test_same_bits_as_without_a_pipeline() -> None:
         assert np.tril(run_kernel(spec, a).l).tobytes() == expected, (depth, early, blocks)
 
 
+@pytest.mark.parametrize(("spare", "early", "depth"), [(0, 0, 1), (0, 5, 2), (1, 2, 1), (3, 4, 1), (1, 1, 2)])
+def test_same_bits_with_folded_warps(spare: int, early: int, depth: int) -> None:
+    a = dominant(90, 30).astype(np.float32)
+    expected = np.tril(run_kernel(pipeline(30, 6, lanes=12, pipeline=1), a).l).tobytes()
+    shape = BlockShape(30, 6, 12, "float32")
+    folds = [fold for fold in range(1, (6 - spare) // 2 + 1) if not shape.shared_diagonal(fold)]
+    assert 1 in folds
+    for fold in folds:
+        spec = pipeline(30, 6, lanes=12, pipeline=depth, early=early, spare=spare, fold=fold)
+        assert np.tril(run_kernel(spec, a).l).tobytes() == expected, fold
+
+
 def test_same_bits_with_spare_warps() -> None:
     """Some that have a part of a column, one that has nearly all, with room for one group of panels and for more."""
     a = wishart(70, 30).astype(np.float32)
@@ -224,6 +237,8 @@ def test_shared_memory_of_a_pipeline() -> None:
     spare = BlockShape(100, 8, 4, "float32", pipeline=2, early=3, spare=1)
     assert (spare.working_threads, spare.relieved, spare.threads) == (384, 352, 416)
     assert (spare.barriers, spare.early_threads) == (2 * 78, 352 - 85 * 4)
+    folded = BlockShape(100, 8, 4, "float32", pipeline=2, early=3, spare=1, fold=3)
+    assert (folded.threads, folded.relieved, folded.shared_bytes) == (416 - 3 * 32, 352, spare.shared_bytes)
     # What is fetched begins with a piece.
     assert BlockShape(20, 8, 4, "float32", pipeline=1, early=1).barriers == 10
     source = generate(pipeline(48, 8, lanes=8, pipeline=2, early=1))
@@ -239,6 +254,13 @@ def test_shared_memory_of_a_pipeline() -> None:
         (20, {"early": 1}, r"early=1 .* use pipeline=1"),
         (20, {"spare": 1}, r"spare=1 .* use pipeline=1"),
         (40, {"pipeline": 1, "spare": 1}, r"spare=1 .* is 1 warps, use fewer"),
+        (20, {"fold": 1}, r"fold=1 .* use pipeline=1"),
+        (
+            128,
+            {"pipeline": 1, "spare": 2, "fold": 4},
+            r"fold=4 .* is 7 warps that are not relieved, use no more than half",
+        ),
+        (16, {"lanes": 12, "pipeline": 1, "fold": 1}, r"fold=1 .* warps 0 and 1 with lanes of one diagonal tile"),
         (20, {"pipeline": 5}, r"pipeline=5 .* from 0 to 4"),
         (128, {"pipeline": 4}, r"over the 232,448 of a block; use fewer lanes, a smaller pipeline or less of early"),
         (120, {"lanes": 8, "pipeline": 1, "spare": 3}, r"1,056 threads, .* or a larger nb, or fewer spare warps"),
@@ -266,7 +288,9 @@ SHARED_WARPS = pipeline(20, 4, lanes=8, layout="interleaved", pipeline=1)
 TOGETHER = pipeline(15, 4, lanes=8, stride=32, pipeline=1, early=2)
 # Warps that have every second group.
 SPARE_WARPS = pipeline(20, 4, lanes=8, layout="interleaved", pipeline=1, spare=2)
-MUTATED_BATCH = {MUTATED: 7 * 32, SHARED_WARPS: 7 * 8, TOGETHER: 7 * 8, SPARE_WARPS: 7 * 8}
+# One that does the work of two besides.
+FOLDED_WARPS = pipeline(20, 4, lanes=8, layout="interleaved", pipeline=1, spare=1, fold=1)
+MUTATED_BATCH = {MUTATED: 7 * 32, SHARED_WARPS: 7 * 8, TOGETHER: 7 * 8, SPARE_WARPS: 7 * 8, FOLDED_WARPS: 7 * 8}
 # A wait, an arrival or what is handed over: dropped, something depends on what runs first, or nothing goes on.
 DROPPED: Mapping[str, Sequence[Any]] = {
     "waiting for an empty panel": (MUTATED, r"wait_for\(barriers \+ EMPTY, .*\);"),
@@ -291,6 +315,13 @@ DROPPED: Mapping[str, Sequence[Any]] = {
         r"Barrier \*const barriers = .*;",
         "Barrier *const barriers = barriers_of(turn, k);",
     ),
+    "the last panel being left to another warp": (
+        SPARE_WARPS,
+        r"arrive_as_warp\(barriers \+ \(k < SIDE - 1 \? FULL : EMPTY\)\);",
+        "arrive_as_warp(barriers + FULL);",
+    ),
+    "the tiles of another warp": (FOLDED_WARPS, r"thread \+= FOLDED;"),
+    "two steps for a group": (FOLDED_WARPS, r"const unsigned round = step / 2;", "const unsigned round = step;"),
     "an update": (MUTATED, r"update\(c, .*\);"),
     "a solution": (MUTATED, r"solve\(c, .*\);"),
     "fetching": (MUTATED, r"fetch_tile\(fetched, .*\);"),
@@ -321,7 +352,7 @@ def run_or_error(spec: KernelSpec, source: KernelSource, a: Any) -> Run | str:
         return str(error)
 
 
-@pytest.mark.parametrize("spec", [MUTATED, SHARED_WARPS, TOGETHER, SPARE_WARPS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*MUTATED_BATCH], ids=lambda spec: spec.name)
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     a = dominant(MUTATED_BATCH[spec], spec.problem.n).astype(np.float32)
     run = in_every_order(spec, generate(spec), a)

@@ -103,7 +103,7 @@ def test_the_library_takes_part_with_each_family_it_knows_a_kernel_of_and_on_who
     block = KernelSpec(problem, "chunked", "col", BlockSchedule(4, 8, "fast", stride=8), "cuda")
     known = [Known(shared, Layout.chunked(32), BATCH, 9.0), Known(block, Layout.chunked(8), BATCH, 7.0)]
     rows = compare(cuda, known=known).rows
-    names = ["thread", "shared", "block", "canonical", "canonical in place", "cholesky_ex"]
+    names = ["thread", "shared", "block", "warp", "canonical", "canonical in place", "cholesky_ex"]
     assert [(row.contender, row.protocol) for row in rows] == [
         (name, protocol) for name in names for protocol in ("queued", "single")
     ]
@@ -275,7 +275,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         compare(cuda, a_peer(seconds=interrupt), out=out)
     before = read_rows(out, DeviceRow)
-    assert {row.contender for row in before} == {"thread", "canonical", "canonical in place", "cholesky_ex"}
+    assert {row.contender for row in before} == {"thread", "warp", "canonical", "canonical in place", "cholesky_ex"}
     noted = measured(monkeypatch)
     rows = compare(cuda, a_peer(), out=out).rows
     assert noted == ["peer"]

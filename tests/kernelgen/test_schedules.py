@@ -35,7 +35,7 @@ def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
 
 @every_other_family
 def test_other_families_fill_in_what_nobody_chose(spec: KernelSpec) -> None:
-    block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0, spare=0)
+    block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0, spare=0, fold=0)
     warp = WarpSchedule(1, 1, 2, "fma", "tiles", blocks=1)
     filled_in = {"shared": SharedSchedule(4, "left", 32, cache="shared"), "block": block, "warp": warp}
     assert spec.schedule == replace(filled_in[spec.family], cache="shared")
