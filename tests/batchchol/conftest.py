@@ -14,8 +14,10 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 import batchchol
-from batchchol import get_backend
+from batchchol import defaults, get_backend
 from batchchol.backends import Backend
+from batchchol.tables import Table
+from kernelgen import TARGETS
 
 from ..fake_pycuda import FakeGpu, forget, install
 from ..support_devices import Device, EmulatedDevice, GpuDevice
@@ -71,6 +73,24 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGp
     """A GPU that is none, with kernels that are emulated; it says what happened, and fails if it is told to."""
     yield install(monkeypatch, tmp_path)
     gc.collect()
+    forget()
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """tables(*tables): have them in place of the shipped ones of GPUs, which are measured anew now and then."""
+    others = {name: table for name, table in defaults.shipped_tables().items() if not TARGETS[table.target].gpu}
+
+    def forget() -> None:
+        defaults._source.cache_clear()
+        defaults.forget()
+
+    def use(*given: Table) -> None:
+        monkeypatch.setattr(defaults, "shipped_tables", lambda: others | {table.name: table for table in given})
+        forget()
+
+    yield use
+    monkeypatch.undo()
     forget()
 
 

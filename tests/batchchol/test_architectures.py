@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from batchchol.architectures import BLOCK_SHARED_KIB, has_pdl, runs_on
 from batchchol.defaults import choices, default_layout, default_spec
-from kernelgen import BlockSchedule, KernelSpec, Problem, ThreadSchedule, WarpSchedule, generate
+from batchchol.tables import Case, Entry, Table
+from kernelgen import TARGETS, BlockSchedule, KernelSpec, Problem, ThreadSchedule, WarpSchedule, generate
 
 ORDERS = (1, 8, 23, 32, 48, 64, 80, 97, 128)
 MEASURED = "sm_90"
@@ -30,11 +33,14 @@ def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> Non
                 assert number >= 80 or not (asynchronous or getattr(choice.spec.schedule, "staged", None))
 
 
-def test_the_gpu_of_the_table_has_what_was_measured() -> None:
+def test_the_gpu_of_the_table_has_what_was_measured(tables: Callable[..., None]) -> None:
+    best, any_gpus = Entry(128, 1 << 15, PIPELINE.schedule), Entry(128, None, ThreadSchedule(4, math="fast"))
+    cases = {Case("float32", "fast", "chunked", 4): (best,), Case("float32", "fast", "chunked"): (any_gpus,)}
+    tables(Table(MEASURED, "cuda", cases))
     where = {"target": "cuda", "chunk": 4, "math": "fast", "batch": 1 << 15}
     assert default_spec(128, arch=MEASURED, **where) == default_spec(128, **where)
-    assert default_spec(128, arch=MEASURED, **where).family == "block"
-    assert default_spec(128, arch="sm_86", **where).family != "block"
+    assert default_spec(128, arch=MEASURED, **where) == PIPELINE
+    assert default_spec(128, arch="sm_86", **where).schedule == any_gpus.schedule.settled(TARGETS["cuda"])
 
 
 @pytest.mark.parametrize(

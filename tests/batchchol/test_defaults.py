@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchchol import SpecError, default_spec, defaults, get_backend
+from batchchol import SpecError, default_spec, get_backend
 from batchchol.api import _choice
 from batchchol.defaults import (
     TYPICAL_BATCH,
@@ -126,22 +126,6 @@ def made(*rows: tuple[Case, int, int | None, ThreadSchedule], name: str = "sm_90
     for case, n, batch, schedule in rows:
         cases[case] = (*cases.get(case, ()), Entry(n, batch, schedule))
     return Table(name, "cuda", cases, **sections)
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """tables(*tables): have them in place of the shipped ones."""
-
-    def forget() -> None:
-        defaults._source.cache_clear()
-        defaults.forget()
-
-    def use(*given: Table) -> None:
-        monkeypatch.setattr(defaults, "shipped_tables", lambda: {table.name: table for table in given})
-        forget()
-
-    yield use
-    forget()
 
 
 IEEE, FAST = Case("float32", "ieee", "chunked"), Case("float32", "fast", "chunked")

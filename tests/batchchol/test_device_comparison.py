@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol import Batch, device_comparison, device_contenders
+from batchchol import Batch, device_comparison, device_contenders, known_specs
 from batchchol.backends import Availability, Backend, get_backend
 from batchchol.cli import compare as command
 from batchchol.comparison_rows import DeviceRow, read_rows, write_csv
@@ -22,10 +22,10 @@ from batchchol.cuda.device import device
 from batchchol.device_comparison import Outcome, compare_on_gpu
 from batchchol.device_contenders import SINGLE, Arena, DeviceContender, Result, verify
 from batchchol.errors import BatchcholError, CompileError, ResidualError
-from batchchol.known_specs import Known
+from batchchol.known_specs import Known, Wanted
 from batchchol.peers.gpu import DEVICE_PEERS, DevicePeer
 from batchchol.roofline import Ceilings
-from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
+from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
 
 from ..fake_pycuda import FakeGpu
 
@@ -97,15 +97,21 @@ def compare(cuda: Backend, *peers: DevicePeer, **changes: Any) -> Outcome:
     return compare_on_gpu(cuda, peers, **settings | changes)
 
 
+def own(*known: Known) -> list[str]:
+    """The library's contenders: who they are is the business of the table of defaults."""
+    wanted = Wanted(N, BATCH, "float32", "fast", "cuda", device().architecture)
+    families = [family for family in FAMILIES if known_specs.best_packed(known, family, wanted)]
+    return [*families, "canonical", "canonical in place", "cholesky_ex"]
+
+
 def test_the_library_takes_part_with_each_family_it_knows_a_kernel_of_and_on_whole_arrays(cuda: Backend) -> None:
     problem = Problem(N)
     shared = KernelSpec(problem, "chunked", "col", SharedSchedule(2, math="fast"), "cuda")
     block = KernelSpec(problem, "chunked", "col", BlockSchedule(4, 8, "fast", stride=8), "cuda")
     known = [Known(shared, Layout.chunked(32), BATCH, 9.0), Known(block, Layout.chunked(8), BATCH, 7.0)]
     rows = compare(cuda, known=known).rows
-    names = ["thread", "shared", "block", "warp", "canonical", "canonical in place", "cholesky_ex"]
     assert [(row.contender, row.protocol) for row in rows] == [
-        (name, protocol) for name in names for protocol in ("queued", "single")
+        (name, protocol) for name in own(*known) for protocol in ("queued", "single")
     ]
     layouts = {row.contender: row.layout for row in rows}
     assert (layouts["block"], layouts["canonical"]) == ("chunked8-col", "canonical-row")
@@ -134,10 +140,13 @@ def test_everything_is_compiled_before_anything_is_timed(cuda: Backend, monkeypa
     assert len(set(built)) == len(built)
 
 
-def test_a_family_without_a_known_kernel_is_named(cuda: Backend) -> None:
-    outcome = compare(cuda)
-    assert "shared" not in {row.contender for row in outcome.rows}
-    assert "no kernel of it is known" in outcome.absent[f"shared at n = {N}"]
+def test_a_family_without_a_known_kernel_is_named(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_specs, "_of_tables", lambda wanted: iter(()))
+    shared = KernelSpec(Problem(N), "chunked", "col", SharedSchedule(2, math="fast"), "cuda")
+    outcome = compare(cuda, known=[Known(shared, Layout.chunked(32), BATCH)])
+    assert {row.contender for row in outcome.rows} & set(FAMILIES) == {"shared"}
+    for family in {*FAMILIES} - {"shared"}:
+        assert "no kernel of it is known" in outcome.absent[f"{family} at n = {N}"]
 
 
 def test_absent_peers_are_named_with_how_to_get_them(cuda: Backend) -> None:
@@ -185,7 +194,7 @@ def test_a_peer_that_breaks_does_not_end_the_comparison(error: Exception, cuda: 
         raise error
 
     outcome = compare(cuda, a_peer("broken", seconds=broken), a_peer())
-    assert {row.contender for row in outcome.rows} >= {"thread", "peer"}
+    assert {row.contender for row in outcome.rows} == {*own(), "peer"}
     assert outcome.absent[f"broken at n = {N}, batch {BATCH}"] == str(error)
 
 
@@ -194,7 +203,7 @@ def test_a_wrong_result_of_our_own_ends_it(cuda: Backend, monkeypatch: pytest.Mo
         raise ResidualError("matrix 3 has the residual ratio 17")
 
     monkeypatch.setattr(cuda, "check", check)
-    with pytest.raises(ResidualError, match=r"thread \(potrf_f32_n5_.*matrix 3"):
+    with pytest.raises(ResidualError, match=rf"{own()[0]} \(potrf_f32_n5_.*matrix 3"):
         compare(cuda)
 
 
@@ -208,8 +217,10 @@ def test_a_kernel_of_our_own_that_does_not_compile_is_left_out(
 
     monkeypatch.setattr(device_contenders, "kernel", kernel)
     outcome = compare(cuda)
-    assert "took too long" in outcome.absent[f"thread at n = {N}, batch {BATCH}"]
-    assert "canonical" in {row.contender for row in outcome.rows}
+    *families, canonical, in_place, whole = own()
+    for family in families:
+        assert "took too long" in outcome.absent[f"{family} at n = {N}, batch {BATCH}"]
+    assert {row.contender for row in outcome.rows} == {canonical, in_place, whole}
     monkeypatch.setattr(device_contenders, "kernel", honest)
 
 
@@ -275,7 +286,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         compare(cuda, a_peer(seconds=interrupt), out=out)
     before = read_rows(out, DeviceRow)
-    assert {row.contender for row in before} == {"thread", "warp", "canonical", "canonical in place", "cholesky_ex"}
+    assert {row.contender for row in before} == set(own())
     noted = measured(monkeypatch)
     rows = compare(cuda, a_peer(), out=out).rows
     assert noted == ["peer"]
@@ -294,10 +305,10 @@ def test_what_was_measured_otherwise_is_measured_again(
     out = tmp_path / "rows.csv"
     compare(cuda, out=out)
     rows = read_rows(out, DeviceRow)
-    write_csv(out, [replace(row, **change) if row.contender == "thread" else row for row in rows], DeviceRow)
+    write_csv(out, [replace(row, **change) if row.contender == own()[0] else row for row in rows], DeviceRow)
     noted = measured(monkeypatch)
     compare(cuda, out=out)
-    assert noted == ["thread"]
+    assert noted == own()[:1]
 
 
 def test_a_changed_checkout_is_never_the_same_code(
@@ -338,7 +349,7 @@ def test_the_command_measures_prints_and_plots(
     printed, progress = capsys.readouterr()
     rows = read_rows(out, DeviceRow)
     assert {(row.n, row.size) for row in rows} == {(n, size) for n in (3, 5) for size in ("8", "1KiB")}
-    assert {row.contender for row in rows} >= {"thread", "canonical", "cholesky_ex", "peer"}
+    assert {row.contender for row in rows} >= {"canonical", "cholesky_ex", "peer"}
     assert printed.count("\n| ") == len(rows) + 1
     assert "n = 5, batch 8: peer" in progress
     assert sorted(path.name for path in folder.iterdir()) == ["compare-cuda-float32.png", "compare-cuda-float32.svg"]

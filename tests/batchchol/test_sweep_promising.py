@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from batchchol import defaults
 from batchchol.sweep.contests import Site
 from batchchol.sweep.promising import Candidate, Wanted, apart, candidates, variations
-from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Problem
+from batchchol.tables import Case, Entry, Placement, Table
+from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 
 N = 20
 SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15)
@@ -22,14 +23,25 @@ def candidate(chunk: int, **choices: Any) -> Candidate:
 LATE, EARLY, OTHER = candidate(8), candidate(8, pdl=True), candidate(32)
 
 
-def test_the_likely_ones_come_first() -> None:
+def test_the_likely_ones_come_first(tables: Callable[..., None]) -> None:
+    case = Case("float32", "ieee", "chunked", 32)
+    of_chunks = {
+        case: (
+            Entry(N, 1000, ThreadSchedule(5)),
+            Entry(N, 10**6, BlockSchedule(5, 8)),
+            Entry(64, None, WarpSchedule()),
+        ),
+        replace(case, chunk=16): (Entry(N, None, ThreadSchedule(4, stride=16)),),
+        replace(case, math="fast"): (Entry(40, None, ThreadSchedule(3, math="fast")),),
+    }
+    tables(Table("sm_90", "cuda", of_chunks, (Placement("float32", N, None, Layout.chunked(32)),)))
     found = candidates(WANTED, ("chunked",), ALL, SITE)
     assert len(found) == len(set(found)) > 100
-    assert {each.spec.family for each in found[24:32]} == set(FAMILIES)
+    nearest = [(each.chunk, each.spec.family, getattr(each.spec.schedule, "nb", None)) for each in found[:5]]
+    assert nearest == [(32, "thread", 5), (16, "thread", 4), (32, "thread", 3), (32, "warp", None), (32, "block", 5)]
+    assert {each.spec.family for each in found[5:13]} == set(FAMILIES)
     assert {(each.spec.problem.n, each.spec.layout) for each in found} == {(N, "chunked")}
     assert all(each.spec.schedule.stride in (None, each.chunk) for each in found)
-    shipped = {choice.spec for choice in defaults.choices(N, target="cuda", arch="sm_90", chunk=32)}
-    assert shipped & {each.spec for each in found[:6]}
     only = candidates(WANTED, ("canonical", "chunked"), ("warp",), SITE)
     assert {each.spec.family for each in only} == {"warp"}
     assert [each.spec.layout for each in only[:4]] == ["canonical", "chunked"] * 2

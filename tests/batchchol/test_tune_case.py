@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from batchchol import BatchcholError, cli, defaults, explaining, get_backend, user_tables
-from batchchol.defaults import array_layout, default_choice, default_layout
+from batchchol.defaults import Choice, array_layout, default_choice, default_layout
 from batchchol.sweep import building, case_command, learning, one_case, places, worker
-from batchchol.sweep.contests import Contest, Site
+from batchchol.sweep.contests import Contest, Site, spec_of
 from batchchol.sweep.one_case import tune_case
 from batchchol.sweep.points import Point
 from batchchol.sweep.promising import Candidate, Wanted
 from batchchol.sweep.rows import Row
-from batchchol.tables import Case
+from batchchol.tables import Case, Entry, Placement, Table
 from batchchol.tuning import FIRST_SAMPLES, MARGIN
 from batchchol.user_tables import load
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
@@ -27,22 +27,29 @@ from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 N, BATCH = 20, 1000
 WANTED = Wanted(N, BATCH, "float32", "ieee")
 SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15, {"driver": "580", "version": "0.1"})
-ROWS = Case("float32", "ieee", "canonical", order="row")
+ROWS, CHUNKS = Case("float32", "ieee", "canonical", order="row"), Case("float32", "ieee", "chunked", 32)
+ROWWISE = spec_of(ROWS, N, ThreadSchedule(1, unroll="full", staged=True, threads=64), "cuda")
+CHUNKED = spec_of(CHUNKS, N, ThreadSchedule(4, "right", "full", threads=64, cache="shared", stride=32), "cuda")
+SMALL_CHUNKS = replace(CHUNKS, chunk=8), replace(CHUNKED, schedule=ThreadSchedule(2, stride=8))
+TABLE = Table(
+    "sm_90",
+    "cuda",
+    {case: (Entry(N, None, spec.schedule),) for case, spec in ((CHUNKS, CHUNKED), SMALL_CHUNKS, (ROWS, ROWWISE))},
+    layouts=(Placement("float32", N, None, Layout.chunked(32)),),
+    arrays=(Placement("float32", N, None, Layout.canonical("row")),),
+)
 KINDS, ALL = case_command.LAYOUTS, tuple(FAMILIES)
 
 
 @pytest.fixture(autouse=True)
-def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A user whose tables count; nothing is compiled."""
+def own_tables(tmp_path: Path, tables: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whose tables count, beside `TABLE` in place of the shipped ones; nothing is compiled."""
     monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(user_tables.VARIABLE, "user")
-    defaults.forget()
+    tables(TABLE)
     built: Any = lambda points, *_, **__: building.Built(list(points), [])  # noqa: E731
     for module in (one_case, learning):
         monkeypatch.setattr(module, "build", built)
-    yield
-    monkeypatch.undo()
-    defaults.forget()
 
 
 class FakeMeasurer:
@@ -90,9 +97,8 @@ def row(spec: KernelSpec, seconds: float, spread: float = 0.0) -> Row:
     return Row(point, "correct", seconds=tuple(seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)))
 
 
-TODAY = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", layout="canonical", order="row")
-CONTEST = Contest(ROWS, N, BATCH, TODAY, (), 3, 5)
-FAST, SLOW = (replace(TODAY.spec, schedule=ThreadSchedule(nb)) for nb in (2, 3))
+CONTEST = Contest(ROWS, N, BATCH, Choice(ROWWISE, None, "a table"), (), 3, 5)
+FAST, SLOW = (replace(ROWWISE, schedule=ThreadSchedule(nb)) for nb in (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +115,12 @@ FAST, SLOW = (replace(TODAY.spec, schedule=ThreadSchedule(nb)) for nb in (2, 3))
 def test_only_what_is_past_the_margin_replaces_todays(
     own: list[float], theirs: list[float], replaced: bool, margin: float
 ) -> None:
-    rows = [*(row(TODAY.spec, seconds) for seconds in own), *(row(FAST, seconds) for seconds in theirs)]
+    rows = [*(row(ROWWISE, seconds) for seconds in own), *(row(FAST, seconds) for seconds in theirs)]
     entry = CONTEST.decided([*rows, row(SLOW, 9.0)], SITE)
     assert entry is not None
     assert (entry.schedule == FAST.schedule, entry.kept, entry.margin) == (replaced, not replaced, margin)
-    assert entry.incumbent == TODAY.spec.schedule
-    assert entry.runner_up == (TODAY.spec if replaced else FAST).schedule
+    assert entry.incumbent == ROWWISE.schedule
+    assert entry.runner_up == (ROWWISE if replaced else FAST).schedule
     assert (entry.ns, entry.incumbent_ns) == ((theirs if replaced else own)[0] * 1e6, own[0] * 1e6)
     about = {name: entry.about[name] for name in ("driver", "version", "measured", "candidates", "samples")}
     assert about == {"driver": "580", "version": "0.1", "measured": 3, "candidates": 5, "samples": 5 * len(own)}
@@ -122,13 +128,13 @@ def test_only_what_is_past_the_margin_replaces_todays(
 
 
 def test_of_a_single_round_the_samples_spread_is_the_noise() -> None:
-    entry = CONTEST.decided([row(TODAY.spec, 1.0, spread=0.2), row(FAST, 0.9)], SITE)
+    entry = CONTEST.decided([row(ROWWISE, 1.0, spread=0.2), row(FAST, 0.9)], SITE)
     assert entry is not None
     assert (entry.kept, entry.margin) == (True, 0.2)
 
 
 def test_what_cannot_run_gives_way_and_nothing_comes_of_nothing() -> None:
-    lost = Row(SITE.point(TODAY.spec, None, BATCH), "runtime", "a fault")
+    lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
     entry = CONTEST.decided([lost, row(FAST, 1.0)], SITE)
     assert entry is not None
     assert (entry.schedule, entry.incumbent_ns, entry.runner_up, entry.kept) == (FAST.schedule, None, None, False)
@@ -149,7 +155,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert f"n=20, batch=1,000, float32, ieee on a fake (sm_90): {len({p for p, _ in measured})} of" in said
     assert "today's\n" in said
     assert "%, past the margin of 3.0%" in said
-    assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.5625), margin 3.0%" in said
+    assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.6), margin 3.0%" in said
     assert "a-fake-sm_90.json: the next call uses it" in said
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
     layout = default_layout(N, batch=BATCH, **at)
@@ -170,7 +176,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert found.layout == layout
     assert found.layout_reason.startswith("the user's table, tuned at batch 1,000 on 20")
     assert "a-fake-sm_90.json of 20" in found.reason
-    assert "what was used before took 0" in found.reason
+    assert "what was used before took 1.2 ns" in found.reason
     assert tune() == 0
     assert "a-fake-sm_90.json: nothing changes, as it says now" in capsys.readouterr().out
     assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
@@ -276,7 +282,6 @@ def rows_of(seconds: Mapping[KernelSpec, float], chunk: int | None = 32) -> list
     ]
 
 
-CHUNKED = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", chunk=32).spec
 OTHERS = [KernelSpec(Problem(N), "chunked", "col", ThreadSchedule(nb), "cuda") for nb in (2, 3, 5)]
 
 
@@ -301,7 +306,7 @@ def test_a_sweep_is_contested_where_another_seems_faster() -> None:
     assert site.device == "a fake"
     assert {point.spec for point, _ in measurer.points} == {CHUNKED, *OTHERS[:2]}
     # On that GPU it was not true.
-    assert (entry.kept, entry.incumbent) == (CHUNKED.family != "thread", CHUNKED.schedule) or not entry.kept
+    assert (entry.kept, entry.incumbent) == (True, CHUNKED.schedule)
     quiet = FakeMeasurer()
     _, (entry,), _ = learning.learn(rows_of({CHUNKED: 1e-6, OTHERS[0]: 0.99e-6}), facts, quiet)  # type: ignore[arg-type]
     assert entry.kept
@@ -349,7 +354,7 @@ def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
 SPACE = """
 [[kernels]]
 n = 20
-nb = [2, 5]
+nb = [4, 10]
 looking = "right"
 unroll = "full"
 threads = 64
@@ -385,7 +390,7 @@ def test_a_sweep_ends_with_the_user_table(
     said = capsys.readouterr().out
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now" in said
     (entry,) = load("a fake", "sm_90", "cuda").entries
-    assert (entry.schedule.nb, entry.kept) == (5, False)
+    assert (entry.schedule.nb, entry.kept) == (10, False)
     # Those of a sweep are of one round, and those that are measured again of several.
     assert entry.about["samples"] == (20 if interrupted else 75)
     assert (entry.margin > MARGIN) == interrupted
