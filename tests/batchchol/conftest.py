@@ -16,8 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 import batchchol
 from batchchol import defaults, get_backend
 from batchchol.backends import Backend
-from batchchol.tables import Table
-from kernelgen import TARGETS
+from batchchol.tables import Case, Entry, Table
+from kernelgen import TARGETS, ThreadSchedule
 
 from ..fake_pycuda import FakeGpu, forget, install
 from ..support_devices import Device, EmulatedDevice, GpuDevice
@@ -100,3 +100,14 @@ def cuda(request: pytest.FixtureRequest) -> Backend:
     if request.param == "emulated":
         request.getfixturevalue("fake_gpu")
     return get_backend("cuda")
+
+
+@pytest.fixture
+def thread_table(tables: Callable[..., None]) -> None:
+    """On a GPU one thread a matrix is the best; canonical arrays are staged, and chunks of 32 a constant stride."""
+    chunked, staged = ThreadSchedule(4, stride=32), ThreadSchedule(1, unroll="full", staged=True, threads=64)
+    cases = {
+        Case("float32", "ieee", "chunked", 32): (Entry(128, None, chunked),),
+        Case("float32", "ieee", "canonical", order="row"): (Entry(24, None, staged),),
+    }
+    tables(Table("sm_90", "cuda", cases))

@@ -84,6 +84,7 @@ def test_emit_of_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == generate(replace(default, schedule=schedule)).text
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--n 9 --target cuda --nb 3 --threads 64 --cache shared --stride 32"
     assert main(["emit", *options.split()]) == 0
@@ -92,6 +93,7 @@ def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == generate(replace(default, schedule=schedule)).text
 
 
+@pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize(
     ("options", "schedule"),
     [
@@ -112,6 +114,7 @@ def test_emit_of_every_family(options: str, schedule: Any, capsys: pytest.Captur
     assert capsys.readouterr().out == generate(expected).text
 
 
+@pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -136,6 +139,7 @@ def test_emit_needs_no_compiler(run_python: Run) -> None:
     assert "n = 3" in done.stdout
 
 
+@pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

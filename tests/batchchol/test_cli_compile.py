@@ -63,6 +63,7 @@ def test_what_is_not_said_is_the_measured_default() -> None:
     assert expected in selection("--n 4 --layout canonical --math fast --uplo upper --in-place").specs
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_all_combinations() -> None:
     specs = selection(
         "--n 8,9 --dtype all --layout all --nb 2-4 --looking top,left --unroll all --math all --threads 32,64"
@@ -81,17 +82,20 @@ def test_all_combinations() -> None:
     assert {spec.order for spec in specs if spec.layout != "canonical"} == {"col"}
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_staged_kernels_are_asked_for_by_name() -> None:
     (spec,) = selection("--n 23 --layout canonical --family thread --nb 1 --unroll full --threads 32 --staged").specs
     assert (spec.schedule.staged, spec.schedule.threads) == (True, 32)
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_a_default_is_not_staged_in_blocks_that_cannot_be() -> None:
     """Those that are no whole warps, or have no room for as many matrices."""
     specs = selection("--n 20 --layout canonical --family thread --threads 32,48,256").specs
     assert {(spec.schedule.threads, spec.schedule.staged) for spec in specs} == {(32, True), (48, None), (256, None)}
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_families_are_combined_with_their_own_choices() -> None:
     selected = selection("--n 16 --family all --nb 4,8 --lanes 8,16")
     assert {spec.family for spec in selected.specs} == {"block"}
@@ -105,6 +109,7 @@ def test_families_are_combined_with_their_own_choices() -> None:
     assert [spec.family for spec in selected.specs] == ["thread", "shared"]
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_combinations_that_cannot_be_built_are_counted() -> None:
     selected = selection("--n 4,64 --nb 2,8 --unroll all")
     assert len(selected.specs) == 2 + 2
@@ -113,6 +118,7 @@ def test_combinations_that_cannot_be_built_are_counted() -> None:
     assert any("unroll='full'" in reason for reason in selected.unsupported)
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_every_kernel_is_compiled_and_tabled(nvcc: Path, capsys: Output) -> None:
     assert run("--n 4-6 --nb 2,5 --jobs 2 --per-module 2") == 0
     captured = capsys.readouterr()
@@ -140,6 +146,7 @@ def test_a_second_time_nothing_is_compiled(nvcc: Path, capsys: Output) -> None:
     assert len(compiled(nvcc)) == 1
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_several_architectures_and_the_support_kernels(nvcc: Path, capsys: Output) -> None:
     assert main(["compile", "--arch", "sm_80,sm_90", "--n", "4"]) == 0
     out = capsys.readouterr().out

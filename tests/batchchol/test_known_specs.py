@@ -26,6 +26,7 @@ def known(spec: KernelSpec, batch: int, seconds: float, chunk: int = 32) -> Know
     return Known(spec, Layout.chunked(chunk), batch, seconds)
 
 
+@pytest.mark.usefixtures("thread_table")
 def test_the_tables_name_a_kernel_of_the_family_that_they_chose() -> None:
     found = best_packed([], "thread", WANTED)
     assert found is not None
@@ -55,6 +56,7 @@ def test_who_was_measured_longer_counts_more_than_a_lucky_short_measurement() ->
     assert found.spec == shared(4)
 
 
+@pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize("spec", [shared(4, n=17), shared(4, math="ieee")], ids=["n", "math"])
 def test_what_was_measured_of_something_else_does_not_count(spec: KernelSpec) -> None:
     assert best_packed([known(spec, 16_384, 1.0)], "shared", WANTED) is None
