@@ -23,7 +23,7 @@ from batchchol.cuda.device import Function, device, stream_address
 from batchchol.cuda.driver import Driver
 from batchchol.errors import BackendUnavailable, DeviceError, DeviceLost, OutOfMemory, WrongArchitecture
 from batchchol.stats import CompileStats
-from kernelgen import KernelSource, Launch
+from kernelgen import KernelSource, Launch, Layout
 from kernelgen.support import support_kernel
 
 from ..fake_pycuda import CONTEXT, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
@@ -139,7 +139,8 @@ class TestContext:
 
     def test_memory_is_freed_from_any_thread(self, fake_gpu: FakeGpu) -> None:
         fake_gpu.total = 8 * (32 << 20)
-        large = [DeviceBatch.empty(128, 1024)]
+        # Of chunks that need no padding.
+        large = [DeviceBatch.empty(128, 1024, Layout.chunked(4))]
         assert fake_gpu.used == 128 * 128 * 4 * 1024, "more than is kept"
         in_a_thread(large.clear)
         gc.collect()
