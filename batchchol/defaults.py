@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from math import log2
+from math import inf, log2
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -252,8 +252,27 @@ def default_layout(
         return own.layout
     row = shipped_placements("layouts", n, target, dtype, arch)
     if row:
-        return row[0].layout
+        return _where_it_runs(row[0].layout, n, target, dtype, arch)
     return Layout.chunked(DEFAULT_THREADS if TARGETS[target].gpu else TARGETS[target].lanes(dtype))
+
+
+def _where_it_runs(chosen: Layout, n: int, target: str, dtype: str, arch: str | None) -> Layout:
+    """The layout, or that of the table's fastest kernel that a GPU can run, if the layout's own is none of those."""
+    table = source_of(target, arch).table
+
+    def usual(layout: Layout, arch: str) -> Choice:
+        found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, arch=arch)
+        return nearest(found, TYPICAL_BATCH)
+
+    if arch in (None, table.name) or usual(chosen, str(arch)).spec == usual(chosen, table.name).spec:
+        return chosen
+    others = dict.fromkeys((chosen, *(each.layout for each in table.layouts)))
+    return min(others, key=lambda layout: _cost(usual(layout, str(arch))))
+
+
+def _cost(choice: Choice) -> float:
+    """Nanoseconds for each multiply-add, where it was measured."""
+    return min((each.ns for each in choice.evidence), default=inf) / max(choice.n, 1) ** 3
 
 
 @lru_cache(maxsize=4096)
