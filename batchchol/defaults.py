@@ -10,20 +10,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from math import inf, log2
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from batchchol.architectures import runs_on
-from batchchol.tables import Case, Evidence, Placement, Table, nearest, parse, rows
+from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - where benchmarks find it in every version
+from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.schedules import DEFAULT_THREADS, with_math
-from kernelgen.targets import CUDA
 
-_FILE = "defaults.json"
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
@@ -46,13 +44,6 @@ class Choice(NamedTuple):
     n: int = 0
     case: Case | None = None
     tuned: Tuned | None = None
-
-
-class Source(NamedTuple):
-    """The table that serves a machine, and why that one."""
-
-    table: Table
-    reason: str
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -320,60 +311,6 @@ def shipped_placements(
     known: tuple[Placement, ...] = getattr(source_of(target, arch).table, section)
     own = [each for each in known if each.dtype == dtype]
     return next(rows(own or known, n), ())
-
-
-def source_of(target: str, arch: str | None = None) -> Source:
-    """The table that serves a target: on a GPU that of its architecture, else of the nearest one that was measured.
-
-    Nearest is who differs least in the major compute capability, then in the number as a whole, the lower of two. A
-    GPU of unknown architecture is served as the newest.
-
-    Raises
-    ------
-    SpecError
-        If the target is unknown, or the architecture no GPU's.
-    """
-    if target not in TARGETS:
-        raise SpecError(f"target={target!r} cannot be built: use one of {', '.join(map(repr, TARGETS))}")
-    return _source(target, arch)
-
-
-@cache
-def _source(target: str, arch: str | None) -> Source:
-    tables = [table for table in shipped_tables().values() if table.target == target]
-    if target != CUDA.name:
-        if arch is not None:
-            raise SpecError(f"arch={arch!r} cannot be built: target {target!r} is no GPU's, use None")
-        return Source(tables[0], f"table {target}")
-    newest_first = sorted(tables, key=lambda table: -_number(table.name))
-    if arch is None:
-        chosen = newest_first[0]
-        return Source(chosen, f"table {chosen.name}, the newest: the architecture is not known")
-    wanted = _number(arch)
-    chosen = min(reversed(newest_first), key=lambda table: _distance(_number(table.name), wanted))
-    if _number(chosen.name) == wanted:
-        return Source(chosen, f"table {chosen.name}")
-    return Source(chosen, f"table {chosen.name}, the nearest to {arch} of those that were measured")
-
-
-def _distance(number: int, other: int) -> tuple[int, int]:
-    return abs(number // 10 - other // 10), abs(number - other)
-
-
-def _number(arch: str) -> int:
-    from batchchol.cuda.toolkit import parse_architecture
-
-    try:
-        return parse_architecture(arch)[1]
-    except (TypeError, ValueError):
-        works = "use the name of a GPU architecture, such as 'sm_90'"
-        raise SpecError(f"arch={arch!r} cannot be built: {works}") from None
-
-
-@cache
-def shipped_tables() -> dict[str, Table]:
-    """The tables that come with the package."""
-    return parse((files("batchchol") / _FILE).read_text(encoding="utf-8"))
 
 
 @cache

@@ -13,11 +13,11 @@ from batchchol.defaults import (
     default_choice,
     default_layout,
     shipped_placements,
-    source_of,
     tuned_choices,
     tuned_placement,
     within_reach,
 )
+from batchchol.shipped_tables import source_of
 from batchchol.tables import Evidence, nearest, values_of
 from batchchol.user_tables import Tuned
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule

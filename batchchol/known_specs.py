@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from math import inf, log2
 from pathlib import Path
 
-from batchchol.defaults import default_spec, source_of
+from batchchol.defaults import default_spec
+from batchchol.shipped_tables import source_of
 from batchchol.tuning import FIRST_SAMPLES
 from batchchol.tuning_rows import read_points
 from kernelgen import KernelSpec, Layout, SpecError

@@ -9,8 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 import batchchol
 from batchchol.backends import fastest_backend, survey
 from batchchol.cache import default_folder
-from batchchol.defaults import source_of, user_table
+from batchchol.defaults import user_table
 from batchchol.errors import BackendUnavailable
+from batchchol.shipped_tables import source_of
 
 HELP = "say what was found on this machine, what is missing and how to get it"
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 from batchchol import tuning
 from batchchol.architectures import has_pdl
-from batchchol.defaults import array_layout, default_layout, fitted, source_of, user_table
+from batchchol.defaults import array_layout, default_layout, fitted, user_table
+from batchchol.shipped_tables import source_of
 from batchchol.sweep.contests import Site, spec_of
 from batchchol.tables import Case
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule, ThreadSchedule

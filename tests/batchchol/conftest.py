@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 import batchchol
-from batchchol import defaults, get_backend
+from batchchol import defaults, get_backend, shipped_tables
 from batchchol.backends import Backend
 from batchchol.tables import Case, Entry, Table
 from kernelgen import TARGETS, ThreadSchedule
@@ -79,14 +79,14 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGp
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """tables(*tables): have them in place of the shipped ones of GPUs, which are measured anew now and then."""
-    others = {name: table for name, table in defaults.shipped_tables().items() if not TARGETS[table.target].gpu}
+    others = {name: table for name, table in shipped_tables.shipped_tables().items() if not TARGETS[table.target].gpu}
 
     def forget() -> None:
-        defaults._source.cache_clear()
+        shipped_tables._source.cache_clear()
         defaults.forget()
 
     def use(*given: Table) -> None:
-        monkeypatch.setattr(defaults, "shipped_tables", lambda: others | {table.name: table for table in given})
+        monkeypatch.setattr(shipped_tables, "shipped_tables", lambda: others | {table.name: table for table in given})
         forget()
 
     yield use

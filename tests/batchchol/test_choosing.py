@@ -256,7 +256,7 @@ def of_the_h200() -> Points:
 
 
 def shipped() -> dict[str, Table]:
-    from batchchol.defaults import shipped_tables
+    from batchchol.shipped_tables import shipped_tables
 
     return shipped_tables()
 

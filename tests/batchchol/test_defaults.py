@@ -16,10 +16,9 @@ from batchchol.defaults import (
     array_layout,
     default_choice,
     default_layout,
-    shipped_tables,
-    source_of,
 )
 from batchchol.prepared import prepare
+from batchchol.shipped_tables import shipped_tables, source_of
 from batchchol.tables import Case, Entry, Placement, Table
 from kernelgen import MAX_N, SIMD_TARGETS, TARGETS, Layout, ThreadSchedule, generate
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from batchchol import cli, explaining
-from batchchol.defaults import default_choice, default_layout, shipped_tables
+from batchchol.defaults import default_choice, default_layout
 from batchchol.explaining import Asked, differences
+from batchchol.shipped_tables import shipped_tables
 from batchchol.tables import Case, Entry, Evidence, Placement, Table
 from kernelgen import TARGETS, BlockSchedule, Layout, ThreadSchedule
 
