@@ -7,7 +7,7 @@ itself, and as many arrivals expected, a kernel of the block family waits for th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -37,8 +37,8 @@ def with_every_lane_arriving(source: KernelSource) -> KernelSource:
 def every_lane_arrives() -> Iterator[None]:
     """Have the GPU's kernels built so."""
 
-    def generated(spec: KernelSpec, then: Callable[[KernelSpec], KernelSource] = generate) -> KernelSource:
-        return with_every_lane_arriving(then(spec))
+    def generated(spec: KernelSpec) -> KernelSource:
+        return with_every_lane_arriving(generate(spec))
 
     with mock.patch.object(cuda, "generate", generated):
         yield
