@@ -94,8 +94,8 @@ class ThreadSchedule:
             require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
         if target.gpu:
             cache = self.cache or ("shared" if self.staged else "l1")
-            threads, said = self.threads or DEFAULT_THREADS, {"staged": self.staged or None, "pdl": self.pdl or None}
-            return replace(self, threads=threads, cache=cache, **said)
+            chosen = replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
+            return replace(chosen, pdl=self.pdl or None)
         return replace(self, prefetch=self.prefetch is not False, staged=self.staged is not False)
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -222,9 +222,16 @@ class BlockSchedule:
     def settled(self, target: Target) -> BlockSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
         _check_gpu(self.family, target)
-        numbers = {name: getattr(self, name) or 0 for name in ("pipeline", "early", "spare", "fold")}
-        blocks, cache = self.blocks or 1, self.cache or "shared"
-        return replace(self, blocks=blocks, cache=cache, pdl=self.pdl or None, **numbers)
+        return replace(
+            self,
+            blocks=self.blocks or 1,
+            cache=self.cache or "shared",
+            pipeline=self.pipeline or 0,
+            early=self.early or 0,
+            spare=self.spare or 0,
+            fold=self.fold or 0,
+            pdl=self.pdl or None,
+        )
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
