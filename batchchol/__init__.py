@@ -16,6 +16,7 @@ from kernelgen import (
     Problem,
     SharedSchedule,
     SpecError,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "SharedSchedule",
     "SpecError",
+    "StripSchedule",
     "ThreadSchedule",
     "WarpSchedule",
     "cholesky",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from kernelgen import BlockSchedule, KernelSpec, ThreadSchedule, WarpSchedule, generate
+from kernelgen import BlockSchedule, KernelSpec, StripSchedule, ThreadSchedule, WarpSchedule, generate
 from kernelgen.gpu import PDL_CAPABILITY
 
 # KiB of shared memory that a block can have, by compute capability: CUDA C++ Programming Guide, "Technical
@@ -53,7 +53,7 @@ def has_pdl(arch: str | None) -> bool:
 
 def _least(spec: KernelSpec) -> int:
     match spec.schedule:
-        case WarpSchedule():
+        case WarpSchedule() | StripSchedule():
             return ASYNCHRONOUS
         case BlockSchedule(pipeline=asynchronous) | ThreadSchedule(staged=asynchronous) if asynchronous:
             return ASYNCHRONOUS

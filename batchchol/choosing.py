@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from math import log2
-from statistics import median
+from statistics import geometric_mean, median
 from typing import TypeVar
 
 from batchchol.cells import Cell, Measured, by_cell, case_of, counts, fastest, for_any_chunk, latest
@@ -17,7 +17,8 @@ from batchchol.tables import Case, Entry, Placement, Table
 from batchchol.tuning import MARGIN, Point
 from batchchol.tuning_rows import PERIOD, Points, period
 from kernelgen import TARGETS, Layout, Schedule
-from kernelgen.schedules import MATHS, with_math
+from kernelgen.schedule_checks import MATHS
+from kernelgen.schedules import has_math, with_math
 from kernelgen.targets import ELEMENT_BYTES
 
 _Any = TypeVar("_Any")
@@ -151,7 +152,8 @@ def _by_math(points: Sequence[Point], place: Case) -> dict[str, dict[Cell, Sched
     }
     for math, other in product(chosen, chosen):
         for cell, schedule in chosen[other].items():
-            chosen[math].setdefault(cell, with_math(schedule, math))
+            if has_math(schedule, math):
+                chosen[math].setdefault(cell, with_math(schedule, math))
     return chosen
 
 
@@ -207,20 +209,36 @@ def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
 
 
 def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
-    """The best chunk of each order at the largest batch, or the one before it within the margin."""
+    """The best chunk of each order at the largest batch, in all maths, or the one before it within the margin."""
     for dtype in sorted({point.spec.problem.dtype for point in points}):
         own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
         chunks: dict[Cell, Layout] = {}
-        for (n, batch), rivals in _no_slower_than_larger(_largest(by_cell(_of_one_math(own)))):
-            seconds = _seconds_by_chunk(rivals)
+        for (n, batch), rivals in _no_slower_than_larger(_largest(by_cell(own))):
+            times = _times_of_the_best(rivals)
             before = next(reversed(chunks.values()), None)
-            fastest = min(seconds, key=lambda chunk: seconds[chunk])
-            if before is not None and seconds.get(before.chunk, float("inf")) <= seconds[fastest] * (1 + MARGIN):
+            fastest = min(times, key=lambda chunk: times[chunk])
+            if before is not None and times.get(before.chunk, float("inf")) <= times[fastest] * (1 + MARGIN):
                 fastest = before.chunk
             if fastest is not None:
                 chunks[n, batch] = Layout.chunked(fastest)
         for n, _, layout in _merged({(n, 0): layout for (n, _), layout in chunks.items()}):
             yield Placement(dtype, n, None, layout)
+
+
+def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
+    """How much longer than on the best chunk each one takes, in the geometric mean of the maths, if it has them all.
+
+    Who packs a batch does not say in which it will be factored.
+    """
+    by_math = [
+        _seconds_by_chunk([point for point in points if point.spec.schedule.math == math])
+        for math in sorted({point.spec.schedule.math for point in points}, key=MATHS.index)
+    ]
+    common = set.intersection(*map(set, by_math)) or set(by_math[0])
+    relative = {
+        chunk: [seconds[chunk] / min(seconds.values()) for seconds in by_math if chunk in seconds] for chunk in common
+    }
+    return {chunk: geometric_mean(times) for chunk, times in sorted(relative.items(), key=lambda item: item[0] or 0)}
 
 
 def _largest(cells: Measured) -> list[tuple[Cell, list[Point]]]:

@@ -20,7 +20,7 @@ from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - w
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
-from kernelgen.schedules import DEFAULT_THREADS, with_math
+from kernelgen.schedules import DEFAULT_THREADS, has_math, with_math
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
@@ -208,6 +208,8 @@ def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
 
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
+    if not has_math(schedule, plain.schedule.math):
+        return None
     schedule = with_math(schedule, plain.schedule.math)
     changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
     staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"

@@ -11,7 +11,7 @@ from batchchol.cells import by_cell, case_of, counts, finalists, for_any_chunk, 
 from batchchol.tables import Case, Entry, Evidence, Table
 from batchchol.tuning import Point
 from kernelgen import Schedule
-from kernelgen.schedules import with_math
+from kernelgen.schedules import has_math, with_math
 
 _DIGITS = 4
 
@@ -79,7 +79,11 @@ def _evidence(schedule: Schedule, points: Sequence[Point], case: Case) -> Eviden
     chosen = _of(schedule, points)
     if chosen is None:
         return None
-    rivals = [point for point in finalists(points) if point.spec.schedule != chosen.spec.schedule]
+    rivals = [
+        point
+        for point in finalists(points)
+        if point.spec.schedule != chosen.spec.schedule and has_math(point.spec.schedule, schedule.math)
+    ]
     best = min(rivals, key=lambda point: point.median_seconds, default=None)
     measured = case_of(chosen.spec, chosen.chunk)
     return Evidence(
@@ -94,7 +98,8 @@ def _evidence(schedule: Schedule, points: Sequence[Point], case: Case) -> Eviden
 
 def _of(schedule: Schedule, points: Sequence[Point]) -> Point | None:
     """The measurement of a schedule, whatever its math."""
-    return next((each for each in points if with_math(each.spec.schedule, schedule.math) == schedule), None)
+    alike = (each for each in points if has_math(each.spec.schedule, schedule.math))
+    return next((each for each in alike if with_math(each.spec.schedule, schedule.math) == schedule), None)
 
 
 def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Point]]) -> int | None:

@@ -20,19 +20,15 @@ from kernelgen import (
     Schedule,
     SharedSchedule,
     SpecError,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
 )
 from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
-from kernelgen.schedules import (
-    CACHES,
-    DEFAULT_THREADS,
-    FULL_UNROLL_BUDGET,
-    LOOKINGS,
-    MAX_RESIDENT_BLOCKS,
-    MAX_SPARE,
-    straight_line_operations,
-)
+from kernelgen.schedule_checks import CACHES, MAX_RESIDENT_BLOCKS
+from kernelgen.schedules import DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, MAX_SPARE, straight_line_operations
+from kernelgen.strip_shape import GROUP
+from kernelgen.strip_shape import TILE as STRIP_TILE
 from kernelgen.targets import ELEMENT_BYTES
 from kernelgen.warp_shape import BLOCK
 
@@ -60,6 +56,8 @@ PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 # single warps, up to an order. Numbers of registers that a thread may need beside its tiles.
 WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
+# Strips: of orders where they may win, by so many warps of a multiprocessor, and by so many strips in two places.
+STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
 # A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
@@ -162,6 +160,14 @@ def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpS
             yield from (replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1]))
 
 
+def strip_schedules(n: int, math: str) -> Iterator[StripSchedule]:
+    """The candidates of the strip family for order n, on the chunk of a block's matrices."""
+    side = -(-n // STRIP_TILE)
+    if math == "fast" and n >= STRIP_MIN_N:
+        for warps, ahead in itertools.product(STRIP_WARPS, STRIP_AHEAD):
+            yield StripSchedule(max(warps, side), min(ahead, side - 1), stride=GROUP)
+
+
 def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
     """The candidates of the shared family for order n."""
     for nb, looking in itertools.product(SHARED_TILE_SIZES, LOOKINGS):
@@ -185,6 +191,9 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
         case BlockSchedule():
             choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
+        case StripSchedule():
+            strips = [replace(schedule, early=early) for early in (0, 2)]
+            varied = [each for each in strips if each.shape(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
         case SharedSchedule():
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:
@@ -259,6 +268,7 @@ def specs(
         SharedSchedule.family: shared_schedules(n, math),
         BlockSchedule.family: block_schedules(n, math, dtype),
         WarpSchedule.family: warp_schedules(n, math, layout),
+        StripSchedule.family: strip_schedules(n, math),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)
     return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), layout, schedule, target))]

@@ -2,19 +2,19 @@
 
 from kernelgen.refusals import SpecError
 from kernelgen.rendering import GENERATOR_VERSION, KernelSource, Launch
+from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.schedules import (
     FAMILIES,
-    MAX_CHUNK,
     MAX_NB,
     BlockSchedule,
     Schedule,
     SharedSchedule,
     ThreadSchedule,
-    WarpSchedule,
 )
 from kernelgen.source import generate
 from kernelgen.spec import MAX_N, KernelSpec, Layout, Problem
 from kernelgen.targets import CUDA, SIMD_TARGETS, TARGETS, Target
+from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 
 __all__ = [
     "CUDA",
@@ -34,6 +34,7 @@ __all__ = [
     "Schedule",
     "SharedSchedule",
     "SpecError",
+    "StripSchedule",
     "Target",
     "ThreadSchedule",
     "WarpSchedule",

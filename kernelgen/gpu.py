@@ -9,6 +9,8 @@ PIECE_BYTES = 16
 BANKS_BYTES = 128
 # What an H200's memory hands out at least, of which the caches keep sectors of half that size.
 MEMORY_BYTES = 64
+# A line of the caches.
+LINE_BYTES = 128
 # What a block of threads can have on every GPU of compute capability 9.0, and what a kernel can declare of the shared
 # memory by itself: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MAX_BLOCK_THREADS = 1024

@@ -1,4 +1,4 @@
-"""How a kernel factors: one small description for each family of kernels: thread, shared, block and warp."""
+"""How a kernel factors: one small description for each family of kernels: thread, shared and block here, and all."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from kernelgen.block_shape import BlockShape
-from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_DECLARED_BYTES, MAX_SHARED_BYTES, WARP
+from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_SHARED_BYTES, WARP
 from kernelgen.refusals import integer, one_of, require
+from kernelgen.schedule_checks import (
+    MAX_RESIDENT_BLOCKS,
+    UNROLLS,
+    check_choice,
+    check_common,
+    check_gpu,
+    check_stride,
+    memory_words,
+)
 from kernelgen.targets import Target
+from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 from kernelgen.thread_stage import ThreadStage, check_staged
-from kernelgen.warp_shape import WarpShape
 
 if TYPE_CHECKING:
     from kernelgen.spec import Problem
 
 MAX_NB = 16
-MAX_CHUNK = 512
 # One multiply-add is one line of straight-line code, and compile time grows faster than that: this is n up to 33.
 FULL_UNROLL_BUDGET = 6_600
 
 LOOKINGS = ("right", "left", "top")
-UNROLLS = ("tiles", "full")
-MATHS = ("ieee", "fast")
-CACHES = ("l1", "shared")
 # Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
@@ -34,15 +39,10 @@ MAX_THREADS = 512
 MAX_SHARED_NB = 32
 MIN_BLOCK_NB = 4
 MAX_LANES = 32
-MAX_RESIDENT_BLOCKS = 32
 MAX_PIPELINE = 4
 # The smallest tiles of the largest matrices have as many columns.
 MAX_EARLY = 32
 MAX_SPARE = 16
-UPDATES = ("tensor", "fma")
-MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 2, 8
-# Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
-MAX_TILE_REGISTERS = 176
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class ThreadSchedule:
         one_of("looking", self.looking, LOOKINGS)
         one_of("unroll", self.unroll, UNROLLS)
         for field in ("prefetch", "staged"):
-            _check_choice(field, getattr(self, field))
+            check_choice(field, getattr(self, field))
         if self.threads is not None:
             integer("threads", self.threads, 1, MAX_THREADS)
-        _check_common(self)
+        check_common(self)
 
     def settled(self, target: Target) -> ThreadSchedule:
         """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
@@ -125,7 +125,7 @@ class ThreadSchedule:
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
         parts += [] if self.threads is None else [f"t{self.threads}"]
-        return (*parts, *_memory_words(self))
+        return (*parts, *memory_words(self))
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class SharedSchedule:
         one_of("looking", self.looking, LOOKINGS)
         if self.matrices is not None:
             integer("matrices", self.matrices, 1, MAX_BLOCK_THREADS // self.nb**2)
-        _check_common(self)
+        check_common(self)
 
     def settled(self, target: Target) -> SharedSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
-        _check_gpu(self.family, target)
+        check_gpu(self.family, target)
         matrices = self.matrices or min(MAX_BLOCK_THREADS // self.nb**2, WARP)
         return replace(self, matrices=matrices, cache=self.cache or "shared", pdl=self.pdl or None)
 
@@ -171,7 +171,7 @@ class SharedSchedule:
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        return _memory_words(self)
+        return memory_words(self)
 
 
 @dataclass(frozen=True)
@@ -217,11 +217,11 @@ class BlockSchedule:
             if number is not None:
                 integer(name, number, 0, most)
                 require(bool(self.pipeline) or not number, name, number, "only a pipeline has any, use pipeline=1")
-        _check_common(self)
+        check_common(self)
 
     def settled(self, target: Target) -> BlockSchedule:
         """The schedule with its defaults filled in; refuses every target but a GPU."""
-        _check_gpu(self.family, target)
+        check_gpu(self.family, target)
         return replace(
             self,
             blocks=self.blocks or 1,
@@ -267,96 +267,32 @@ class BlockSchedule:
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        return (f"b{self.blocks}", *_memory_words(self))
+        return (f"b{self.blocks}", *memory_words(self))
 
 
-@dataclass(frozen=True)
-class WarpSchedule:
-    """A warp or two for a few whole matrices, their triangles in its registers, for float32.
-
-    `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads: None is two, or one of
-    two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
-    says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
-    for one of 24, where the math is "fast", or "fma", multiply-adds; None is the first where it can be. `unroll` is
-    "full" for straight-line code, or "tiles" for a loop over the panels; `math`, `blocks`, `cache`, `stride` and
-    `pdl` are those of the block family.
-    """
-
-    family: ClassVar[str] = "warp"
-
-    matrices: int = 1
-    warps: int = 1
-    teams: int | None = None
-    update: str | None = None
-    unroll: str = "tiles"
-    math: str = "ieee"
-    blocks: int | None = None
-    stride: int | None = None
-    cache: str | None = None
-    pdl: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name, most in (("matrices", MAX_TEAM_MATRICES), ("warps", MAX_TEAM_WARPS), ("teams", MAX_TEAMS)):
-            number = getattr(self, name)
-            if number is not None or name != "teams":
-                integer(name, number, 1, most)
-                require(number & (number - 1) == 0, name, number, "use a power of two")
-        if self.blocks is not None:
-            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
-        one_of("unroll", self.unroll, UNROLLS)
-        _check_common(self)
-        works = "a team of several warps has one matrix, and a block of threads to itself; use 1"
-        require(self.warps == 1 or self.matrices == 1, "matrices", self.matrices, works)
-        require(self.warps == 1 or self.teams in (None, 1), "teams", self.teams, works)
-        if self.update is not None:
-            one_of("update", self.update, UPDATES)
-            works = "tensor cores round more than math='ieee' may, use 'fma'"
-            require(self.math == "fast" or self.update == "fma", "update", self.update, works)
-
-    def settled(self, target: Target) -> WarpSchedule:
-        """The schedule with its defaults filled in; refuses every target but a GPU."""
-        _check_gpu(self.family, target)
-        update = self.update or ("tensor" if self.math == "fast" else "fma")
-        teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
-        return replace(self, teams=teams, update=update, blocks=self.blocks or 1, cache=cache, pdl=self.pdl or None)
-
-    def check(self, problem: Problem, layout: str) -> None:
-        """Refuse what this schedule cannot do with a problem in a layout."""
-        works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
-        require(problem.dtype == "float32", "dtype", problem.dtype, works)
-        _check_stride(self, layout)
-        registers = 4 * self.matrices * self.shape(problem).most_tiles
-        field = "matrices" if self.matrices > 1 else "warps"
-        works = f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
-        works += "fewer" if self.matrices > 1 else "more"
-        require(registers <= MAX_TILE_REGISTERS, field, getattr(self, field), works)
-        declared = self.shape(problem).declared_bytes
-        works = f"n={problem.n} is {declared:,} bytes of shared memory, over {MAX_DECLARED_BYTES:,}; use fewer"
-        require(declared <= MAX_DECLARED_BYTES, "teams", self.teams, works)
-
-    def shape(self, problem: Problem) -> WarpShape:
-        """How matrices are spread over warps, registers and shared memory."""
-        return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1)
-
-    @property
-    def method(self) -> tuple[str, ...]:
-        """The part of a kernel's name that says how it factors."""
-        return (self.family, f"m{self.matrices}", f"w{self.warps}", str(self.update), self.unroll, self.math)
-
-    def details(self, layout: str) -> tuple[str, ...]:
-        """The last part of a kernel's name, its choices of detail."""
-        return (f"t{self.teams}", f"b{self.blocks}", *_memory_words(self))
-
-
-Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule
+Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule | StripSchedule
 
 FAMILIES: Mapping[str, type[Schedule]] = MappingProxyType(
-    {schedule.family: schedule for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule)}
+    {
+        schedule.family: schedule
+        for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule, StripSchedule)
+    }
 )
 
 
+def has_math(schedule: Schedule, math: str) -> bool:
+    """Whether a schedule's family has an accuracy class."""
+    return math == "fast" or not isinstance(schedule, StripSchedule)
+
+
 def with_math(schedule: Schedule, math: str) -> Schedule:
-    """The schedule in an accuracy class; what not every class has is its default again if it was of another one."""
+    """The schedule in an accuracy class; what not every class has is its default again if it was of another one.
+
+    Raises
+    ------
+    SpecError
+        If the family has not the class, which `has_math` tells.
+    """
     if isinstance(schedule, WarpSchedule) and schedule.math != math:
         return replace(schedule, math=math, update=None)
     return replace(schedule, math=math)
@@ -367,25 +303,6 @@ def straight_line_operations(n: int) -> int:
     return (n**3 - n) // 6 + n * (n + 1) // 2
 
 
-def _check_common(schedule: Schedule) -> None:
-    """What every family has."""
-    one_of("math", schedule.math, MATHS)
-    if schedule.cache is not None:
-        one_of("cache", schedule.cache, CACHES)
-    if schedule.stride is not None:
-        integer("stride", schedule.stride, 2, MAX_CHUNK)
-    _check_choice("pdl", schedule.pdl)
-
-
-def _check_choice(field: str, got: object) -> None:
-    require(isinstance(got, bool | None), field, got, "use True, False or None")
-
-
-def _check_gpu(family: str, target: Target) -> None:
-    works = f"target {target.name!r} has the family {ThreadSchedule.family!r} alone"
-    require(target.gpu, "family", family, works)
-
-
 def _check_fit(
     schedule: ThreadSchedule | SharedSchedule | BlockSchedule, problem: Problem, layout: str, smallest: int = 1
 ) -> None:
@@ -393,19 +310,4 @@ def _check_fit(
     most = max(min(problem.n, MAX_NB if schedule.family != "shared" else MAX_SHARED_NB), smallest)
     works = f"a tile fits the matrix, use nb from {smallest} to {most}"
     require(schedule.nb <= most, "nb", schedule.nb, works)
-    _check_stride(schedule, layout)
-
-
-def _check_stride(schedule: Schedule, layout: str) -> None:
-    require(
-        schedule.stride is None or layout == "chunked",
-        "stride",
-        schedule.stride,
-        f"in layout {layout!r} it depends on nothing but the batch, use None",
-    )
-
-
-def _memory_words(schedule: Schedule) -> tuple[str, ...]:
-    words = [] if schedule.cache is None else [schedule.cache]
-    words += [] if schedule.stride is None else [f"s{schedule.stride}"]
-    return (*words, *["pdl"] * bool(schedule.pdl))
+    check_stride(schedule, layout)

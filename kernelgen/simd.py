@@ -7,7 +7,8 @@ from math import gcd
 
 from kernelgen.refusals import SpecError
 from kernelgen.rendering import SCALARS, KernelSource, element_strides, microkernels_of, render
-from kernelgen.schedules import MAX_CHUNK, ThreadSchedule
+from kernelgen.schedule_checks import MAX_CHUNK
+from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import MAX_N, KernelSpec
 from kernelgen.targets import ELEMENT_BYTES, SIMD_TARGETS, Target
 from kernelgen.tiles import expand, operations, tile_program

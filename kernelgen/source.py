@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kernelgen import block, cuda, shared, simd, warp
+from kernelgen import block, cuda, shared, simd, strip, warp
 from kernelgen.rendering import KernelSource
-from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule, WarpSchedule
+from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
+from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 
 
 def generate(spec: KernelSpec) -> KernelSource:
@@ -22,3 +23,5 @@ def generate(spec: KernelSpec) -> KernelSource:
             return block.generate_block(spec, schedule)
         case WarpSchedule() as schedule:
             return warp.generate_warp(spec, schedule)
+        case StripSchedule() as schedule:
+            return strip.generate_strip(spec, schedule)

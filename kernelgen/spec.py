@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelgen.refusals import SpecError, integer, one_of, require
-from kernelgen.schedules import FAMILIES, MAX_CHUNK, Schedule, ThreadSchedule
+from kernelgen.schedule_checks import MAX_CHUNK
+from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.targets import ELEMENT_BYTES, TARGETS
 
 MAX_N = 128
@@ -92,7 +93,7 @@ class KernelSpec:
 
     @property
     def family(self) -> str:
-        """Who works on a matrix: "thread", "shared", "block" or "warp"."""
+        """Who works on a matrix: "thread", "shared", "block", "warp" or "strip"."""
         return self.schedule.family
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
-from kernelgen.schedules import WarpSchedule
 from kernelgen.spec import KernelSpec
+from kernelgen.tensor_schedules import WarpSchedule
 
 
 def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:

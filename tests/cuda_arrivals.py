@@ -1,7 +1,8 @@
 """What racecheck does not see: that `__syncwarp` orders a warp's writes before the arrival of its first lane.
 
 The memory model of PTX says so, but the tool reports each read behind such a barrier. With every lane arriving for
-itself, and as many arrivals expected, a kernel of the block family waits for the same, and the tool sees it.
+itself, and as many arrivals expected, kernels of the families block and strip wait for the same, and the tool sees
+it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from unittest import mock
 from batchchol.backends import cuda
 from kernelgen import KernelSource, KernelSpec, generate
 
-# Of a text that arrives as warps do: who arrives, also where one warp has a whole diagonal tile, and how many.
+# Of a text that arrives as warps do: who arrives, also where one warp has a whole tile, and how many.
 _EVERY_LANE = (
     (r"    if \(threadIdx\.x % 32 == 0\)\n        arrive\(barrier\);", "    arrive(barrier);"),
     (r"if \(threadIdx\.x % WARP == 0 && AWAITED", "if (AWAITED"),
-    (r"(INLINE int warps_of\(.*?return )([^;]*);", r"\1WARP * (\2);"),
+    (r"if \(lane == 0 && awaited\)(?=\n +arrive\()", "if (awaited)"),
+    (r"if \(lane == 0\)\n +(?=arrive\()", ""),
+    (r"(INLINE int warps_of\(const int first, .*?return )([^;]*);", r"\1WARP * (\2);"),
+    (r"(set_up\(barriers \+ .*, )(1|TILES - first_tile\(strip \+ 1\))\);", r"\1WARP * (\2));"),
 )
 
 

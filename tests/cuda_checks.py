@@ -19,9 +19,9 @@ from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from .covering import Choice
 from .cuda_kernels import EmulatedKernel
-from .cuda_programs import compile_program
+from .cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from .fenced_memory import sparse_zeros
-from .kernel_runs import GuardedMemory, check_other_triangle, make_spec, run_kernel
+from .kernel_runs import GuardedMemory, Run, check_other_triangle, make_spec, run_kernel
 from .matrices import DATA, dominant, reference, wishart
 
 # Lines of generated code that are compiled together.
@@ -62,12 +62,13 @@ def check_last_matrices_past_32_bits(spec: KernelSpec, layout: Layout) -> None:
     )
     data[places] = a
     kernel = EmulatedKernel.of(spec)
+    assert kernel.source.launch is not None
     items = kernel.source.launch.items
     blocks = ((batch - last) // items, -(-batch // items))
     arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
     kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
     assert not info[-last:].any()
-    assert ratios(a, data[places]).max() <= RATIO_BOUND["ieee"]
+    assert ratios(a, data[places]).max() <= RATIO_BOUND[spec.schedule.math]
 
 
 def check_kernel(
@@ -139,6 +140,27 @@ def check_small_batches(spec: KernelSpec) -> None:
         assert np.array_equal(run.info, expected[:few])
         good = run.info == 0
         assert np.array_equal(np.tril(run.l)[good], whole[:few][good])
+
+
+def in_every_order(spec: KernelSpec, source: KernelSource, a: NDArray[Any]) -> Run:
+    """A run by an emulation that also lets threads of a warp run far apart."""
+    program = compile_program((source,))
+
+    class Kernel(EmulatedKernel):
+        def __call__(self, a: Any, out: Any, info: Any, threads: int = 1, stream: Any = None) -> None:
+            numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
+            orders = (*ORDERS, ACROSS_WARPS)
+            self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers, orders=orders)
+
+    return run_kernel(spec, a, spec.schedule.stride, kernel=Kernel(spec, source, program))
+
+
+def run_or_error(spec: KernelSpec, source: KernelSource, a: NDArray[Any]) -> Run | str:
+    """A run in every order, or what is wrong with it."""
+    try:
+        return in_every_order(spec, source, a)
+    except EmulationError as error:
+        return str(error)
 
 
 class CompiledTogether:

@@ -42,9 +42,11 @@ from kernelgen import (
     Problem,
     Schedule,
     SharedSchedule,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
 )
+from kernelgen.strip_shape import TILE
 
 from .cuda_arrivals import every_lane_arrives
 
@@ -80,6 +82,9 @@ LAYOUTS = (
 BATCHES = (1, 31, 33, 100, 257)
 # Of the families whose threads wait for each other, which the tools slow down most.
 SMALL_BATCHES = (1, 31, 33, 7, 70)
+TOGETHER = (BlockSchedule, WarpSchedule, StripSchedule)
+# Blocks of the tensor cores in shared memory are of single precision.
+SINGLE = (WarpSchedule, StripSchedule)
 RECIPES = ("diagonally_dominant", "wishart", "graded", "banded", "failing")
 ROUNDS = 3
 
@@ -101,12 +106,13 @@ def cases() -> Iterator[Case]:
             in_place, schedule = turn % 4 == 3, schedule_of(turn, n)
             if isinstance(schedule, ThreadSchedule) and schedule.unroll == "full" and layout.kind == "canonical":
                 schedule = replace(schedule, staged=True, threads=(32, 96)[turn // 2 % 2])
-            # Blocks of the tensor cores in shared memory are of single precision.
-            dtype = "float32" if turn % 3 < 2 or schedule.family == WarpSchedule.family else "float64"
+            if isinstance(schedule, StripSchedule):
+                layout = Layout.chunked(schedule.stride or 32, ("col", "row")[turn // 2 % 2])
+            dtype = "float32" if turn % 3 < 2 or isinstance(schedule, SINGLE) else "float64"
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
             schedule = replace(schedule, pdl=bool(turn // 4 % 2))
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
-            batches = SMALL_BATCHES if schedule.family in (BlockSchedule.family, WarpSchedule.family) else BATCHES
+            batches = SMALL_BATCHES if isinstance(schedule, TOGETHER) else BATCHES
             yield Case(spec, layout, batches[turn % len(batches)])
 
 
@@ -166,12 +172,26 @@ def warp_schedule(turn: int, n: int) -> WarpSchedule:
     )
 
 
+def strip_schedule(turn: int, n: int) -> StripSchedule:
+    """The choices of the strip family whose turn it is: up to a warp to each tile; the largest fill memory."""
+    side = -(-n // TILE)
+    return StripSchedule(
+        (side, side + 3, 32)[turn % 3],
+        min((0, 1, 2)[turn // 2 % 3], side - 1),
+        min((1, 0, 2)[turn % 3], side) if n <= 100 else 0,
+        blocks=(None, 2)[turn // 2 % 2],
+        stride=(4, 32, 12)[turn % 3],
+        cache=("l1", "shared")[turn % 2],
+    )
+
+
 # How often each family meets every order.
 SCHEDULES: Mapping[Callable[[int, int], Schedule], int] = {
     thread_schedule: ROUNDS,
     shared_schedule: 1,
     block_schedule: 2,
     warp_schedule: 3,
+    strip_schedule: 3,
 }
 
 

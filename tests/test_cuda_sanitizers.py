@@ -13,7 +13,7 @@ import pytest
 from batchchol import get_backend
 from batchchol.backends import cuda
 from batchchol.errors import BackendUnavailable
-from kernelgen import FAMILIES, KernelSpec, generate
+from kernelgen import FAMILIES, KernelSource, KernelSpec, generate
 
 from . import cuda_sanitizers
 from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
@@ -142,6 +142,7 @@ def test_cases_cover_every_choice() -> None:
         "shared": {"looking": 3, "nb": 5, "math": 2, "cache": 2},
         "block": {"nb": 6, "lanes": 5, "math": 2, "blocks": 2, "cache": 2},
         "warp": {"matrices": 3, "warps": 2, "teams": 3, "update": 2, "unroll": 2, "math": 2, "blocks": 2, "cache": 2},
+        "strip": {"warps": 10, "ahead": 3, "early": 3, "stride": 3, "blocks": 2, "cache": 2},
     }.items():
         for field, values in (choices | {"pdl": 2}).items():
             found = {getattr(spec.schedule, field) for spec in specs if spec.family == family}
@@ -177,12 +178,26 @@ def test_racecheck_sees_pipelines_in_which_every_lane_arrives(case: Case) -> Non
     seen = with_every_lane_arriving(source)
     pipeline = bool(getattr(case.spec.schedule, "pipeline", 0))
     assert (seen == source) == (not pipeline)
-    if not pipeline or not 2 < case.spec.problem.n < 32:
-        return
-    a = matrices(33, case.spec.problem.n, case.spec.problem.dtype)
-    chunk = case.layout.chunk
-    plain, every = (run_kernel(case.spec, a, chunk, kernel=EmulatedKernel.of(case.spec, of)) for of in (source, seen))
+    if pipeline and 2 < case.spec.problem.n < 32:
+        check_same_bits(case, seen)
+
+
+def check_same_bits(case: Case, seen: KernelSource) -> None:
+    a, chunk = matrices(33, case.spec.problem.n, case.spec.problem.dtype), case.layout.chunk
+    kernels = [EmulatedKernel.of(case.spec, source) for source in (generate(case.spec), seen)]
+    plain, every = (run_kernel(case.spec, a, chunk, kernel=kernel) for kernel in kernels)
     assert plain.l.tobytes() == every.l.tobytes()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in cases() if case.spec.family == "strip" and 16 < case.spec.problem.n < 80],
+    ids=lambda case: case.spec.name,
+)
+def test_racecheck_sees_strips_in_which_every_lane_arrives(case: Case) -> None:
+    seen = with_every_lane_arriving(generate(case.spec))
+    assert not re.search(r"if \((lane|threadIdx\.x % 32) == 0.*\n +arrive\(", seen.text)
+    check_same_bits(case, seen)
 
 
 def test_every_lane_arrives_in_what_the_gpu_builds_meanwhile() -> None:

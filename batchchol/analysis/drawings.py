@@ -16,7 +16,8 @@ from batchchol.analysis.forest import Forest
 from batchchol.analysis.points import Case
 from batchchol.analysis.speedups import Speedups
 from batchchol.analysis.stability import Stability
-from kernelgen.schedules import LOOKINGS, UNROLLS
+from kernelgen.schedule_checks import UNROLLS
+from kernelgen.schedules import LOOKINGS
 
 SCATTER_ORDER = 32
 """The order of which every kernel is shown, if there are points of it."""

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.sweep.rows import choice_columns
-from kernelgen.schedules import LOOKINGS, MATHS, UNROLLS
+from kernelgen.schedule_checks import MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
 
 COLUMNS = ("n", "batch", "layout", "order", "in_place", "chunk", "threads", *choice_columns())
 """Those that may be parameters; the rest is the same everywhere in a report, or is measured."""
@@ -44,7 +45,8 @@ _EXPLANATIONS = {
     "early": "columns of tiles whose next tiles are fetched early",
     "spare": "warps that take turns with the last ones",
     "fold": "first warps that do the work of two",
-    "warps": "warps of a team",
+    "ahead": "strips with room for two groups",
+    "warps": "warps of a team or a block",
     "teams": "teams of a block",
     "update": "tensor cores, or multiply-adds",
     "pdl": "whether a kernel is launched before its predecessors have ended",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from batchchol.arguments import integers, names, sizes
 from batchchol.errors import BatchcholError
-from kernelgen.schedules import MATHS
+from kernelgen.schedule_checks import MATHS
 
 if TYPE_CHECKING:
     from batchchol.comparison_rows import Row

@@ -17,10 +17,12 @@ from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc, parse_architecture
 from batchchol.defaults import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS, UPDATES
+from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.support import support_kernels
 from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.tensor_schedules import UPDATES
 
 HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
 
@@ -39,6 +41,7 @@ SCHEDULE_OPTIONS = (
     "blocks",
     "pipeline",
     "early",
+    "ahead",
     "spare",
     "fold",
     "staged",
@@ -78,15 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_list(parser, "--unroll", UNROLLS)
     parser.add_argument("--threads", type=integers, help="threads of a block")
     parser.add_argument("--matrices", type=integers, help="of a block of family shared, of a team of family warp")
-    parser.add_argument("--warps", type=integers, help="of a team of family warp")
+    parser.add_argument("--warps", type=integers, help="of a team of family warp, of a block of family strip")
     parser.add_argument("--teams", type=integers, help="of family warp, that make a block of threads")
     _add_list(parser, "--update", UPDATES)
     parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
     parser.add_argument(
-        "--blocks", type=integers, help="that a multiprocessor has room for (families block and warp)"
+        "--blocks", type=integers, help="that a multiprocessor has room for (families block, warp and strip)"
     )
     parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
     parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
+    parser.add_argument("--ahead", type=integers, help="of family strip, strips that have room for two groups' tiles")
     parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
     parser.add_argument("--fold", type=integers, help="first warps of a pipeline that do the work of two")
     staged = "family thread: canonical arrays by way of shared memory, a warp's matrices together"

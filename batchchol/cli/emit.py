@@ -10,9 +10,11 @@ from batchchol.choices import with_choices
 from batchchol.defaults import default_spec
 from batchchol.native import supported_targets
 from kernelgen import FAMILIES, TARGETS, KernelSpec, generate
-from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS, UPDATES
+from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.tensor_schedules import UPDATES
 
 HELP = "print the generated source of a kernel; what is not said is the measured default"
 
@@ -34,13 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, help="threads of a GPU's block")
     parser.add_argument("--cache", choices=CACHES, help="which a GPU's on-chip memory favours")
     parser.add_argument("--matrices", type=positive, help="of a block of family shared, of a team of family warp")
-    parser.add_argument("--warps", type=positive, help="of a team of family warp")
+    parser.add_argument("--warps", type=positive, help="of a team of family warp, of a block of family strip")
     parser.add_argument("--teams", type=positive, help="of family warp, that make a block of threads")
     parser.add_argument("--update", choices=UPDATES, help="of family warp: tensor cores, or multiply-adds")
     parser.add_argument("--lanes", type=positive, help="matrices that a block of family block factors side by side")
-    parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (block, warp)")
+    parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (block, warp, strip)")
     parser.add_argument("--pipeline", type=int, help="of family block, groups of matrices that have panels at a time")
     parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
+    parser.add_argument("--ahead", type=int, help="of family strip, strips that have room for two groups' tiles")
     parser.add_argument("--spare", type=int, help="warps of a pipeline that take turns with its last ones")
     parser.add_argument("--fold", type=int, help="first warps of a pipeline that do the work of two")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")

@@ -19,7 +19,8 @@ from batchchol.errors import BatchcholError
 from batchchol.search import command as search_command
 from batchchol.sweep import case_command
 from batchchol.sweep import command as space_command
-from kernelgen.schedules import FAMILIES, MATHS
+from kernelgen.schedule_checks import MATHS
+from kernelgen.schedules import FAMILIES
 from kernelgen.spec import LAYOUT_KINDS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from batchchol.cuda.device import Device, Function, word_of
 from batchchol.layouts import array_shape
 from batchchol.memory import aligned_empty
 from kernelgen import KernelSource, KernelSpec, Layout
-from kernelgen.schedules import MAX_CHUNK
+from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.targets import ELEMENT_BYTES
 
 # What is free is not free in one piece, and others use the GPU too.

@@ -10,7 +10,7 @@ from batchchol.defaults import array_layout, default_layout, tuned_placement
 from batchchol.sweep.contests import Site
 from batchchol.user_tables import Placed, Tuned
 from kernelgen import Layout
-from kernelgen.schedules import MATHS
+from kernelgen.schedule_checks import MATHS
 
 _DIGITS = 4
 

@@ -18,7 +18,8 @@ from batchchol.errors import BatchcholError
 from batchchol.sweep.best import Best, value_of
 from batchchol.tuning import Point
 from kernelgen import FAMILIES
-from kernelgen.schedules import CACHES, LOOKINGS, MATHS, UNROLLS
+from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 

@@ -15,7 +15,7 @@ from batchchol.evidence import with_evidence
 from batchchol.tables import Case, Evidence, Table, nearest, parse, render
 from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, Point
 from batchchol.tuning_rows import Points, read_points
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, StripSchedule, ThreadSchedule
 
 H200 = Path(__file__).parents[2] / "datasets" / "tune_h200.csv"
 SMALL, LARGE = 1024, 1 << 20
@@ -142,6 +142,24 @@ def test_the_layout_of_batches_is_the_best_chunk_at_the_largest_batch() -> None:
     points += [point(32, thread(4), 1.2, LARGE), point(32, thread(4), 1.0, LARGE, chunk=4)]
     layouts = [(each.n, each.layout) for each in table(points, "sm_90").layouts]
     assert layouts == [(16, Layout.chunked(32)), (32, Layout.chunked(4))]
+
+
+def test_the_layout_of_batches_suits_both_maths() -> None:
+    points = [point(8, thread(4, math=math), 1.0, LARGE, chunk) for math, chunk in (("fast", 4), ("ieee", 8))]
+    points += [point(8, thread(4), 1.3, LARGE, 4), point(8, thread(4, math="fast"), 1.5, LARGE, 8)]
+    alone = point(8, thread(4, math="fast"), 0.1, LARGE, 16)
+    assert [each.layout for each in table([*points, alone], "sm_90").layouts] == [Layout.chunked(4)]
+    apart = [point(8, thread(4), 2.0, LARGE, 8), alone]
+    assert [each.layout for each in table(apart, "sm_90").layouts] == [Layout.chunked(8)]
+
+
+def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
+    strips = [point(32, StripSchedule(2, stride=4), 1.0, chunk=4), point(32, thread(2, math="fast"), 2.0, chunk=4)]
+    strips += [point(16, thread(4), 1.0, chunk=4), point(64, thread(8), 1.0, chunk=4)]
+    made = table(strips, "sm_90").cases
+    entries = {math: made[Case("float32", math, "chunked", 4)] for math in ("fast", "ieee")}
+    assert {entry.schedule.family for entry in entries["fast"]} == {"thread", "strip"}
+    assert {entry.schedule.family for entry in entries["ieee"]} == {"thread"}
 
 
 def test_arrays_are_packed_where_that_is_faster_with_both_copies() -> None:

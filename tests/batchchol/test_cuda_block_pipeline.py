@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.layouts import stride
 from batchchol.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSource, KernelSpec, Launch, Layout, SpecError, generate
+from kernelgen import KernelSpec, Launch, Layout, SpecError, generate
 from kernelgen.block_shape import BlockShape
 from kernelgen.gpu import PIECE_BYTES
 
 from .. import cuda_checks
 from ..covering import Choice, covering_design
-from ..cuda_checks import CompiledTogether, check_kernel, check_last_matrices_past_32_bits
+from ..cuda_checks import (
+    CompiledTogether,
+    check_kernel,
+    check_last_matrices_past_32_bits,
+    in_every_order,
+    run_or_error,
+)
 from ..cuda_kernels import EmulatedKernel
-from ..cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from ..kernel_runs import GuardedMemory, Run, make_spec, run_kernel
 from ..matrices import DATA, dominant, wishart
 
@@ -345,29 +349,9 @@ def test_every_line_of_the_pipeline_is_needed(line: str) -> None:
             assert re.search("depends on the order|waits at|was not set up|under way", outcome), name
 
 
-def run_or_error(spec: KernelSpec, source: KernelSource, a: Any) -> Run | str:
-    try:
-        return in_every_order(spec, source, a)
-    except EmulationError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("spec", [*MUTATED_BATCH], ids=lambda spec: spec.name)
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     a = dominant(MUTATED_BATCH[spec], spec.problem.n).astype(np.float32)
     run = in_every_order(spec, generate(spec), a)
     assert not run.info.any()
     assert ratios(a, run.l).max() <= RATIO_BOUND["ieee"]
-
-
-def in_every_order(spec: KernelSpec, source: KernelSource, a: Any) -> Run:
-    """A run by an emulation that also lets threads of a warp run far apart."""
-    program = compile_program((source,))
-
-    class Kernel(EmulatedKernel):
-        def __call__(self, a: Any, out: Any, info: Any, threads: int = 1, stream: Any = None) -> None:
-            numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
-            orders = (*ORDERS, ACROSS_WARPS)
-            self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers, orders=orders)
-
-    return run_kernel(spec, a, kernel=Kernel(spec, source, program))

@@ -87,10 +87,10 @@ def test_study2_has_both_families_and_the_rule_of_the_shared_one() -> None:
 
 
 def test_full_has_every_family_and_candidate() -> None:
-    expansion = expand(load_space("full"), GPU, n=[32], math=["fast"], dtype=["float32"])
+    expansion = expand(load_space("full"), GPU, n=[64], math=["fast"], dtype=["float32"])
     specs = {point.spec for point in expansion.points}
     assert {spec.family for spec in specs} == set(FAMILIES)
-    candidates = tuning.specs(32, "float32", "fast", "cuda", tuning.families_of("cuda"))
+    candidates = tuning.specs(64, "float32", "fast", "cuda", tuning.families_of("cuda"))
     assert {varied for spec in candidates for varied in tuning.variations(spec)} == specs
     assert {spec.schedule.pdl for spec in specs} == {True}
     assert all(point.chunk == tuning.chunk_of(point.spec) for point in expansion.points)

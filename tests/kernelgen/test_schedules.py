@@ -1,4 +1,4 @@
-"""Schedules of the shared, block and warp families: what is filled in, what a name says, and what is refused."""
+"""Schedules of the GPUs' other families: what is filled in, what a name says, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from kernelgen import (
     Problem,
     SharedSchedule,
     SpecError,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
     generate,
 )
+from kernelgen.schedule_checks import MATHS
+from kernelgen.schedules import has_math, with_math
 
 THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 PIPELINE = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8, pipeline=1, early=2, spare=1), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(), "cuda")
-every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP], ids=["shared", "block", "warp"])
+STRIP = KernelSpec(Problem(32), "chunked", "col", StripSchedule(3, stride=4), "cuda")
+every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
 
 
 def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
@@ -37,7 +41,8 @@ def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
 def test_other_families_fill_in_what_nobody_chose(spec: KernelSpec) -> None:
     block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0, spare=0, fold=0)
     warp = WarpSchedule(1, 1, 2, "fma", "tiles", blocks=1)
-    filled_in = {"shared": SharedSchedule(4, "left", 32, cache="shared"), "block": block, "warp": warp}
+    strip = StripSchedule(3, 0, 0, blocks=1, stride=4)
+    filled_in = {"shared": SharedSchedule(4, "left", 32), "block": block, "warp": warp, "strip": strip}
     assert spec.schedule == replace(filled_in[spec.family], cache="shared")
     assert replace(spec, schedule=filled_in[spec.family]) == spec
 
@@ -61,10 +66,15 @@ def test_a_block_of_the_shared_family_has_as_many_matrices_as_threads_suffice_fo
         (WARP, "teams", 4),
         (WARP, "unroll", "full"),
         (WARP, "blocks", 2),
+        (STRIP, "warps", 2),
+        (STRIP, "ahead", 1),
+        (STRIP, "early", 2),
+        (STRIP, "blocks", 2),
+        *((spec, "math", "fast") for spec in (SHARED, BLOCK, WARP)),
         *(
             (spec, *choice)
-            for spec in (SHARED, BLOCK, WARP)
-            for choice in (("math", "fast"), ("cache", "l1"), ("stride", 32), ("pdl", True))
+            for spec in (SHARED, BLOCK, WARP, STRIP)
+            for choice in (("cache", "l1"), ("stride", 32), ("pdl", True))
         ),
     ],
 )
@@ -72,7 +82,9 @@ def test_every_choice_of_the_other_families_is_in_the_name(spec: KernelSpec, fie
     assert changed(spec, field, value).name != spec.name
 
 
-@pytest.mark.parametrize("spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP], ids=lambda spec: spec.schedule.method[0])
+@pytest.mark.parametrize(
+    "spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP, STRIP], ids=lambda spec: spec.schedule.method[0]
+)
 def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -> None:
     """Before everything that reads or writes: only places are found, and barriers set up, before."""
     early = changed(spec, "pdl", True)
@@ -113,9 +125,31 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (WARP, "unroll", "half", "'tiles', 'full'"),
         (WARP, "update", "wgmma", "'tensor', 'fma'"),
         (WARP, "update", "tensor", "math='ieee' may, use 'fma'"),
+        (STRIP, "warps", 0, "from 1 to 32"),
+        (STRIP, "warps", 33, "from 1 to 32"),
+        (STRIP, "warps", None, "use an integer from 1 to 32"),
+        (STRIP, "warps", 1, "n=32 has 2 strips, use from as many to 32"),
+        (STRIP, "ahead", -1, "from 0 to 8"),
+        (STRIP, "ahead", 9, "from 0 to 8"),
+        (STRIP, "ahead", True, "use an integer"),
+        (STRIP, "ahead", 2, "the last of n=32's 2 strips is for nobody, use less"),
+        (STRIP, "early", -1, "from 0 to 8"),
+        (STRIP, "early", 9, "from 0 to 8"),
+        (STRIP, "early", None, "use an integer"),
+        (STRIP, "early", 3, "n=32 has 2 strips, use no more"),
+        (STRIP, "blocks", 0, "from 1 to 32"),
+        (STRIP, "blocks", 33, "from 1 to 32"),
+        (STRIP, "math", "ieee", "more than math='ieee' may, use 'fast' or another family"),
+        (STRIP, "stride", None, "four neighbouring matrices of a chunk, use 4, or another multiple of it"),
+        (STRIP, "stride", 6, "four neighbouring matrices of a chunk, use 4, or another multiple of it"),
+        (STRIP, "pdl", 1, "True, False or None"),
+        *(
+            (STRIP, "layout", layout, "use 'chunked' and chunks of 4, or another multiple of it")
+            for layout in ("canonical", "interleaved")
+        ),
         *(
             (spec, *choice)
-            for spec in (SHARED, BLOCK, WARP)
+            for spec in (SHARED, BLOCK, WARP, STRIP)
             for choice in (
                 ("math", "exact", "'ieee', 'fast'"),
                 ("cache", "l2", "'l1', 'shared'"),
@@ -137,7 +171,7 @@ def test_other_families_are_those_of_gpus(spec: KernelSpec, target: str) -> None
         replace(spec, target=target)
 
 
-@every_other_family
+@pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP], ids=lambda spec: spec.family)
 def test_other_families_have_constant_strides_of_chunks_alone(spec: KernelSpec) -> None:
     with pytest.raises(SpecError, match=r"stride=32 .*layout 'interleaved'.*use None"):
         replace(spec, layout="interleaved", schedule=replace(spec.schedule, stride=32))
@@ -189,6 +223,25 @@ def test_teams_without_room_for_their_matrices_are_refused(n: int, schedule: War
         KernelSpec(Problem(n), "chunked", "col", schedule, "cuda")
 
 
-def test_the_warp_family_has_single_precision_alone() -> None:
+@pytest.mark.parametrize("spec", [WARP, STRIP], ids=lambda spec: spec.family)
+def test_families_of_tensor_cores_have_single_precision_alone(spec: KernelSpec) -> None:
     with pytest.raises(SpecError, match=r"^dtype='float64' .*use float32 or another family"):
-        KernelSpec(Problem(32, "float64"), "chunked", "col", WarpSchedule(), "cuda")
+        replace(spec, problem=Problem(32, "float64"))
+
+
+@pytest.mark.parametrize(("field", "ahead", "early"), [("ahead", 7, 0), ("ahead", 1, 8), ("early", 0, 8)])
+def test_strips_without_room_in_shared_memory_are_refused(field: str, ahead: int, early: int) -> None:
+    schedule = StripSchedule(20, ahead, early, stride=4)
+    works = (
+        r"n=128 is [23]\d\d,\d\d\d bytes of shared memory, over the 232,448 of a block; use less of ahead or early"
+    )
+    with pytest.raises(SpecError, match=rf"^{field}={getattr(schedule, field)} .*{works}"):
+        KernelSpec(Problem(128), "chunked", "col", schedule, "cuda")
+
+
+def test_the_strip_family_has_one_accuracy_class() -> None:
+    assert [has_math(STRIP.schedule, math) for math in MATHS] == [math == "fast" for math in MATHS]
+    assert all(has_math(spec.schedule, math) for spec in (THREAD, SHARED, BLOCK, WARP) for math in MATHS)
+    assert with_math(STRIP.schedule, "fast") == STRIP.schedule
+    with pytest.raises(SpecError, match=r"^math='ieee'.*use 'fast' or another family"):
+        with_math(STRIP.schedule, "ieee")

@@ -18,6 +18,7 @@ from kernelgen import (
     Problem,
     SharedSchedule,
     SpecError,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
     generate,
@@ -71,6 +72,7 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(12), "chunked", "col", WarpSchedule(4, math="fast", stride=4), "cuda"),
     KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3, pdl=True), "cuda"),
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
+    KernelSpec(Problem(20), "chunked", "col", StripSchedule(2, 1, 1, stride=4), "cuda"),
 ]
 ANY_BLOCK = KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "cuda")
 EVERYTHING = {
@@ -127,6 +129,8 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
     if isinstance(spec.schedule, WarpSchedule):
         matrices, warps, teams = spec.schedule.matrices, spec.schedule.warps, spec.schedule.teams
         assert (threads, items) == (32 * warps * teams, matrices * teams)
+    if isinstance(spec.schedule, StripSchedule):
+        assert (threads, items) == (32 * sum(spec.schedule.shape(spec.problem).strip_warps), 4)
     if isinstance(spec.schedule, BlockSchedule):
         assert (threads, items) == (spec.schedule.shape(spec.problem).threads, spec.schedule.lanes)
     assert source.flags == (

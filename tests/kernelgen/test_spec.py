@@ -25,30 +25,32 @@ from kernelgen import (
     Schedule,
     SharedSchedule,
     SpecError,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
 )
 from kernelgen.gpu import MAX_BLOCK_THREADS
+from kernelgen.gpu import WARP as WARP_THREADS
+from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
 from kernelgen.schedules import (
-    CACHES,
     FULL_UNROLL_BUDGET,
     LOOKINGS,
-    MATHS,
     MAX_LANES,
     MAX_SHARED_NB,
     MAX_THREADS,
     MIN_BLOCK_NB,
-    UNROLLS,
-    UPDATES,
     straight_line_operations,
 )
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
+from kernelgen.strip_shape import GROUP, TILE
+from kernelgen.tensor_schedules import UPDATES
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
+STRIP = KernelSpec(Problem(32), "chunked", "col", StripSchedule(3, stride=GROUP), "cuda")
 
 
 @st.composite
@@ -121,6 +123,18 @@ def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedu
     )
 
 
+def strip_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    side = -(-n // TILE)
+    return st.builds(
+        StripSchedule,
+        st.integers(side, MAX_BLOCK_THREADS // WARP_THREADS),
+        st.integers(0, side - 1),
+        st.integers(0, side),
+        blocks=st.none() | st.integers(1, 32),
+        **memory_choices(layout) | {"stride": st.integers(1, MAX_CHUNK // GROUP).map(lambda groups: GROUP * groups)},
+    )
+
+
 def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
     strides = st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none()
     return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides, "pdl": st.none() | st.booleans()}
@@ -131,6 +145,7 @@ SCHEDULES = {
     "shared": shared_schedules,
     "block": block_schedules,
     "warp": warp_schedules,
+    "strip": strip_schedules,
 }
 
 
@@ -264,8 +279,8 @@ def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None
 
 
 def test_dictionaries_name_the_family_and_old_ones_are_of_the_thread_family() -> None:
-    families = [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK, WARP)]
-    assert families == list(FAMILIES) == ["thread", "shared", "block", "warp"]
+    families = [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK, WARP, STRIP)]
+    assert families == list(FAMILIES) == ["thread", "shared", "block", "warp", "strip"]
     values = GOOD.to_dict()
     del values["schedule"]["family"]
     assert KernelSpec.from_dict(values) == GOOD
