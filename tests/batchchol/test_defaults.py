@@ -252,3 +252,13 @@ def test_arrays_are_placed_by_order_and_batch(tables: Callable[..., None]) -> No
 def test_on_a_cpu_chunks_are_registers_and_arrays_stay_as_they_are(target: str, dtype: str) -> None:
     assert default_layout(9, target=target, dtype=dtype) == Layout.chunked(TARGETS[target].lanes(dtype))
     assert array_layout(9, 100, target=target, dtype=dtype) == Layout.canonical("row")
+
+
+def test_a_family_of_one_math_serves_that_alone() -> None:
+    """Those of the shipped table: a packed batch of the largest order may be factored in either."""
+    chunk = default_layout(128, target="cuda", arch="sm_90").chunk
+    families = {
+        math: default_spec(128, target="cuda", arch="sm_90", chunk=chunk, math=math).family
+        for math in ("ieee", "fast")
+    }
+    assert families == {"ieee": "block", "fast": "strip"}
