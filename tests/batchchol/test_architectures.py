@@ -29,7 +29,7 @@ def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> Non
                 launch = generate(choice.spec).launch
                 assert launch is not None
                 assert launch.shared_bytes <= most, choice.spec.name
-                asynchronous = choice.spec.family == "warp" or getattr(choice.spec.schedule, "pipeline", 0)
+                asynchronous = choice.spec.family in ("warp", "strip") or getattr(choice.spec.schedule, "pipeline", 0)
                 assert number >= 80 or not (asynchronous or getattr(choice.spec.schedule, "staged", None))
 
 

@@ -17,6 +17,7 @@ from kernelgen import (
     Launch,
     Problem,
     SharedSchedule,
+    StripSchedule,
     ThreadSchedule,
     WarpSchedule,
     generate,
@@ -38,6 +39,8 @@ SPECS = (
     KernelSpec(Problem(20), *CANONICAL, WarpSchedule(2, teams=4, math="fast", update="fma"), "cuda"),
     KernelSpec(Problem(17), "canonical", "col", WarpSchedule(math="fast", unroll="full"), "cuda", in_place=True),
     KernelSpec(Problem(24, uplo="upper"), *INTERLEAVED, WarpSchedule(1, 2, 1), "cuda", in_place=True),
+    KernelSpec(Problem(40), *CHUNKED, StripSchedule(6, ahead=1, early=1, stride=8), "cuda"),
+    KernelSpec(Problem(32, uplo="upper"), *CHUNKED, StripSchedule(3, stride=4, pdl=True), "cuda", in_place=True),
 )
 # The oldest, the newest and the one that was measured get all of them, those between one of each family.
 ALL_SPECS_FOR = ("sm_80", "sm_90", "sm_120")
@@ -54,6 +57,9 @@ CROWDED = (
     KernelSpec(Problem(64), *CHUNKED, WarpSchedule(math="fast", stride=32), "cuda"),
     KernelSpec(Problem(128), *CHUNKED, WarpSchedule(1, 2, 1, math="fast", stride=2), "cuda"),
     KernelSpec(Problem(128), *CANONICAL, WarpSchedule(1, 2, 1, math="fast"), "cuda"),
+    KernelSpec(Problem(112), *CHUNKED, StripSchedule(24, 4, stride=4, pdl=True), "cuda"),
+    KernelSpec(Problem(120), *CHUNKED, StripSchedule(20, 2, stride=4, pdl=True), "cuda"),
+    KernelSpec(Problem(128), *CHUNKED, StripSchedule(24, 2, stride=4, pdl=True), "cuda"),
 )
 
 

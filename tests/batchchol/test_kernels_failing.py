@@ -45,6 +45,7 @@ SPECS = [
     make_spec(N, family="warp", matrices=2, layout="canonical", order="row", in_place=True, target="cuda"),
     make_spec(N, family="warp", warps=2, teams=1, layout="interleaved", uplo="upper", math="fast", target="cuda"),
     make_spec(N, family="warp", teams=4, layout="chunked", update="fma", math="fast", in_place=True, target="cuda"),
+    make_spec(N, family="strip", warps=4, ahead=1, stride=4, layout="chunked", math="fast", target="cuda"),
 ]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
@@ -118,7 +119,7 @@ def spoiled(good: Array, spoil: Callable[[Array, int], None]) -> tuple[Array, Ar
 
 
 def run(spec: KernelSpec, a: Array) -> Run:
-    return run_kernel(spec, a, 2 * spec.lanes if spec.layout == "chunked" else None)
+    return run_kernel(spec, a, (spec.schedule.stride or 2 * spec.lanes) if spec.layout == "chunked" else None)
 
 
 @every_spec
@@ -221,7 +222,7 @@ def flushes(spec: KernelSpec) -> bool:
 def test_fast_flushes_denormals_where_it_estimates_and_leaves_the_callers_alone(spec: KernelSpec) -> None:
     tiny = 2.0**-140 if spec.problem.dtype == "float32" else 2.0**-1060
     a = (np.eye(N) * tiny)[np.newaxis].repeat(33, 0).astype(spec.problem.dtype)
-    info = run_kernel(spec, a, threads=1).info
+    info = run_kernel(spec, a, spec.schedule.stride, threads=1).info
     assert (info == (1 if flushes(spec) else 0)).all()
     assert (a[0, 0, 0] * np.ones(1, a.dtype))[0] == tiny, "this thread flushes denormals now"
 
