@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelgen.block_shape import BARRIERS
-from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
+from kernelgen.cuda import FAST_FLAGS, undefine_macros, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
-from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
+from kernelgen.rendering import KernelSource, Launch, render
 from kernelgen.schedules import BlockSchedule
 from kernelgen.spec import KernelSpec
 
@@ -15,14 +15,8 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
     problem, shape = spec.problem, schedule.shape(spec.problem)
     text = render(
         "block.cu.jinja",
-        spec=spec,
-        schedule=schedule,
+        **variables_of(spec),
         shape=shape,
-        n=problem.n,
-        dtype=problem.dtype,
-        scalar=SCALARS[problem.dtype],
-        strides=element_strides(spec, problem.n),
-        stride=stride_expression(spec),
         # Whole pieces lie side by side only where matrices and tiles begin and end with one.
         wide=spec.layout == "canonical" and problem.n % shape.width == 0 and schedule.nb % shape.width == 0,
         # Elements of neighbouring lanes, where a piece of them lies in one chunk.

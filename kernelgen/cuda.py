@@ -89,6 +89,20 @@ def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:
     return Launch(threads, threads, stage, schedule.cache or "l1", pdl=bool(schedule.pdl))
 
 
+def variables_of(spec: KernelSpec) -> dict[str, Any]:
+    """What the templates of the families block, warp and strip ask of a spec."""
+    problem = spec.problem
+    return {
+        "spec": spec,
+        "schedule": spec.schedule,
+        "n": problem.n,
+        "dtype": problem.dtype,
+        "scalar": SCALARS[problem.dtype],
+        "strides": element_strides(spec, problem.n),
+        "stride": stride_expression(spec),
+    }
+
+
 def stride_expression(spec: KernelSpec) -> str:
     """The distance between neighbouring elements of one matrix, as the code of the entry has it."""
     if spec.layout == "canonical":

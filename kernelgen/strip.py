@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.cuda import FAST_FLAGS, stride_expression, undefine_macros
+from kernelgen.cuda import FAST_FLAGS, undefine_macros, variables_of
 from kernelgen.gpu import LINE_BYTES, PIECE_BYTES
-from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
+from kernelgen.rendering import KernelSource, Launch, render
 from kernelgen.spec import KernelSpec
 from kernelgen.strip_shape import GROUP, TILE_PIECES
 from kernelgen.targets import ELEMENT_BYTES
@@ -18,14 +18,8 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
     problem, shape = spec.problem, schedule.shape(spec.problem)
     text = render(
         "strip.cu.jinja",
-        spec=spec,
-        schedule=schedule,
+        **variables_of(spec),
         shape=shape,
-        n=problem.n,
-        dtype=problem.dtype,
-        scalar=SCALARS[problem.dtype],
-        strides=element_strides(spec, problem.n),
-        stride=stride_expression(spec),
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
         tile_pieces=TILE_PIECES,
