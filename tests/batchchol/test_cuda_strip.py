@@ -35,7 +35,7 @@ from ..matrices import DATA, conditioned, dominant, lapack_factor, wishart
 strip_spec = partial(make_spec, family="strip", target="cuda", math="fast", stride=GROUP)
 
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "n": (1, 16, 17, 33, 48, 65, 100, 128),
+    "n": (1, 17, 48, 65, 128),
     "warps": (3, 12, 32),
     "ahead": (0, 1, 2),
     "early": (0, 1, 3),
@@ -76,11 +76,11 @@ DESIGN = sorted(covering_design(FACTORS, CONSTRAINED, cost_of), key=lambda choic
 spec_of = partial(cuda_checks.spec_of, family="strip")
 case_id = partial(cuda_checks.case_id, family="strip")
 
-# Every order to 17, padded by every number of rows, and those of some more strips.
-EVERY_ORDER = [
+# Padded by few rows and by many, and by about half a tile: of one strip and of several.
+PADDED = [
     strip_spec(n, warps=-(-n // 16) + more, ahead=min(ahead, (n - 1) // 16), early=early, stride=stride)
     for n, more, ahead, early, stride in zip(
-        (*range(1, 18), 25, 31, 32, 33, 49, 63, 79, 81, 111, 127),
+        (2, 7, 8, 9, 15, 16, 24, 25, 31, 33, 63, 81, 127),
         cycle((0, 1, 2, 5)),
         cycle((0, 1, 2)),
         cycle((0, 1)),
@@ -90,7 +90,7 @@ EVERY_ORDER = [
 ]
 
 
-emulated = CompiledTogether((spec_of(choice)[0] for choice in DESIGN), EVERY_ORDER)
+emulated = CompiledTogether((spec_of(choice)[0] for choice in DESIGN), PADDED)
 
 
 @pytest.mark.parametrize("choice", DESIGN, ids=case_id)
@@ -99,8 +99,8 @@ def test_every_pair_of_values(choice: Choice) -> None:
     check_kernel(spec, choice["batch"], chunk, emulated(spec))
 
 
-@pytest.mark.parametrize("spec", EVERY_ORDER, ids=lambda spec: spec.name)
-def test_every_order(spec: KernelSpec) -> None:
+@pytest.mark.parametrize("spec", PADDED, ids=lambda spec: spec.name)
+def test_orders_that_are_padded(spec: KernelSpec) -> None:
     check_kernel(spec, 13, spec.schedule.stride, emulated(spec))
 
 
