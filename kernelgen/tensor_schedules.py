@@ -151,8 +151,9 @@ class StripSchedule:
         """Refuse what this schedule cannot do with a problem in a layout."""
         works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
         require(problem.dtype == "float32", "dtype", problem.dtype, works)
-        works = f"the strip family has four neighbouring matrices of a chunk, use {GROUP}, or another multiple of it"
-        require(layout == "chunked", "layout", layout, works.replace("use", "use 'chunked' and chunks of"))
+        works = "a block has neighbouring matrices of a chunk, use 'chunked' or another family"
+        require(layout == "chunked", "layout", layout, works)
+        works = f"a block has {GROUP} neighbouring matrices of a chunk, use {GROUP}, or another multiple of it"
         require(self.stride is not None and self.stride % GROUP == 0, "stride", self.stride, works)
         shape = self.shape(problem)
         works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -37,11 +39,8 @@ def test_every_block_has_several_groups(cuda: Backend, spec: KernelSpec) -> None
 @pytest.fixture(scope="module")
 def built() -> Backend:
     """The backend of a real GPU, with the kernels of both designs."""
-    backend = get_backend("cuda")
     choices = [*test_cuda_block.DESIGN, *test_cuda_block_pipeline.DESIGN]
-    outcomes = backend.build([cuda_checks.spec_of(choice, "block")[0] for choice in choices])
-    assert {outcome.status for outcome in outcomes} == {"built"}
-    return backend
+    return built_on_a_gpu(cuda_checks.spec_of(choice, "block")[0] for choice in choices)
 
 
 @pytest.mark.gpu
@@ -51,6 +50,14 @@ def built() -> Backend:
 def test_every_pair_of_values_on_a_gpu(built: Backend, choice: Choice) -> None:
     spec, chunk = cuda_checks.spec_of(choice, "block")
     check(built, spec, layout_of(spec, chunk), groups=3)
+
+
+def built_on_a_gpu(specs: Iterable[KernelSpec]) -> Backend:
+    """The backend of a real GPU, with kernels that are compiled together."""
+    backend = get_backend("cuda")
+    outcomes = backend.build(list(specs))
+    assert {outcome.status for outcome in outcomes} == {"built"}
+    return backend
 
 
 def check(backend: Backend, spec: KernelSpec, layout: Layout, groups: int) -> None:

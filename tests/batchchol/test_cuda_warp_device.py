@@ -11,7 +11,7 @@ from kernelgen import KernelSpec
 from ..covering import Choice
 from ..kernel_runs import layout_of
 from ..matrices import wishart
-from .test_cuda_block_device import check
+from .test_cuda_block_device import built_on_a_gpu, check
 from .test_cuda_warp import DESIGN, case_id, spec_of, warp_spec
 
 
@@ -31,10 +31,7 @@ def test_every_multiprocessor_has_teams(cuda: Backend, spec: KernelSpec) -> None
 @pytest.fixture(scope="module")
 def built() -> Backend:
     """The backend of a real GPU, with the kernels of the design."""
-    backend = get_backend("cuda")
-    outcomes = backend.build([spec_of(choice)[0] for choice in DESIGN])
-    assert {outcome.status for outcome in outcomes} == {"built"}
-    return backend
+    return built_on_a_gpu(spec_of(choice)[0] for choice in DESIGN)
 
 
 @pytest.mark.gpu

@@ -140,13 +140,10 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (STRIP, "blocks", 0, "from 1 to 32"),
         (STRIP, "blocks", 33, "from 1 to 32"),
         (STRIP, "math", "ieee", "more than math='ieee' may, use 'fast' or another family"),
-        (STRIP, "stride", None, "four neighbouring matrices of a chunk, use 4, or another multiple of it"),
-        (STRIP, "stride", 6, "four neighbouring matrices of a chunk, use 4, or another multiple of it"),
+        (STRIP, "stride", None, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
+        (STRIP, "stride", 6, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
         (STRIP, "pdl", 1, "True, False or None"),
-        *(
-            (STRIP, "layout", layout, "use 'chunked' and chunks of 4, or another multiple of it")
-            for layout in ("canonical", "interleaved")
-        ),
+        *((STRIP, "layout", layout, "use 'chunked' or another family") for layout in ("canonical", "interleaved")),
         *(
             (spec, *choice)
             for spec in (SHARED, BLOCK, WARP, STRIP)
