@@ -20,6 +20,33 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 
 enum { N = 20, SIDE = 3, MATRICES = 1, TILES = 3, SOLVERS = 64, SLOTS = 1, PANEL = 260 };
 
+/* The root of a pivot and its reciprocal, both correctly rounded, if it is from 2^-101 on and finite: as the compiler has them
+ * for such numbers, without its branch to what it has for others. */
+INLINE vec ordinary_pivot(const vec d, vec *reciprocal)
+{
+#ifdef __CUDA_ARCH__
+    vec r, y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    const vec s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(root));
+    *reciprocal = fmaf(y, fmaf(-y, root, 1), y);
+    return root;
+#else
+    const vec root = __fsqrt_rn(d);
+    *reciprocal = __frcp_rn(root);
+    return root;
+#endif
+}
+
+/* The pivot of a column and its reciprocal. Smaller ones are those of 2^64 times as much; what is not positive is no pivot. */
+INLINE vec pivot(const vec d, vec *reciprocal)
+{
+    const bool small = d < 0x1p-101f, infinite = d == __uint_as_float(0x7f800000u);
+    const vec root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
+    *reciprocal = infinite ? 0 : small ? *reciprocal * 0x1p32f : *reciprocal;
+    return infinite ? d : small ? root * 0x1p-32f : root;
+}
+
 #ifdef __CUDA_ARCH__
 INLINE unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
@@ -116,33 +143,7 @@ INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
         read_row(tile.d[i], panel, row_place(i));
 }
 
-/* What correctly rounded roots and reciprocals come to for pivots from 2^-101 on that are finite, without branches. */
 INLINE bool is_ordinary(const vec d) { return __float_as_uint(d) - 0x0d000000u < 0x72800000u; }
-
-INLINE vec ordinary_pivot(const vec d, vec *reciprocal)
-{
-#ifdef __CUDA_ARCH__
-    vec r, y;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
-    const vec s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(root));
-    *reciprocal = fmaf(y, fmaf(-y, root, 1), y);
-    return root;
-#else
-    const vec root = __fsqrt_rn(d);
-    *reciprocal = __frcp_rn(root);
-    return root;
-#endif
-}
-
-/* The same for all others: smaller ones times 2^64, and an infinite one. */
-INLINE vec any_pivot(const vec d, vec *reciprocal)
-{
-    const bool small = d < 0x1p-101f;
-    const vec root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
-    *reciprocal = d == __uint_as_float(0x7f800000u) ? 0 : small ? *reciprocal * 0x1p32f : *reciprocal;
-    return d == __uint_as_float(0x7f800000u) ? __uint_as_float(0x7f800000u) : small ? root * 0x1p-32f : root;
-}
 
 template <bool ORDINARY>
 INLINE void factor_pivots(Diagonal &tile, bool &ordinary)
@@ -150,7 +151,7 @@ INLINE void factor_pivots(Diagonal &tile, bool &ordinary)
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
         ordinary &= is_ordinary(tile.d[p][p]);
-        tile.root[p] = (ORDINARY ? ordinary_pivot : any_pivot)(tile.d[p][p], &tile.reciprocal[p]);
+        tile.root[p] = (ORDINARY ? ordinary_pivot : pivot)(tile.d[p][p], &tile.reciprocal[p]);
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
             tile.d[i][p] *= tile.reciprocal[p];

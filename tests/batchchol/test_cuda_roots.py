@@ -1,0 +1,63 @@
+"""Pivots of every size: their roots and reciprocals are the first columns of matrices of order 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol.backends import Backend
+from batchchol.batch import Batch
+
+from ..kernel_runs import layout_of, make_spec
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "thread": {"nb": 1},
+    "shared": {"nb": 1, "matrices": 32},
+    "block": {"nb": 4, "lanes": 32},
+    "warp": {"matrices": 4},
+}
+COUNT = {"emulated": 1 << 12, "real": 1 << 22}
+
+
+def pivots(count: int) -> NDArray[np.float32]:
+    """Positive finite numbers: each power of two and its neighbours, denormals too, and others of all sizes."""
+    powers = np.exp2(np.arange(-149, 128, dtype=np.float64)).astype(np.float32).view(np.int32)
+    near = powers[:, None] + np.array([-1, 0, 1], np.int32)
+    other = np.random.default_rng(7).integers(1, 0x7F800000, count, np.int32)
+    return np.concatenate([near[near > 0], other]).view(np.float32)
+
+
+def dense(backend: Backend, batch: Batch) -> NDArray[np.float32]:
+    return np.asarray(backend.host(batch.to_dense()))
+
+
+@pytest.mark.parametrize("family", SCHEDULES)
+def test_roots_and_reciprocals_are_correctly_rounded(
+    cuda: Backend, family: str, request: pytest.FixtureRequest
+) -> None:
+    d = pivots(COUNT["real" if "real" in request.node.name else "emulated"])
+    spec = make_spec(2, family=family, target="cuda", math="ieee", **SCHEDULES[family])
+    a = np.ones((len(d), 2, 2), np.float32)
+    a[:, 0, 0] = d
+    batch = cuda.from_dense(a, layout_of(spec))
+    result, info = batch.copy(), cuda.info(batch, spec)
+    cuda.kernel(spec)(batch, result, info, 1)
+    column = dense(cuda, result)[:, :, 0]
+    root = np.sqrt(d)
+    assert np.array_equal(column[:, 0], root)
+    assert np.array_equal(column[:, 1], 1 / root)
+
+
+@pytest.mark.parametrize("family", SCHEDULES)
+def test_what_is_not_positive_is_no_pivot_and_an_infinite_one_is(cuda: Backend, family: str) -> None:
+    spec = make_spec(2, family=family, target="cuda", math="ieee", **SCHEDULES[family])
+    a = np.ones((6, 2, 2), np.float32)
+    a[:, 0, 0] = [0, -0.0, -1, -np.inf, np.nan, np.inf]
+    batch = cuda.from_dense(a, layout_of(spec))
+    result, info = batch.copy(), cuda.info(batch, spec)
+    cuda.kernel(spec)(batch, result, info, 1)
+    assert cuda.host(info)[:6].tolist() == [1, 1, 1, 1, 1, 0]
+    assert np.array_equal(np.tril(dense(cuda, result)[5]), [[np.inf, 0], [0, 1]])
