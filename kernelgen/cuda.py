@@ -33,7 +33,8 @@ def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSour
     """The source of `generate_thread` for blocks of any size: equal for all specs that differ in that and in `cache`.
 
     A block's size is read where it runs, and the compiler does not know it: what needs more registers than a
-    multiprocessor has for a block of that size cannot be launched. The entry is named after neither.
+    multiprocessor has for a block of that size cannot be launched. The entry is named after neither. A schedule with
+    `blocks` has no such source.
     """
     name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)
     shared = _AnyBlock(name, spec.problem, spec.layout, spec.order, spec.in_place)
@@ -50,7 +51,8 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     threads = schedule.threads
     geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"
     # Shared memory has room for few blocks: left to itself the compiler spills to have registers for more.
-    bounds = f"__launch_bounds__({threads}{', 1' if schedule.staged else ''}) "
+    blocks = schedule.blocks or (1 if schedule.staged else None)
+    bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''}) "
     return _generate(spec, schedule, spec, geometry, bounds, str(threads))
 
 

@@ -55,12 +55,13 @@ class ThreadSchedule:
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
     written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
-    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `cache`,
-    which of the two the hardware's split of its on-chip memory favours, "l1" or "shared", `stride`, the only chunk
-    that the kernel runs on, its offsets being constants of the code: None is any chunk, given at run time, and `pdl`,
-    whether it may be launched while what is ahead of it on its stream still runs, for which it then waits itself
-    (programmatic dependent launch, from compute capability 9.0 on). For the others None is the target's default,
-    which the schedule of a `KernelSpec` has filled in if it has any.
+    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `blocks`,
+    for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None leaves that
+    to the compiler), `cache`, which of the two the hardware's split of its on-chip memory favours, "l1" or "shared",
+    `stride`, the only chunk that the kernel runs on, its offsets being constants of the code: None is any chunk,
+    given at run time, and `pdl`, whether it may be launched while what is ahead of it on its stream still runs, for
+    which it then waits itself (programmatic dependent launch, from compute capability 9.0 on). For the others None is
+    the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
     """
 
     family: ClassVar[str] = "thread"
@@ -72,6 +73,7 @@ class ThreadSchedule:
     prefetch: bool | None = None
     staged: bool | None = None
     threads: int | None = None
+    blocks: int | None = None
     cache: str | None = None
     stride: int | None = None
     pdl: bool | None = None
@@ -84,11 +86,13 @@ class ThreadSchedule:
             check_choice(field, getattr(self, field))
         if self.threads is not None:
             integer("threads", self.threads, 1, MAX_THREADS)
+        if self.blocks is not None:
+            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
         check_common(self)
 
     def settled(self, target: Target) -> ThreadSchedule:
         """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
-        foreign = ("prefetch",) if target.gpu else ("threads", "cache", "stride", "pdl")
+        foreign = ("prefetch",) if target.gpu else ("threads", "blocks", "cache", "stride", "pdl")
         for field in foreign:
             got = getattr(self, field)
             require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
@@ -125,6 +129,7 @@ class ThreadSchedule:
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
         parts += [] if self.threads is None else [f"t{self.threads}"]
+        parts += [] if self.blocks is None else [f"b{self.blocks}"]
         return (*parts, *memory_words(self))
 
 

@@ -85,9 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teams", type=integers, help="of family warp, that make a block of threads")
     _add_list(parser, "--update", UPDATES)
     parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
-    parser.add_argument(
-        "--blocks", type=integers, help="that a multiprocessor has room for (families block, warp and strip)"
-    )
+    parser.add_argument("--blocks", type=integers, help="that a multiprocessor has room for (not family shared)")
     parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
     parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
     parser.add_argument("--ahead", type=integers, help="of family strip, strips that have room for two groups' tiles")

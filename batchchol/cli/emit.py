@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teams", type=positive, help="of family warp, that make a block of threads")
     parser.add_argument("--update", choices=UPDATES, help="of family warp: tensor cores, or multiply-adds")
     parser.add_argument("--lanes", type=positive, help="matrices that a block of family block factors side by side")
-    parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (block, warp, strip)")
+    parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (not family shared)")
     parser.add_argument("--pipeline", type=int, help="of family block, groups of matrices that have panels at a time")
     parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
     parser.add_argument("--ahead", type=int, help="of family strip, strips that have room for two groups' tiles")

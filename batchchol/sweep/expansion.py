@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from batchchol import tuning
+from batchchol import candidates
 from batchchol.arguments import matrices
 from batchchol.sweep.best import Best, value_of
 from batchchol.sweep.points import Point
@@ -159,7 +159,7 @@ def _best(table: Best, machine: Machine) -> Iterator[Point | str]:
     for point in table.winners(machine.target):
         spec, old = point.spec, asdict(point.spec.schedule)
         # Older files do not say it: they have the default one alone.
-        chunk = point.chunk or tuning.layout_of(spec).chunk
+        chunk = point.chunk or candidates.layout_of(spec).chunk
         changes = {name: values for name, values in table.changes.items() if name in old}
         rest = {"batch": point.batch, "protocol": DEFAULT, "any_block": False}
         for values in itertools.product(*changes.values()):
@@ -173,21 +173,21 @@ def _best(table: Best, machine: Machine) -> Iterator[Point | str]:
 
 
 def _candidates(table: Table, machine: Machine) -> Iterator[Point | str]:
-    known = tuning.families_of(machine.target)
+    known = candidates.families_of(machine.target)
     chosen = known if ALL_FAMILIES in table.families else table.families
     families = [family for family in chosen if family in known]
     axes = [table.axes[name] for name in ("n", "dtype", "math", "layout")]
     rest = {name: table.axes[name] for name in ("batch", "protocol", "any_block")}
     for n, dtype, math, layout in itertools.product(*axes):
-        specs = tuning.specs(n, dtype, math, machine.target, families, layout)
+        specs = candidates.specs(n, dtype, math, machine.target, families, layout)
         if True in table.axes["variations"]:
             specs = list(dict.fromkeys(varied for spec in specs for varied in _varied(spec)))
         for spec, *values in itertools.product(specs, *rest.values()):
-            yield _sized(spec, tuning.layout_of(spec).chunk, dict(zip(rest, values, strict=True)), machine)
+            yield _sized(spec, candidates.layout_of(spec).chunk, dict(zip(rest, values, strict=True)), machine)
 
 
 def _varied(spec: KernelSpec) -> Sequence[KernelSpec]:
-    return tuning.variations(spec)
+    return candidates.variations(spec)
 
 
 def _sized(spec: KernelSpec, chunk: int | None, choice: Mapping[str, Any], machine: Machine) -> Point | str:
@@ -195,7 +195,8 @@ def _sized(spec: KernelSpec, chunk: int | None, choice: Mapping[str, Any], machi
     if isinstance(batch, str):
         batch = matrices(batch, spec.problem.n, spec.problem.dtype)
     protocol = machine.protocol if choice["protocol"] == DEFAULT else choice["protocol"]
-    shareable = isinstance(spec.schedule, ThreadSchedule) and TARGETS[spec.target].gpu
+    schedule = spec.schedule
+    shareable = isinstance(schedule, ThreadSchedule) and TARGETS[spec.target].gpu and schedule.blocks is None
     point = Point(spec, batch, chunk, machine.threads, protocol, choice["any_block"] and shareable)
     if machine.free_bytes is not None and 2 * point.nbytes > _SHARE * machine.free_bytes:
         return "batch: input and output do not fit in the free memory"

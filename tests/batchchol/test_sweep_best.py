@@ -104,15 +104,15 @@ def test_narrowed_by_the_file_and_by_the_caller(earlier: Path) -> None:
 def test_a_field_concerns_the_families_that_have_it(tmp_path: Path) -> None:
     block = {"family": "block", "nb": 4, "lanes": 8, "median_seconds": 2.0}
     path = measured(tmp_path / "earlier.csv", {"median_seconds": 1.0}, block | {"n": 9})
-    found = {point.spec.family: point.spec.schedule for point in expanded(path.parent, "blocks = 2").points}
+    found = {point.spec.family: point.spec.schedule for point in expanded(path.parent, "lanes = 4").points}
     assert set(found) == {"thread", "block"}
-    assert found["block"].blocks == 2
+    assert found["block"].lanes == 4
     assert [point.spec.family for point in expanded(path.parent, 'family = "thread"').points] == ["thread"]
 
 
 MALFORMED = {
     "colour = 3": r"space.toml: line 3: \[\[best\]\] colour: unknown, expected one of data, count, .*cache",
-    "\nblocks = 2": r"line 4: \[\[best\]\] blocks: no kernel of the data has it, they are of thread",
+    "\nlanes = 2": r"line 4: \[\[best\]\] lanes: no kernel of the data has it, they are of thread",
     "prefetch = 3": r"line 3: \[\[best\]\] prefetch: got 3, expected true or false or \"default\"",
     "count = [1, 2]": r"line 3: \[\[best\]\] count: got 2 numbers, expected one",
     "count = 'chunk'": r"line 3: \[\[best\]\] count: got 'chunk', expected positive integers",
@@ -135,7 +135,7 @@ def test_data_that_are_none_are_refused(data: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_table_s_space_has_two_kernels_of_each_case() -> None:
-    once = expand(load_space(DATASETS / "defaults_sm_90.toml"), GPU, n=[4], layout=["chunked"])
+    once = expand(load_space(DATASETS / "defaults_sm_90.toml"), GPU, n=[40], family=["thread"])
     cases = {(point.data, point.spec.schedule.math, point.spec.schedule.stride) for point in once.points}
     assert len(once.points) == 2 * len(cases) > 0
     assert all(point.spec.schedule.pdl for point in once.points)

@@ -42,7 +42,7 @@ GOLDEN = [
     KernelSpec(Problem(1), "canonical", "col", ThreadSchedule(1), "generic", True),
 ]
 GOLDEN_CUDA = [
-    KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", "full", stride=32), "cuda"),
+    KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", "full", blocks=1, stride=32), "cuda"),
     KernelSpec(Problem(7, "float64"), "interleaved", "row", ThreadSchedule(3, "right", math="fast"), "cuda", True),
     KernelSpec(
         Problem(9, uplo="upper"), "canonical", "row", ThreadSchedule(4, "left", math="fast", threads=64), "cuda"
@@ -119,11 +119,14 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
     assert source.entry == spec.name
     assert source.launch is not None
     threads, items = source.launch.threads, source.launch.items
-    bounds = rf"__launch_bounds__\({threads}(, \d+)?\)"
-    assert re.search(rf'^extern "C" __global__ void {bounds} {spec.name}\(', source.text, re.M)
+    bounds = re.search(
+        rf'^extern "C" __global__ void __launch_bounds__\({threads}(?:, (\d+))?\) {spec.name}\(', source.text, re.M
+    )
+    assert bounds
     assert source.launch.cache == spec.schedule.cache
     if isinstance(spec.schedule, ThreadSchedule):
         assert (threads, items) == (spec.schedule.threads, spec.schedule.threads)
+        assert bounds[1] == ("1" if spec.schedule.staged or spec.schedule.blocks else None)
     if isinstance(spec.schedule, SharedSchedule):
         assert (threads, items) == (spec.schedule.matrices * spec.schedule.nb**2, spec.schedule.matrices)
     if isinstance(spec.schedule, WarpSchedule):

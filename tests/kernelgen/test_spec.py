@@ -218,6 +218,8 @@ REFUSED = [
     ("staged", 0, "True, False or None"),
     ("threads", 0, "an integer from 1 to 512"),
     ("threads", 32, "target 'avx2' has no such choice"),
+    ("blocks", 0, "an integer from 1 to 32"),
+    ("blocks", 1, "target 'avx2' has no such choice"),
     ("cache", "l2", "'l1', 'shared'"),
     ("cache", "l1", "target 'avx2' has no such choice"),
     ("stride", 1, f"an integer from 2 to {MAX_CHUNK}"),
