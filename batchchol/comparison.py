@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from batchchol import contenders, datasets, tuning
+from batchchol import candidates, contenders, datasets
 from batchchol.backends import Backend, get_backend
 from batchchol.comparison_rows import Row, read_csv, write_csv
 from batchchol.contenders import MATH, Contender, Outcome, Workload, verify
@@ -162,7 +162,7 @@ def _is_shortlisted(schedule: Schedule) -> bool:
 def best_spec(run: Run, workload: Workload, threads: int, label: str) -> KernelSpec:
     """The fastest of a shortlist of chunked specs, timed on as many of the matrices as leave the cache cold."""
     n, dtype, target = workload.n, workload.dtype, run.backend.target
-    family = tuning.specs(n, dtype, MATH, target)
+    family = candidates.specs(n, dtype, MATH, target)
     shortlist = [spec for spec in family if _is_shortlisted(spec.schedule)]
     specs = list(dict.fromkeys([default_spec(n, target=target, dtype=dtype), *shortlist]))
     run.report(f"{label}: compiling and timing {len(specs)} specs")

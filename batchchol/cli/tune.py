@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure_all(arguments: argparse.Namespace) -> int:
     """Measure order by order; the points of each order and batch are on disk before the next begins."""
-    from batchchol import tuning
+    from batchchol import candidates, tuning
     from batchchol.backends import get_backend
     from batchchol.provenance import about
     from batchchol.sweep.isolated import FEW_POINTS, ceilings_of, isolated
@@ -130,18 +130,18 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     backend = get_backend(arguments.backend or "cpu")
     target = arguments.target or backend.target
     families = _families(arguments, target)
-    candidates = {
+    pools = {
         (n, math, layout): specs
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
-        if (specs := tuning.specs(n, arguments.dtype, math, target, families, layout))
+        if (specs := candidates.specs(n, arguments.dtype, math, target, families, layout))
     }
-    _build(backend, [spec for specs in candidates.values() for spec in specs])
+    _build(backend, [spec for specs in pools.values() for spec in specs])
     origin = about(backend)
     print(_HEADER)
     points: list[Point] = []
     with Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer:
         ceilings = ceilings_of(measurer, arguments.dtype, arguments.threads, backend.target)
-        for ((n, _, _), specs), size in itertools.product(candidates.items(), arguments.batch):
+        for ((n, _, _), specs), size in itertools.product(pools.items(), arguments.batch):
             batch, threads = matrices(size, n, arguments.dtype), arguments.threads
             found = tuning.measure(backend, specs, batch, threads, isolated(measurer, backend, batch, threads))
             append(arguments.out, [row(point, ceilings, origin) for point in found])
@@ -222,7 +222,7 @@ def _tables(path: Path) -> dict[str, Table]:
 
 def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
     """The families that --family means; refuses one that the target lacks."""
-    from batchchol.tuning import families_of
+    from batchchol.candidates import families_of
 
     known = families_of(target)
     chosen = known if arguments.family == "all" else (arguments.family,)

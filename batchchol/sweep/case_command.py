@@ -100,7 +100,7 @@ def _tune(
 
 def _families(asked: str | None, target: str) -> tuple[str, ...]:
     """The families to try, all that the target has if nobody says."""
-    from batchchol.tuning import families_of
+    from batchchol.candidates import families_of
 
     known = families_of(target)
     if asked not in (None, "all", *known):

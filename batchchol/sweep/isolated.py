@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from batchchol import tuning
+from batchchol import candidates, tuning
 from batchchol.backends import Backend
 from batchchol.roofline import Ceilings
 from batchchol.sweep import points
@@ -22,7 +22,7 @@ def isolated(measurer: Measurer, backend: Backend, batch: int, threads: int) -> 
     """Who measures candidates on batches of so many matrices, for `tuning.measure`."""
 
     def measured(spec: KernelSpec, samples: int, protocol: str | None = None) -> tuning.Point:
-        chunk = tuning.layout_of(spec).chunk
+        chunk = candidates.layout_of(spec).chunk
         point = points.Point(spec, batch, chunk, threads, protocol or backend.protocols[0])
         return as_tuned(measurer.measure(point, samples))
 

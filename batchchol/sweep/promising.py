@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from math import log2
 from typing import NamedTuple, TypeVar
 
-from batchchol import tuning
+import batchchol.candidates
 from batchchol.architectures import has_pdl
 from batchchol.defaults import array_layout, default_layout, fitted, user_table
 from batchchol.shipped_tables import source_of
@@ -66,7 +66,7 @@ def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], si
 
 def _of_kind(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> list[Candidate]:
     near = list(_neighbours(wanted, kind, families, site))[:_NEIGHBOURS]
-    known = tuning.specs(wanted.n, wanted.dtype, wanted.math, site.target, families, kind)
+    known = batchchol.candidates.specs(wanted.n, wanted.dtype, wanted.math, site.target, families, kind)
     by_family = [[spec for spec in known if spec.family == family] for family in families]
     ranked = [sorted(specs, key=lambda spec: _unlike_neighbours(spec.schedule, near)) for specs in by_family]
     chunk = _usual_chunk(wanted, kind, site)
@@ -131,7 +131,9 @@ def apart(found: Iterable[Candidate]) -> list[Candidate]:
 def variations(best: Iterable[Candidate], site: Site) -> list[Candidate]:
     """Good candidates with the choices that matter less, in turns; `pdl` only where it is another kernel."""
     pdl = site.gpu and has_pdl(site.arch)
-    queues = [[Candidate(spec, chunk) for spec in tuning.variations(spec, pdl=pdl)] for spec, chunk in best]
+    queues = [
+        [Candidate(spec, chunk) for spec in batchchol.candidates.variations(spec, pdl=pdl)] for spec, chunk in best
+    ]
     return _unique(_in_turns(queues))
 
 

@@ -73,7 +73,7 @@ class SpaceError(BatchcholError):
 
 @dataclass(frozen=True)
 class Table:
-    """The cross product of some axes, by name: of a family's schedules, or, if `candidates`, of `tuning.specs`."""
+    """The cross product of some axes, by name: of a family's schedules, or of the candidates of some."""
 
     candidates: bool
     families: tuple[str, ...]

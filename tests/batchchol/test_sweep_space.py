@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchchol import tuning
+from batchchol import candidates
 from batchchol.errors import BatchcholError
 from batchchol.sweep import code
 from batchchol.sweep.expansion import Expansion, Machine, expand, points
@@ -90,10 +90,10 @@ def test_full_has_every_family_and_candidate() -> None:
     expansion = expand(load_space("full"), GPU, n=[64], math=["fast"], dtype=["float32"])
     specs = {point.spec for point in expansion.points}
     assert {spec.family for spec in specs} == set(FAMILIES)
-    candidates = tuning.specs(64, "float32", "fast", "cuda", tuning.families_of("cuda"))
-    assert {varied for spec in candidates for varied in tuning.variations(spec)} == specs
+    known = candidates.specs(64, "float32", "fast", "cuda", candidates.families_of("cuda"))
+    assert {varied for spec in known for varied in candidates.variations(spec)} == specs
     assert {spec.schedule.pdl for spec in specs} == {True}
-    assert all(point.chunk == tuning.chunk_of(point.spec) for point in expansion.points)
+    assert all(point.chunk == candidates.chunk_of(point.spec) for point in expansion.points)
     assert {point.any_block for point in expansion.points if point.spec.family != "thread"} == {False}
 
 

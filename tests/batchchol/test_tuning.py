@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchchol import BatchcholError, cli, memory, tables, tuning
+from batchchol import BatchcholError, candidates, cli, memory, tables, tuning
 from batchchol.errors import CompileError, ResidualError
 from batchchol.stats import CompileStats
 from batchchol.sweep import worker
@@ -74,59 +74,66 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
 @pytest.mark.parametrize("target", ["avx2", "cuda"])
 @pytest.mark.parametrize("n", [1, 2, 6, 33, 34, 128])
 def test_every_order_of_evaluation_is_a_candidate_and_all_can_be_built(n: int, target: str) -> None:
-    specs = tuning.specs(n, "float32", "ieee", target)
+    specs = candidates.specs(n, "float32", "ieee", target)
     assert len(set(specs)) == len(specs)
     if n > 1 or target == "cuda":
         assert {spec.schedule.looking for spec in specs} == set(LOOKINGS)
     assert {spec.schedule.nb for spec in specs} <= set(range(1, n + 1))
     for spec in specs[:3]:
-        assert set(tuning.variations(spec)) - {spec}
+        assert set(candidates.variations(spec)) - {spec}
 
 
 def test_on_a_gpu_kernels_for_any_chunk_and_for_the_default_one_compete() -> None:
-    specs = tuning.specs(40, "float32", "fast", "cuda")
+    specs = candidates.specs(40, "float32", "fast", "cuda")
     assert {spec.schedule.stride for spec in specs} == {None, 32}
     assert {spec.schedule.unroll for spec in specs} == {"tiles"}
-    assert {spec.schedule.unroll for spec in tuning.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
+    assert {spec.schedule.unroll for spec in candidates.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float32", 24), ("float64", 16)])
 def test_canonical_arrays_are_staged_while_registers_hold_the_triangle(dtype: str, largest: int) -> None:
     for n in range(1, 34):
-        found = tuning.specs(n, dtype, "fast", "cuda", layout="canonical")
+        found = candidates.specs(n, dtype, "fast", "cuda", layout="canonical")
         assert {bool(spec.schedule.staged) for spec in found} == {n <= largest}
     small, large = (
         KernelSpec(Problem(n), "canonical", "row", ThreadSchedule(1, unroll="full", staged=True), "cuda")
         for n in (8, 24)
     )
-    assert [spec.schedule.threads for spec in tuning.variations(small)] == [32, 64, 128, 256]
-    assert [spec.schedule.threads for spec in tuning.variations(large)] == [32, 64]
-    assert not any(spec.schedule.staged for spec in tuning.specs(8, dtype, "fast", "cuda"))
+    assert [spec.schedule.threads for spec in candidates.variations(small)] == [32, 64, 128, 256]
+    assert [spec.schedule.threads for spec in candidates.variations(large)] == [32, 64]
+    assert not any(spec.schedule.staged for spec in candidates.specs(8, dtype, "fast", "cuda"))
+
+
+def test_straight_line_code_is_given_all_registers_that_it_can_use() -> None:
+    """As one variation: the other is what the compiler gives it."""
+    for spec in candidates.specs(24, "float32", "fast", "cuda", ("thread",)):
+        resident = [each.schedule.blocks for each in candidates.variations(spec)]
+        assert set(resident) == ({1, None} if spec.schedule.unroll == "full" else {None})
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 13, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128])
 def test_every_order_has_candidates_of_the_block_family(n: int) -> None:
-    specs = tuning.specs(n, "float32", "fast", "cuda", ("block",))
+    specs = candidates.specs(n, "float32", "fast", "cuda", ("block",))
     assert 0 < len(specs) <= 60
     assert len(set(specs)) == len(specs)
-    assert {tuning.chunk_of(spec) for spec in specs} >= {32}
+    assert {candidates.chunk_of(spec) for spec in specs} >= {32}
     assert all(spec.schedule.stride in (None, 32, max(2, spec.schedule.lanes)) for spec in specs)
-    padded = min(-(-n // nb) * nb for nb in tuning.BLOCK_TILE_SIZES if nb <= max(n, 4))
+    padded = min(-(-n // nb) * nb for nb in candidates.BLOCK_TILE_SIZES if nb <= max(n, 4))
     assert any(-(-n // spec.schedule.nb) * spec.schedule.nb == padded for spec in specs)
 
 
 def test_blocks_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
     heavy = KernelSpec(Problem(128), "chunked", "col", BlockSchedule(8, 2), "cuda")
-    assert {spec.schedule.blocks for spec in tuning.variations(heavy)} == {1, 2}
+    assert {spec.schedule.blocks for spec in candidates.variations(heavy)} == {1, 2}
     light = KernelSpec(Problem(16), "chunked", "col", BlockSchedule(4, 4), "cuda")
-    assert {spec.schedule.blocks for spec in tuning.variations(light)} == set(tuning.RESIDENT_BLOCKS)
-    assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
+    assert {spec.schedule.blocks for spec in candidates.variations(light)} == set(candidates.RESIDENT_BLOCKS)
+    assert {spec.schedule.cache for spec in candidates.variations(heavy)} == {"l1", "shared"}
 
 
 @pytest.mark.parametrize("layout", ["chunked", "canonical", "interleaved"])
 @pytest.mark.parametrize("n", [1, 8, 16, 17, 32, 33, 40, 41, 64, 65, 96, 97, 128])
 def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> None:
-    specs = tuning.specs(n, "float32", "fast", "cuda", ("warp",), layout)
+    specs = candidates.specs(n, "float32", "fast", "cuda", ("warp",), layout)
     assert 0 < len(specs) <= 24
     assert len(set(specs)) == len(specs)
     schedules = [spec.schedule for spec in specs]
@@ -135,33 +142,33 @@ def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> N
     assert {schedule.warps for schedule in schedules} == ({1} if n <= 16 else {2} if n > 96 else {1, 2})
     assert {schedule.teams for schedule in schedules} == ({2, 4, 8} if n <= 16 else {1} if n > 96 else {1, 2, 4, 8})
     assert {schedule.unroll for schedule in schedules} == ({"tiles", "full"} if n <= 96 else {"tiles"})
-    assert tuning.specs(n, "float64", "fast", "cuda", ("warp",), layout) == []
+    assert candidates.specs(n, "float64", "fast", "cuda", ("warp",), layout) == []
 
 
 def test_teams_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
     heavy = KernelSpec(Problem(128), "chunked", "col", WarpSchedule(1, 2, 1, math="fast"), "cuda")
-    assert {spec.schedule.blocks for spec in tuning.variations(heavy)} == {1, 4}
+    assert {spec.schedule.blocks for spec in candidates.variations(heavy)} == {1, 4}
     light = KernelSpec(Problem(16), "chunked", "col", WarpSchedule(1, 1, 2), "cuda")
-    assert {spec.schedule.blocks for spec in tuning.variations(light)} == {1, 10, 18}
-    assert {spec.schedule.cache for spec in tuning.variations(heavy)} == {"l1", "shared"}
+    assert {spec.schedule.blocks for spec in candidates.variations(light)} == {1, 10, 18}
+    assert {spec.schedule.cache for spec in candidates.variations(heavy)} == {"l1", "shared"}
 
 
 def test_variations_for_a_gpu_are_launched_early() -> None:
     for family in FAMILIES:
-        for spec in tuning.specs(40, "float32", "fast", "cuda", (family,)):
+        for spec in candidates.specs(40, "float32", "fast", "cuda", (family,)):
             assert not spec.schedule.pdl
-            varied = tuning.variations(spec)
+            varied = candidates.variations(spec)
             assert {each.schedule.pdl for each in varied} == {True}
             late = [replace(each, schedule=replace(each.schedule, pdl=None)) for each in varied]
-            assert late == tuning.variations(spec, pdl=False)
-    (spec, *_) = tuning.specs(40, "float32", "fast", "avx2")
-    assert {each.schedule.pdl for each in tuning.variations(spec)} == {None}
+            assert late == candidates.variations(spec, pdl=False)
+    (spec, *_) = candidates.specs(40, "float32", "fast", "avx2")
+    assert {each.schedule.pdl for each in candidates.variations(spec)} == {None}
 
 
 def test_a_target_has_candidates_of_its_own_families() -> None:
-    specs = tuning.specs(64, "float32", "fast", "cuda", tuning.families_of("cuda"))
+    specs = candidates.specs(64, "float32", "fast", "cuda", candidates.families_of("cuda"))
     assert {spec.family for spec in specs} == set(FAMILIES)
-    assert tuning.families_of("avx2") == ("thread",)
+    assert candidates.families_of("avx2") == ("thread",)
 
 
 def test_each_candidate_is_measured_on_its_own_chunk(fake: FakeBackend) -> None:
@@ -183,11 +190,11 @@ def test_each_candidate_is_measured_on_its_own_chunk(fake: FakeBackend) -> None:
 
 
 def test_layouts_have_candidates_of_their_own(fake: FakeBackend) -> None:
-    families = tuning.families_of("cuda")
-    specs = tuning.specs(16, "float32", "ieee", "cuda", families, "canonical")
+    families = candidates.families_of("cuda")
+    specs = candidates.specs(16, "float32", "ieee", "cuda", families, "canonical")
     assert {spec.family for spec in specs} == set(FAMILIES) - {"strip"}, "strips are for chunks alone"
     assert {(spec.order, spec.schedule.stride) for spec in specs} == {("row", None)}
-    spread = tuning.specs(16, "float32", "ieee", "cuda", families, "interleaved")
+    spread = candidates.specs(16, "float32", "ieee", "cuda", families, "interleaved")
     points = tuning.measure(fake, [specs[0], spread[0], spec_of(8, 4)], 1000, 1)
     assert [str(layout) for layout in fake.layouts[:3]] == ["canonical-row", "interleaved-col", "chunked32-col"]
     assert points[0].chunk is None
@@ -202,7 +209,7 @@ def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) ->
     specs = [spec_of(8, nb, looking) for nb in (2, 3, 4, 8) for looking in LOOKINGS]
     points = tuning.measure(fake, specs, 1000, 1)
     again = [spec for spec, samples, protocol in fake.asked if samples == FINAL_SAMPLES and protocol == "queued"]
-    assert len(again) == GPU_FINALISTS * len(tuning.variations(specs[0])) == len(fake.built)
+    assert len(again) == GPU_FINALISTS * len(candidates.variations(specs[0])) == len(fake.built)
     assert {p.status for p in points if p.spec.schedule.nb == 2} == {"timeout"}
     assert {p.status for p in points if p.spec.schedule.looking == "right" and p.spec.schedule.nb > 2} == {"wrong"}
     best = tuning.best(points)

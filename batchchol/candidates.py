@@ -1,0 +1,263 @@
+"""Which kernels may be the fastest of an order: the candidates of each family, and what is varied of the best."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from kernelgen import (
+    FAMILIES,
+    TARGETS,
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    Schedule,
+    SharedSchedule,
+    SpecError,
+    StripSchedule,
+    ThreadSchedule,
+    WarpSchedule,
+)
+from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
+from kernelgen.schedule_checks import CACHES, MAX_RESIDENT_BLOCKS
+from kernelgen.schedules import DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, MAX_SPARE, straight_line_operations
+from kernelgen.strip_shape import GROUP
+from kernelgen.strip_shape import TILE as STRIP_TILE
+from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.warp_shape import BLOCK
+
+SIMD_TILE_SIZES = (2, 3, 4, 5, 6, 8)
+GPU_TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
+SHARED_TILE_SIZES = (1, 2, 4, 8, 16, 32)
+# A thread holds a tile of the block family in its registers.
+BLOCK_TILE_SIZES = (4, 5, 6, 7, 8)
+# Matrices of a block up to each order: with fewer, warps are half empty wherever few tiles have work; with more, the
+# block has too many threads.
+BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2, 4), 128: (1, 2, 4)}
+# So many tile sizes: those that need the least padding.
+BLOCK_FITTING = 2
+# Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
+# Each of its schedulers has this many registers, for whole warps, and hands them out by eights.
+RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
+REGISTERS, EIGHT = 16_384, 8
+# Pipelines: from the order up where one thread no longer holds a matrix in its registers; small tiles are for many
+# threads. The fewer columns of tiles share a warp, the less of it is idle. What a thread needs beside a tile is more
+# by so many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.
+PIPELINE_MIN_N, PIPELINE_TILE_SIZES = 24, (6, 7, 8)
+PIPELINE_LANES = {40: (8, 16, 32), 64: (4, 8, 16), 96: (2, 4, 8), 104: (2, 4, 6), 112: (2, 4, 5), 128: (1, 2, 4)}
+PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
+# Matrices and warps of a team of the warp family, a second warp only where it has tiles. Straight-line code is for
+# single warps, up to an order. Numbers of registers that a thread may need beside its tiles.
+WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
+WARP_REGISTERS = (48, 80)
+# Strips: of orders where they may win, by so many warps of a multiprocessor, and by so many strips in two places.
+STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
+# A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
+STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
+# Straight-line code can use all registers that there are; the compiler, left to itself, seldom gives it as many.
+STRAIGHT_LINE_BLOCKS = (1, None)
+# Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
+SIMD_FULL_UNROLL_MAX_N = 16
+
+
+def schedules(
+    n: int, math: str, target: str, layout: str = "chunked", dtype: str = "float32"
+) -> Iterator[ThreadSchedule]:
+    """The candidates for order n; what `variations` says is asked of the best alone."""
+    if TARGETS[target].gpu:
+        words = ELEMENT_BYTES[dtype] // 4
+        if layout == "canonical" and words * n * (n + 1) // 2 <= STAGED_REGISTERS:
+            # In registers, tiles and their order are the compiler's.
+            yield ThreadSchedule(1, "left", "full", math, staged=True)
+        else:
+            yield from _gpu_schedules(n, math)
+        return
+    sizes = sorted({nb for nb in SIMD_TILE_SIZES if nb <= n} | ({n} if n <= 8 else set()))
+    unrolls = ("tiles", "full") if n <= SIMD_FULL_UNROLL_MAX_N else ("tiles",)
+    for nb, looking, unroll, staged in itertools.product(sizes, LOOKINGS, unrolls, (True, False)):
+        yield ThreadSchedule(nb, looking, unroll, math, staged=staged)
+
+
+def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
+    sizes = [nb for nb in GPU_TILE_SIZES if nb <= n]
+    unrolls = ("tiles", "full") if straight_line_operations(n) <= FULL_UNROLL_BUDGET else ("tiles",)
+    for nb, looking, unroll, stride in itertools.product(sizes, LOOKINGS, unrolls, (None, DEFAULT_THREADS)):
+        yield ThreadSchedule(nb, looking, unroll, math, stride=stride)
+
+
+def block_schedules(n: int, math: str, dtype: str = "float32") -> Iterator[BlockSchedule]:
+    """The candidates of the block family for order n, on the default chunk and on the chunk of a block's matrices."""
+    sizes = [nb for nb in BLOCK_TILE_SIZES if nb <= max(n, BLOCK_TILE_SIZES[0])]
+    fitting = sorted(sizes, key=lambda nb: (-n % nb, -nb))
+    lanes = next(numbers for largest, numbers in BLOCK_LANES.items() if n <= largest)
+    for nb, number in itertools.product(fitting[:BLOCK_FITTING], lanes):
+        for stride in dict.fromkeys((None, DEFAULT_THREADS, max(number, 2))):
+            yield BlockSchedule(nb, number, math, stride=stride)
+    if n >= PIPELINE_MIN_N:
+        yield from _pipelines(Problem(n, dtype), math, [nb for nb in fitting if nb in PIPELINE_TILE_SIZES])
+
+
+def _pipelines(problem: Problem, math: str, fitting: Sequence[int]) -> Iterator[BlockSchedule]:
+    """With tiles of the size that fits best, and with the largest ones where they do not."""
+    lanes = next(numbers for largest, numbers in PIPELINE_LANES.items() if problem.n <= largest)
+    for nb, number in itertools.product(dict.fromkeys((fitting[0], max(fitting))), lanes):
+        for stride in dict.fromkeys((DEFAULT_THREADS, max(number, 2))):
+            schedule = BlockSchedule(nb, number, math, stride=stride, pipeline=1)
+            if nb == fitting[0] or stride == number:
+                yield replace(schedule, blocks=_resident_blocks(schedule, problem, PIPELINE_REGISTERS)[-1])
+
+
+def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpSchedule]:
+    """The candidates of the warp family for order n, on the default chunk, any, and the chunk of a team's matrices.
+
+    Whatever the chunk, some numbers of teams and straight-line code are better than others: they are tried on one.
+    """
+    for matrices, warps in WARP_TEAMS:
+        if warps > 1 and n <= BLOCK:
+            continue
+        strides = dict.fromkeys((DEFAULT_THREADS, None, max(matrices, 2)) if layout == "chunked" else (None,))
+        usual, *others = WARP_BLOCKS_OF_TEAMS if warps == 1 else (1,)
+        schedules = [WarpSchedule(matrices, warps, usual, math=math, stride=stride) for stride in strides]
+        yield from schedules
+        yield from (replace(schedules[0], teams=teams) for teams in others)
+        if n <= WARP_FULL_UNROLL_MAX_N and warps == 1:
+            yield from (replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1]))
+
+
+def strip_schedules(n: int, math: str) -> Iterator[StripSchedule]:
+    """The candidates of the strip family for order n, on the chunk of a block's matrices."""
+    side = -(-n // STRIP_TILE)
+    if math == "fast" and n >= STRIP_MIN_N:
+        for warps, ahead in itertools.product(STRIP_WARPS, STRIP_AHEAD):
+            yield StripSchedule(max(warps, side), min(ahead, side - 1), stride=GROUP)
+
+
+def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
+    """The candidates of the shared family for order n."""
+    for nb, looking in itertools.product(SHARED_TILE_SIZES, LOOKINGS):
+        if nb <= n:
+            yield SharedSchedule(nb, looking, math=math)
+
+
+def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
+    """A good candidate with the choices that matter less: prefetching on a CPU; blocks, caches and `pdl` on a GPU."""
+    schedule = spec.schedule
+    varied: Sequence[Schedule]
+    match schedule:
+        case BlockSchedule() if schedule.pipeline:
+            depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
+            pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
+            pipelines += _with_spare_warps(schedule, spec.problem)
+            varied = [each for each in pipelines if _fits(each, spec.problem)]
+        case WarpSchedule():
+            choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
+            varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
+        case BlockSchedule():
+            choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
+            varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
+        case StripSchedule():
+            strips = [replace(schedule, early=early) for early in (0, 2)]
+            varied = [each for each in strips if each.shape(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
+        case SharedSchedule():
+            varied = [replace(schedule, cache=cache) for cache in CACHES]
+        case ThreadSchedule() if TARGETS[spec.target].gpu:
+            staged = [replace(schedule, threads=threads) for threads in STAGED_THREADS if schedule.staged]
+            resident = STRAIGHT_LINE_BLOCKS if schedule.unroll == "full" else (None,)
+            places = itertools.product(BLOCK_THREADS, resident, CACHES)
+            direct = [replace(schedule, threads=t, blocks=blocks, cache=cache) for t, blocks, cache in places]
+            varied = [each for each in staged if _has_room(each, spec.problem)] or direct
+        case ThreadSchedule():
+            varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
+    early = (pdl and TARGETS[spec.target].gpu) or None
+    return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
+
+
+def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:
+    """Numbers of blocks that leave a thread so many registers beside its tile."""
+    words = ELEMENT_BYTES[problem.dtype] // 4
+    needed = words * schedule.nb**2 + beside
+    warps = schedule.shape(problem).threads // WARP
+    return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or _registers(blocks * warps) >= needed]
+
+
+def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSchedule]:
+    """With as many spare warps as leave every thread its registers, or all that it needs beside its tile.
+
+    The last columns are theirs: more are fetched early, so that some are of other warps.
+    """
+    shape, words = schedule.shape(problem), ELEMENT_BYTES[problem.dtype] // 4
+    warps = shape.working_threads // WARP
+    kept = min(_registers(warps), words * schedule.nb**2 + PIPELINE_REGISTERS)
+    spare = max(number for number in range(min(warps, MAX_SPARE + 1)) if _registers(warps + number) >= kept)
+    early = (0, shape.side // 2 + 1)
+    return [replace(schedule, blocks=1, early=columns, spare=spare) for columns in early if spare]
+
+
+def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
+    """Numbers of blocks: one, which leaves a thread all registers, and as many as there are registers for."""
+    shape = schedule.shape(problem)
+    warps, tiles = shape.threads // WARP, 4 * schedule.matrices * shape.most_tiles
+    fitting = [
+        [blocks for blocks in range(1, MAX_RESIDENT_BLOCKS + 1) if _registers(blocks * warps) >= tiles + beside]
+        for beside in WARP_REGISTERS
+    ]
+    return sorted({1, *(blocks[-1] for blocks in fitting if blocks)})
+
+
+def _fits(schedule: BlockSchedule, problem: Problem) -> bool:
+    """Whether a multiprocessor has shared memory for all its blocks."""
+    return (schedule.blocks or 1) * schedule.shape(problem).shared_bytes <= MAX_SHARED_BYTES
+
+
+def _has_room(schedule: ThreadSchedule, problem: Problem) -> bool:
+    return schedule.stage(problem).shared_bytes <= MAX_SHARED_BYTES
+
+
+def _registers(warps: int) -> int:
+    """Those that each thread of so many warps of a multiprocessor can have."""
+    each = REGISTERS // (-(-warps // SCHEDULERS) * WARP)
+    return each // EIGHT * EIGHT
+
+
+def specs(
+    n: int,
+    dtype: str,
+    math: str,
+    target: str,
+    families: Sequence[str] = (ThreadSchedule.family,),
+    layout: str = "chunked",
+) -> list[KernelSpec]:
+    """The candidates of these families for order n in a layout, canonical in rows: those that can be built."""
+    candidates: dict[str, Iterable[Schedule]] = {
+        ThreadSchedule.family: schedules(n, math, target, layout, dtype),
+        SharedSchedule.family: shared_schedules(n, math),
+        BlockSchedule.family: block_schedules(n, math, dtype),
+        WarpSchedule.family: warp_schedules(n, math, layout),
+        StripSchedule.family: strip_schedules(n, math),
+    }
+    chosen = itertools.chain.from_iterable(candidates[family] for family in families)
+    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), layout, schedule, target))]
+
+
+def _spec(problem: Problem, layout: str, schedule: Schedule, target: str) -> KernelSpec | None:
+    try:
+        return KernelSpec(problem, layout, "row" if layout == "canonical" else "col", schedule, target)
+    except SpecError:
+        return None
+
+
+def families_of(target: str) -> tuple[str, ...]:
+    """The families that a target has."""
+    return tuple(FAMILIES) if TARGETS[target].gpu else (ThreadSchedule.family,)
+
+
+def layout_of(spec: KernelSpec) -> Layout:
+    """The layout of the batch that a candidate is measured on."""
+    return Layout(spec.layout, chunk_of(spec) if spec.layout == "chunked" else None, spec.order)
+
+
+def chunk_of(spec: KernelSpec) -> int:
+    """The chunk of the batch that a candidate is measured on: the only one that it runs on, or the default."""
+    return spec.schedule.stride or (DEFAULT_THREADS if TARGETS[spec.target].gpu else spec.lanes)
