@@ -203,12 +203,16 @@ def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> lib
         "prefetch": point.prefetch,
         "staged": point.staged,
         "threads": point.block,
+        "blocks": point.blocks,
         "cache": point.cache,
         "stride": point.stride,
     }
     every = {"nb": point.nb, "looking": point.looking, "unroll": point.unroll, "math": point.math}
     # An older commit has fewer of these, and does not take None for its default.
     given = {name: chosen for name, chosen in choices.items() if chosen is not None}
+    for name, chosen in given.items():
+        if name not in has:
+            raise library.SpecError(f"{name}={chosen} cannot be built: this commit has no such choice")
     schedule = family(**{name: chosen for name, chosen in every.items() if name in has}, **given)
     problem = library.Problem(point.n, point.dtype)
     return library.KernelSpec(problem, layout.kind, layout.order, schedule, backend.target)

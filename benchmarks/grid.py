@@ -21,6 +21,7 @@ MATH = ("ieee", "fast")
 PREFETCH = (False, True)
 STAGED = (False, True)
 BLOCK = (32, 64, 128, 256, 512)
+BLOCKS = (None, 1)
 CACHE = ("l1", "shared")
 STRIDE = (None, 32)
 THREADS = (1, 2, 4, 8, 16, 32)
@@ -46,9 +47,10 @@ class Point:
     The defaults are what a question holds fixed: one thread of the host, being the least noisy, and the batch that
     speeds are stated for. None is the backend's own choice: `chunk` as many matrices as one of its SIMD registers or
     warps holds, if the layout has chunks; `protocol` the first of its protocols; and of `prefetch` and `staged`
-    (varied on a CPU alone), `block` (threads of a block), `cache` and `stride` (a GPU's alone) its default, or
-    nothing where there is no choice. Without `nb` the schedule is the one that the library's table of defaults has
-    for the layout: the best of `family`, or the best of all if that is None; with `pdl` None launched as it says.
+    (varied on a CPU alone), `block` (threads of a block), `blocks` (of which a multiprocessor has room for so many),
+    `cache` and `stride` (a GPU's alone) its default, or nothing where there is no choice. Without `nb` the schedule
+    is the one that the library's table of defaults has for the layout: the best of `family`, or the best of all if
+    that is None; with `pdl` None launched as it says.
     """
 
     backend: str = "cpu"
@@ -70,6 +72,7 @@ class Point:
     protocol: str | None = None
     family: str | None = None
     pdl: bool | None = None
+    blocks: int | None = None
 
     @property
     def matrix_bytes(self) -> int:
@@ -80,7 +83,7 @@ class Point:
 _EVERY = tuple(field.name for field in fields(Point))
 # Of the thread family, launched as its schedule says, which nothing names: results from before there were others keep
 # their place.
-AXES = tuple(name for name in _EVERY if name not in ("family", "pdl"))
+AXES = tuple(name for name in _EVERY if name not in ("family", "pdl", "blocks"))
 # What is left of them where the library chooses layout and schedule.
 _CHOICES = ("layout", "chunk", "nb", "looking", "unroll", "prefetch", "staged", "block", "cache", "stride")
 WITHOUT_CHOICES = tuple(name for name in AXES if name not in _CHOICES)

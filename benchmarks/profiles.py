@@ -82,6 +82,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Prefetching": ({"n": (8, 32, 64)},),
         "Staging": ({"n": (8, 32, 64)},),
         "Blocks": ({"n": (8, 32, 64)},),
+        "Residence": ({"n": (8, 16, 24), "batch": (16_384, 1_048_576)},),
         "Caches": ({"n": (8, 32, 64)},),
         "Strides": ({"n": (8, 32, 64)},),
         "Threads": ({"n": (16, 64), "threads": (1, 2)},),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,10 +95,10 @@ def test_no_gpu_is_seen_without_pycuda_or_without_a_driver(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("gpu")
 def test_choices_of_a_gpu_become_its_schedule(part: Part) -> None:
-    point = part("grid").Point(backend="cuda", n=24, block=64, cache="shared", chunk=64, stride=64)
+    point = part("grid").Point(backend="cuda", n=24, block=64, blocks=1, cache="shared", chunk=64, stride=64)
     plan = part("cases").plan(point)
     schedule = plan.spec.schedule
-    assert (schedule.threads, schedule.cache, schedule.stride) == (64, "shared", 64)
+    assert (schedule.threads, schedule.blocks, schedule.cache, schedule.stride) == (64, 1, "shared", 64)
     assert (plan.spec.target, plan.layout.chunk) == ("cuda", 64)
 
 
@@ -106,6 +107,14 @@ def test_what_is_not_chosen_is_the_backends_own(part: Part) -> None:
     plan = part("cases").plan(part("grid").Point(backend="cuda"))
     assert plan.layout.chunk == 32
     assert (plan.spec.schedule.threads, plan.spec.schedule.prefetch) == (32, None)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_an_older_commit_has_no_choice_of_is_skipped(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = make_dataclass("ThreadSchedule", ["nb", "looking", "unroll", "math"])
+    monkeypatch.setattr(part("library"), "schedule_type", lambda family: older)
+    with pytest.raises(skip_error, match="blocks=1 cannot be built: this commit has no such choice"):
+        part("cases").plan(part("grid").Point(backend="cuda", blocks=1))
 
 
 @pytest.mark.usefixtures("gpu")
