@@ -56,8 +56,6 @@ WARP_REGISTERS = (48, 80)
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
 # A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
-# Straight-line code can use all registers that there are; the compiler, left to itself, seldom gives it as many.
-STRAIGHT_LINE_BLOCKS = (1, None)
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 
@@ -84,7 +82,9 @@ def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
     sizes = [nb for nb in GPU_TILE_SIZES if nb <= n]
     unrolls = ("tiles", "full") if straight_line_operations(n) <= FULL_UNROLL_BUDGET else ("tiles",)
     for nb, looking, unroll, stride in itertools.product(sizes, LOOKINGS, unrolls, (None, DEFAULT_THREADS)):
-        yield ThreadSchedule(nb, looking, unroll, math, stride=stride)
+        # Straight-line code can use all registers that there are; the compiler by itself seldom gives it as many.
+        blocks = 1 if unroll == "full" else None
+        yield ThreadSchedule(nb, looking, unroll, math, blocks=blocks, stride=stride)
 
 
 def block_schedules(n: int, math: str, dtype: str = "float32") -> Iterator[BlockSchedule]:
@@ -164,14 +164,18 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:
             staged = [replace(schedule, threads=threads) for threads in STAGED_THREADS if schedule.staged]
-            resident = STRAIGHT_LINE_BLOCKS if schedule.unroll == "full" else (None,)
-            places = itertools.product(BLOCK_THREADS, resident, CACHES)
-            direct = [replace(schedule, threads=t, blocks=blocks, cache=cache) for t, blocks, cache in places]
-            varied = [each for each in staged if _has_room(each, spec.problem)] or direct
+            varied = [each for each in staged if _has_room(each, spec.problem)] or _direct(schedule)
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
     early = (pdl and TARGETS[spec.target].gpu) or None
     return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
+
+
+def _direct(schedule: ThreadSchedule) -> list[ThreadSchedule]:
+    """By threads of a block and caches; but code with all the registers that it can use needs no cache."""
+    varied = [replace(schedule, blocks=None, cache=cache) for cache in CACHES]
+    varied += [replace(schedule, blocks=1, cache="l1")] if schedule.unroll == "full" else []
+    return [replace(each, threads=threads) for threads in BLOCK_THREADS for each in varied]
 
 
 def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:
