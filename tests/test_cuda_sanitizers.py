@@ -18,15 +18,14 @@ from kernelgen import FAMILIES, KernelSource, KernelSpec, generate
 from . import cuda_sanitizers
 from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
 from .cuda_kernels import EmulatedKernel
+from .cuda_sanitizer_cases import Case, cases
 from .cuda_sanitizers import (
     CLEAN,
     FOUND,
     MISSING,
     RECIPES,
     TOOLS,
-    Case,
     Work,
-    cases,
     check_factor,
     check_fill,
     main,
@@ -138,7 +137,7 @@ def test_cases_cover_every_choice() -> None:
     assert {spec.problem.dtype for spec in specs} == {"float32", "float64"}
     assert {spec.problem.uplo for spec in specs} == {"lower", "upper"}
     for family, choices in {
-        "thread": {"looking": 3, "unroll": 2, "math": 2, "threads": 4, "cache": 2},
+        "thread": {"looking": 3, "unroll": 2, "math": 2, "threads": 4, "blocks": 2, "cache": 2},
         "shared": {"looking": 3, "nb": 5, "math": 2, "cache": 2},
         "block": {"nb": 6, "lanes": 5, "math": 2, "blocks": 2, "cache": 2},
         "warp": {"matrices": 3, "warps": 2, "teams": 3, "update": 2, "unroll": 2, "math": 2, "blocks": 2, "cache": 2},
@@ -153,7 +152,7 @@ def test_cases_cover_every_choice() -> None:
 
 def on_the_cpu(case: Case) -> Case:
     spec = case.spec
-    schedule = replace(spec.schedule, threads=None, cache=None, pdl=None)
+    schedule = replace(spec.schedule, threads=None, blocks=None, cache=None, pdl=None)
     same = KernelSpec(spec.problem, spec.layout, spec.order, schedule, "generic", spec.in_place)
     chunk = case.layout.chunk and 4 * case.layout.chunk
     return Case(same, replace(case.layout, chunk=min(chunk, 512) if chunk else None), case.batch)
