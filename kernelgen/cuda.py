@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from kernelgen.refusals import require
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
 from kernelgen.spec import KernelSpec, Problem
@@ -34,8 +35,10 @@ def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSour
 
     A block's size is read where it runs, and the compiler does not know it: what needs more registers than a
     multiprocessor has for a block of that size cannot be launched. The entry is named after neither. A schedule with
-    `blocks` has no such source.
+    `blocks` has no such source, and is refused.
     """
+    works = "code for blocks of any size leaves registers to the compiler, use None"
+    require(schedule.blocks is None, "blocks", schedule.blocks, works)
     name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)
     shared = _AnyBlock(name, spec.problem, spec.layout, spec.order, spec.in_place)
     return _generate(spec, schedule, shared, "blocks of any size", "", "blockDim.x")

@@ -14,10 +14,11 @@ from batchchol.batch import Batch
 from ..kernel_runs import layout_of, make_spec
 
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "thread": {"nb": 1},
-    "shared": {"nb": 1, "matrices": 32},
-    "block": {"nb": 4, "lanes": 32},
-    "warp": {"matrices": 4},
+    "thread": {"family": "thread", "nb": 1, "unroll": "full"},
+    "loops": {"family": "thread", "nb": 1},
+    "shared": {"family": "shared", "nb": 1, "matrices": 32},
+    "block": {"family": "block", "nb": 4, "lanes": 32},
+    "warp": {"family": "warp", "matrices": 4},
 }
 COUNT = {"emulated": 1 << 12, "real": 1 << 22}
 
@@ -34,12 +35,12 @@ def dense(backend: Backend, batch: Batch) -> NDArray[np.float32]:
     return np.asarray(backend.host(batch.to_dense()))
 
 
-@pytest.mark.parametrize("family", SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_roots_and_reciprocals_are_correctly_rounded(
-    cuda: Backend, family: str, request: pytest.FixtureRequest
+    cuda: Backend, schedule: str, request: pytest.FixtureRequest
 ) -> None:
     d = pivots(COUNT["real" if "real" in request.node.name else "emulated"])
-    spec = make_spec(2, family=family, target="cuda", math="ieee", **SCHEDULES[family])
+    spec = make_spec(2, target="cuda", math="ieee", **SCHEDULES[schedule])
     a = np.ones((len(d), 2, 2), np.float32)
     a[:, 0, 0] = d
     batch = cuda.from_dense(a, layout_of(spec))
@@ -51,9 +52,9 @@ def test_roots_and_reciprocals_are_correctly_rounded(
     assert np.array_equal(column[:, 1], 1 / root)
 
 
-@pytest.mark.parametrize("family", SCHEDULES)
-def test_what_is_not_positive_is_no_pivot_and_an_infinite_one_is(cuda: Backend, family: str) -> None:
-    spec = make_spec(2, family=family, target="cuda", math="ieee", **SCHEDULES[family])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_is_not_positive_is_no_pivot_and_an_infinite_one_is(cuda: Backend, schedule: str) -> None:
+    spec = make_spec(2, target="cuda", math="ieee", **SCHEDULES[schedule])
     a = np.ones((6, 2, 2), np.float32)
     a[:, 0, 0] = [0, -0.0, -1, -np.inf, np.nan, np.inf]
     batch = cuda.from_dense(a, layout_of(spec))

@@ -17,31 +17,12 @@ typedef int mask;
 INLINE vec load(const scalar *from) { return *from; }
 INLINE void store(scalar *to, const vec value) { *to = value; }
 
-/* The root of a pivot and its reciprocal, both correctly rounded, if it is from 2^-101 on and finite: as the compiler has them
- * for such numbers, without its branch to what it has for others. */
-INLINE vec ordinary_pivot(const vec d, vec *reciprocal)
+/* The pivot of a column and its reciprocal. */
+INLINE vec pivot(const vec d, vec *reciprocal)
 {
-#ifdef __CUDA_ARCH__
-    vec r, y;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
-    const vec s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(root));
-    *reciprocal = fmaf(y, fmaf(-y, root, 1), y);
-    return root;
-#else
     const vec root = __fsqrt_rn(d);
     *reciprocal = __frcp_rn(root);
     return root;
-#endif
-}
-
-/* The pivot of a column and its reciprocal. Smaller ones are those of 2^64 times as much; what is not positive is no pivot. */
-INLINE vec pivot(const vec d, vec *reciprocal)
-{
-    const bool small = d < 0x1p-101f, infinite = d == __uint_as_float(0x7f800000u);
-    const vec root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
-    *reciprocal = infinite ? 0 : small ? *reciprocal * 0x1p32f : *reciprocal;
-    return infinite ? d : small ? root * 0x1p-32f : root;
 }
 
 enum { N = 6, NB = 6, ROW = 1, COL = 6, WORK_ROW = 1, WORK_COL = 6 };
