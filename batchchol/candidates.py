@@ -56,6 +56,8 @@ WARP_REGISTERS = (48, 80)
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
 # A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
+# Of a block whose threads have all the registers that they can use.
+ROOMY_THREADS = 64
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
 
@@ -82,8 +84,8 @@ def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
     sizes = [nb for nb in GPU_TILE_SIZES if nb <= n]
     unrolls = ("tiles", "full") if straight_line_operations(n) <= FULL_UNROLL_BUDGET else ("tiles",)
     for nb, looking, unroll, stride in itertools.product(sizes, LOOKINGS, unrolls, (None, DEFAULT_THREADS)):
-        # Straight-line code can use all registers that there are; the compiler by itself seldom gives it as many.
-        blocks = 1 if unroll == "full" else None
+        # Straight-line code on a known chunk can use all registers; the compiler by itself seldom gives it as many.
+        blocks = 1 if unroll == "full" and stride else None
         yield ThreadSchedule(nb, looking, unroll, math, blocks=blocks, stride=stride)
 
 
@@ -172,10 +174,10 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
 
 
 def _direct(schedule: ThreadSchedule) -> list[ThreadSchedule]:
-    """By threads of a block and caches; but code with all the registers that it can use needs no cache."""
-    varied = [replace(schedule, blocks=None, cache=cache) for cache in CACHES]
-    varied += [replace(schedule, blocks=1, cache="l1")] if schedule.unroll == "full" else []
-    return [replace(each, threads=threads) for threads in BLOCK_THREADS for each in varied]
+    """By threads of a block and caches, and with all the registers that the code can use: then it needs no cache."""
+    choices = itertools.product(BLOCK_THREADS, CACHES)
+    varied = [replace(schedule, threads=threads, blocks=None, cache=cache) for threads, cache in choices]
+    return [*varied, replace(schedule, threads=ROOMY_THREADS, blocks=1, cache="l1")]
 
 
 def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:

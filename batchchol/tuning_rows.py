@@ -54,8 +54,9 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         if old:
             with path.open(newline="", encoding="utf-8") as stream:
                 found = next(csv.reader(stream), [])
-            if found != columns:
+            if sorted(found) != sorted(columns):
                 raise DataFileError(path, "line 1", "has the columns of another version: choose another file")
+            columns = found
         with path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, columns, lineterminator="\n")
             if not old:

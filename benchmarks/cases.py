@@ -212,7 +212,7 @@ def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> lib
     given = {name: chosen for name, chosen in choices.items() if chosen is not None}
     for name, chosen in given.items():
         if name not in has:
-            raise library.SpecError(f"{name}={chosen} cannot be built: this commit has no such choice")
+            raise library.SpecError(f"{name}={chosen} cannot be built: in this commit the family has no such choice")
     schedule = family(**{name: chosen for name, chosen in every.items() if name in has}, **given)
     problem = library.Problem(point.n, point.dtype)
     return library.KernelSpec(problem, layout.kind, layout.order, schedule, backend.target)

@@ -74,7 +74,7 @@ def thread_schedule(turn: int, n: int) -> ThreadSchedule:
         "full" if n <= 17 and turn % 2 else "tiles",
         ("ieee", "fast")[turn // 3 % 2],
         threads=(32, 96, 33, 256)[turn % 4],
-        blocks=(None, 1)[turn // 2 % 2],
+        blocks=(None, 1)[turn // 5 % 2],
         cache=("l1", "shared")[turn % 2],
     )
 

@@ -113,7 +113,7 @@ def test_what_is_not_chosen_is_the_backends_own(part: Part) -> None:
 def test_what_an_older_commit_has_no_choice_of_is_skipped(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     older = make_dataclass("ThreadSchedule", ["nb", "looking", "unroll", "math"])
     monkeypatch.setattr(part("library"), "schedule_type", lambda family: older)
-    with pytest.raises(skip_error, match="blocks=1 cannot be built: this commit has no such choice"):
+    with pytest.raises(skip_error, match="blocks=1 cannot be built: in this commit the family has"):
         part("cases").plan(part("grid").Point(backend="cuda", blocks=1))
 
 
