@@ -56,12 +56,12 @@ class ThreadSchedule:
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
     written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
     and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `blocks`,
-    for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None leaves that
-    to the compiler), `cache`, which of the two the hardware's split of its on-chip memory favours, "l1" or "shared",
-    `stride`, the only chunk that the kernel runs on, its offsets being constants of the code: None is any chunk,
-    given at run time, and `pdl`, whether it may be launched while what is ahead of it on its stream still runs, for
-    which it then waits itself (programmatic dependent launch, from compute capability 9.0 on). For the others None is
-    the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
+    for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None is one if
+    `staged`, else it is left to the compiler), `cache`, which of the two the hardware's split of its on-chip memory
+    favours, "l1" or "shared", `stride`, the only chunk that the kernel runs on, its offsets being constants of the
+    code: None is any chunk, given at run time, and `pdl`, whether it may be launched while what is ahead of it on its
+    stream still runs, for which it then waits itself (programmatic dependent launch, from compute capability 9.0 on).
+    For the others None is the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
     """
 
     family: ClassVar[str] = "thread"

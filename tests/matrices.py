@@ -40,6 +40,16 @@ def integer_factors(count: int, n: int, seed: int = 4) -> Matrices:
     return np.tril(below, -1) + np.eye(n)
 
 
+def with_bad_pivots(a: NDArray[np.floating], minors: NDArray[np.integer], value: float) -> NDArray[np.floating]:
+    """The matrices, pivot k of those whose minor is k > 0 being a value, with zeros beside it."""
+    bad = a.copy()
+    for member in np.flatnonzero(minors):
+        pivot = minors[member] - 1
+        bad[member, pivot, :] = bad[member, :, pivot] = 0
+        bad[member, pivot, pivot] = value
+    return bad
+
+
 DATA: Mapping[str, Callable[[int, int], Matrices]] = {"dominant": dominant, "wishart": wishart}
 
 

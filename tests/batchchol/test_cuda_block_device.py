@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from batchchol.backends import Backend, get_backend
 from batchchol.batch import Batch
@@ -82,6 +84,12 @@ def factor(backend: Backend, spec: KernelSpec, batch: Batch) -> tuple[Batch, obj
     info = backend.info(batch, spec)
     backend.kernel(spec)(result if spec.in_place else batch, result, info, 1)
     return result, info
+
+
+def factored(backend: Backend, spec: KernelSpec, a: NDArray[np.floating]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Lower factors and infos of matrices, on the host."""
+    result, info = factor(backend, spec, backend.from_dense(a, layout_of(spec, spec.schedule.stride)))
+    return np.tril(np.asarray(backend.host(result.to_dense()))), np.asarray(backend.host(info))[: len(a)]
 
 
 def check_zeros(backend: Backend, spec: KernelSpec, factored: Batch) -> None:

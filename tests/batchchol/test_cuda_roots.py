@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol.backends import Backend
-from batchchol.batch import Batch
 
-from ..kernel_runs import layout_of, make_spec
+from ..kernel_runs import make_spec
+from .test_cuda_block_device import factored
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "thread": {"family": "thread", "nb": 1, "unroll": "full"},
@@ -31,8 +31,12 @@ def pivots(count: int) -> NDArray[np.float32]:
     return np.concatenate([near[near > 0], other]).view(np.float32)
 
 
-def dense(backend: Backend, batch: Batch) -> NDArray[np.float32]:
-    return np.asarray(backend.host(batch.to_dense()))
+def columns(cuda: Backend, schedule: str, d: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """First columns of factors, and infos, of matrices with these numbers above left and ones elsewhere."""
+    a = np.ones((len(d), 2, 2), np.float32)
+    a[:, 0, 0] = d
+    l, info = factored(cuda, make_spec(2, target="cuda", math="ieee", **SCHEDULES[schedule]), a)
+    return l[:, :, 0], info
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -40,25 +44,14 @@ def test_roots_and_reciprocals_are_correctly_rounded(
     cuda: Backend, schedule: str, request: pytest.FixtureRequest
 ) -> None:
     d = pivots(COUNT["real" if "real" in request.node.name else "emulated"])
-    spec = make_spec(2, target="cuda", math="ieee", **SCHEDULES[schedule])
-    a = np.ones((len(d), 2, 2), np.float32)
-    a[:, 0, 0] = d
-    batch = cuda.from_dense(a, layout_of(spec))
-    result, info = batch.copy(), cuda.info(batch, spec)
-    cuda.kernel(spec)(batch, result, info, 1)
-    column = dense(cuda, result)[:, :, 0]
+    found, _ = columns(cuda, schedule, d)
     root = np.sqrt(d)
-    assert np.array_equal(column[:, 0], root)
-    assert np.array_equal(column[:, 1], 1 / root)
+    assert np.array_equal(found[:, 0], root)
+    assert np.array_equal(found[:, 1], 1 / root)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_what_is_not_positive_is_no_pivot_and_an_infinite_one_is(cuda: Backend, schedule: str) -> None:
-    spec = make_spec(2, target="cuda", math="ieee", **SCHEDULES[schedule])
-    a = np.ones((6, 2, 2), np.float32)
-    a[:, 0, 0] = [0, -0.0, -1, -np.inf, np.nan, np.inf]
-    batch = cuda.from_dense(a, layout_of(spec))
-    result, info = batch.copy(), cuda.info(batch, spec)
-    cuda.kernel(spec)(batch, result, info, 1)
-    assert cuda.host(info)[:6].tolist() == [1, 1, 1, 1, 1, 0]
-    assert np.array_equal(np.tril(dense(cuda, result)[5]), [[np.inf, 0], [0, 1]])
+    found, info = columns(cuda, schedule, np.array([0, -0.0, -1, -np.inf, np.nan, np.inf], np.float32))
+    assert info.tolist() == [1, 1, 1, 1, 1, 0]
+    assert np.array_equal(found[5], [np.inf, 0])

@@ -10,8 +10,8 @@ from kernelgen import KernelSpec
 
 from ..covering import Choice
 from ..kernel_runs import layout_of
-from ..matrices import wishart
-from .test_cuda_block_device import built_on_a_gpu, check
+from ..matrices import wishart, with_bad_pivots
+from .test_cuda_block_device import built_on_a_gpu, check, factored
 from .test_cuda_strip import DESIGN, case_id, spec_of, strip_spec
 
 
@@ -49,19 +49,7 @@ def test_failing_members_on_a_gpu(n: int, value: float) -> None:
     backend, spec, batch = get_backend("cuda"), strip_spec(n, warps=20, ahead=1, early=1), 3 * 128 * 20 + 3
     a = wishart(1000, n).astype(np.float32)[np.arange(batch) % 1000]
     minors = np.where(np.arange(batch) % 3 == 1, np.arange(batch) // 3 % n + 1, 0)
-    good, _ = factors(backend, spec, a)
-    for member in np.flatnonzero(minors):
-        pivot = minors[member] - 1
-        a[member, pivot, :] = a[member, :, pivot] = 0
-        a[member, pivot, pivot] = value
-    failed, info = factors(backend, spec, a)
+    good, _ = factored(backend, spec, a)
+    failed, info = factored(backend, spec, with_bad_pivots(a, minors, value))
     assert np.array_equal(info, minors)
     assert np.array_equal(failed[minors == 0], good[minors == 0])
-
-
-def factors(backend: Backend, spec: KernelSpec, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower factors and infos, on the host."""
-    batch = backend.from_dense(a, layout_of(spec, spec.schedule.stride))
-    result, info = batch.copy(), backend.info(batch, spec)
-    backend.kernel(spec)(batch, result, info, 1)
-    return np.tril(np.asarray(backend.host(result.to_dense()))), np.asarray(backend.host(info))[: len(a)]
