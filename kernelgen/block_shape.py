@@ -46,6 +46,11 @@ class BlockShape:
         return self.side * self.nb - self.n
 
     @property
+    def skips_padding(self) -> bool:
+        """Whether updates by the first column of tiles leave out its padding: where that is half of it, or nearly."""
+        return self.pad >= self.nb // 2 > 0
+
+    @property
     def tiles(self) -> int:
         """Tiles of one lower triangle."""
         return self.side * (self.side + 1) // 2

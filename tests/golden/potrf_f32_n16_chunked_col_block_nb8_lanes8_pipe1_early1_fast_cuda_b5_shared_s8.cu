@@ -929,13 +929,23 @@ INLINE void set_up_barriers()
         }
 }
 
+/* The place, of which the compiler does not know where it comes from: it would compute it anew for each of the copies, which
+ * are conditional. */
+template <typename T> INLINE T *hidden_place(T *p)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(p));
+#endif
+    return p;
+}
+
 /* Neighbouring lanes' elements, which lie side by side, are fetched by one of them each, if the array begins with a piece:
  * of WIDTH rows, one row. */
 INLINE void fetch_together(scalar *fetched, const scalar *a, const int row, const int column, const offset s)
 {
     const int lane = threadIdx.x % WIDTH;
-    fetched += lane * EARLY - lane;
-    a += lane * (ROW * s - 1);
+    fetched = hidden_place(fetched + (lane * EARLY - lane));
+    a = hidden_place(a + lane * (ROW * s - 1));
 #pragma unroll
     for (int j = 0; j < NB; ++j)
 #pragma unroll
@@ -944,14 +954,15 @@ INLINE void fetch_together(scalar *fetched, const scalar *a, const int row, cons
                 fetch_piece(fetched + (j * NB + i) * EARLY, PLACE(a, i, j, s));
 }
 
-/* Begins to read a tile; `take_tile` has it in registers once the warp has waited. */
+/* Begins to read a tile; `take_tile` has it in registers once the warp has waited. Elements of arrays that begin elsewhere come
+ * in a loop: what is hardly ever needed is short. */
 INLINE void fetch_tile(scalar *fetched, const scalar *a, const int row, const int column, const offset s)
 {
     if ((unsigned long long)(a - threadIdx.x % WIDTH) % sizeof(Piece) == 0)
         return fetch_together(fetched, a, row, column, s);
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < NB; ++j)
-#pragma unroll
+#pragma unroll 1
         for (int i = 0; i < NB; ++i)
             if (inside(row, column, i, j) && lower(row, column, i, j))
                 fetch(fetched + (j * NB + i) * EARLY, PLACE(a, i, j, s));

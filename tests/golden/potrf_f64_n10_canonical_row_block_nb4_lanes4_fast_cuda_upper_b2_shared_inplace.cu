@@ -227,6 +227,44 @@ INLINE void update(vec c[NB][NB], const Piece *left, const Piece *right)
     }
 }
 
+/* The same of tiles of the first column, most of which is the identity before the matrix: by the other columns. A loop, for
+ * straight-line code of both would be more than the instruction cache holds. */
+INLINE void update_by_first(vec c[NB][NB], const Piece *left, const Piece *right)
+{
+#pragma unroll 1
+    for (int p = PAD; p < NB; ++p) {
+        vec a[PIECES * WIDTH], b[PIECES * WIDTH];
+        read_column(a, left, p);
+        read_column(b, right, p);
+        {
+            const vec a0 = A(0, 0);
+            const vec a1 = A(1, 0);
+            const vec a2 = A(2, 0);
+            const vec a3 = A(3, 0);
+            const vec b0 = B(0, 0);
+            C(0, 0) -= a0 * b0;
+            C(1, 0) -= a1 * b0;
+            C(2, 0) -= a2 * b0;
+            C(3, 0) -= a3 * b0;
+            const vec b1 = B(1, 0);
+            C(0, 1) -= a0 * b1;
+            C(1, 1) -= a1 * b1;
+            C(2, 1) -= a2 * b1;
+            C(3, 1) -= a3 * b1;
+            const vec b2 = B(2, 0);
+            C(0, 2) -= a0 * b2;
+            C(1, 2) -= a1 * b2;
+            C(2, 2) -= a2 * b2;
+            C(3, 2) -= a3 * b2;
+            const vec b3 = B(3, 0);
+            C(0, 3) -= a0 * b3;
+            C(1, 3) -= a1 * b3;
+            C(2, 3) -= a2 * b3;
+            C(3, 3) -= a3 * b3;
+        }
+    }
+}
+
 enum { ROW = 1, COL = 10 };
 
 /* Element (i, j) of what begins at p, a matrix or a tile; neighbouring elements are s apart. */
@@ -400,7 +438,9 @@ extern "C" __global__ void __launch_bounds__(32, 2) potrf_f64_n10_canonical_row_
             if (row > k)
                 clear_tile(PLACE_OF_TILE(matrix, column + zero, row + zero, 1), column, row);
         }
-        if (column > k)
+        if (column > k && k == 0)
+            update_by_first(c, mine, diagonal + column * TILE);
+        else if (column > k)
             update(c, mine, diagonal + column * TILE);
     }
 }
