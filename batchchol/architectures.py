@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from types import MappingProxyType
+from typing import Any
 
 from kernelgen import BlockSchedule, KernelSpec, StripSchedule, ThreadSchedule, WarpSchedule, generate
 from kernelgen.gpu import PDL_CAPABILITY
@@ -38,6 +41,22 @@ def runs_on(spec: KernelSpec, arch: str | None, measured_on: str) -> bool:
     return number >= _least(spec) and _shared_bytes(spec) <= _most_shared_bytes(number)
 
 
+def lightened(spec: KernelSpec, arch: str | None, measured_on: str) -> KernelSpec | None:
+    """The spec, with as much less ahead of its turn as GPUs of an architecture have the shared memory for.
+
+    That is first what is fetched early, then strips that have room for two groups. None if it cannot run so either.
+    """
+    return next((each for each in _lighter(spec) if runs_on(each, arch, measured_on)), None)
+
+
+def _lighter(spec: KernelSpec) -> Iterator[KernelSpec]:
+    """The spec itself, and with less and less ahead."""
+    has = [name for name in ("ahead", "early") if hasattr(spec.schedule, name)]
+    for less in product(*(range(getattr(spec.schedule, name), -1, -1) for name in has)):
+        fewer: dict[str, Any] = dict(zip(has, less, strict=True))
+        yield replace(spec, schedule=replace(spec.schedule, **fewer))
+
+
 def has_pdl(arch: str | None) -> bool:
     """Whether GPUs of an architecture launch kernels before their predecessors have ended; of None, they may.
 
@@ -68,5 +87,7 @@ def _most_shared_bytes(number: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _shared_bytes(spec: KernelSpec) -> int:
+    if isinstance(spec.schedule, BlockSchedule | StripSchedule):
+        return spec.schedule.shape(spec.problem).shared_bytes
     launch = generate(spec).launch
     return launch.shared_bytes if launch else 0

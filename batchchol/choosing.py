@@ -10,7 +10,7 @@ from math import log2
 from statistics import geometric_mean, median
 from typing import TypeVar
 
-from batchchol.cells import Cell, Measured, by_cell, case_of, counts, fastest, for_any_chunk, latest
+from batchchol.cells import Cell, by_cell, case_of, counts, fastest, for_any_chunk, latest
 from batchchol.errors import BatchcholError
 from batchchol.evidence import with_evidence
 from batchchol.tables import Case, Entry, Placement, Table
@@ -209,20 +209,43 @@ def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
 
 
 def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
-    """The best chunk of each order at the largest batch, in all maths, or the one before it within the margin."""
+    """The best chunk of each order for the smallest batch that was measured, and for the largest: others are like it.
+
+    On an H200 the largest one's was the faster at twice the smallest already, in 34 of 50 cases, and at four times as
+    many in 47 (datasets/few_h200.csv).
+    """
     for dtype in sorted({point.spec.problem.dtype for point in points}):
-        own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
-        chunks: dict[Cell, Layout] = {}
-        for (n, batch), rivals in _no_slower_than_larger(_largest(by_cell(own))):
-            times = _times_of_the_best(rivals)
-            before = next(reversed(chunks.values()), None)
-            fastest = min(times, key=lambda chunk: times[chunk])
-            if before is not None and times.get(before.chunk, float("inf")) <= times[fastest] * (1 + MARGIN):
-                fastest = before.chunk
-            if fastest is not None:
-                chunks[n, batch] = Layout.chunked(fastest)
-        for n, _, layout in _merged({(n, 0): layout for (n, _), layout in chunks.items()}):
-            yield Placement(dtype, n, None, layout)
+        cells = by_cell(
+            [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
+        )
+        least, most = ({n: (n, batch) for n, batch in sorted(cells, reverse=turn)} for turn in (True, False))
+        few, many = (_chunks([(cell, cells[cell]) for _, cell in sorted(each.items())]) for each in (least, most))
+        chosen: dict[Cell, Layout] = {}
+        for n in few.keys() | many.keys():
+            size = least[n][1]
+            chosen[n, 2 * size] = _serving(many, n)
+            chosen[n, size] = _serving(few if least[n] != most[n] else many, n)
+        for n, batch, layout in _merged(chosen):
+            yield Placement(dtype, n, batch, layout)
+
+
+def _chunks(cells: Sequence[tuple[Cell, list[Point]]]) -> dict[int, Layout]:
+    """The best chunk of each order's only cell, in all maths, or the one of the order before within the margin."""
+    chunks: dict[int, Layout] = {}
+    for (n, _), rivals in _no_slower_than_larger(cells):
+        times = _times_of_the_best(rivals)
+        before = next(reversed(chunks.values()), None)
+        fastest = min(times, key=lambda chunk: times[chunk])
+        if before is not None and times.get(before.chunk, float("inf")) <= times[fastest] * (1 + MARGIN):
+            fastest = before.chunk
+        if fastest is not None:
+            chunks[n] = Layout.chunked(fastest)
+    return chunks
+
+
+def _serving(chunks: Mapping[int, Layout], n: int) -> Layout:
+    """What serves an order: its own entry, the next larger one's, or the last."""
+    return chunks[min((order for order in chunks if order >= n), default=max(chunks))]
 
 
 def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
@@ -239,12 +262,6 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
         chunk: [seconds[chunk] / min(seconds.values()) for seconds in by_math if chunk in seconds] for chunk in common
     }
     return {chunk: geometric_mean(times) for chunk, times in sorted(relative.items(), key=lambda item: item[0] or 0)}
-
-
-def _largest(cells: Measured) -> list[tuple[Cell, list[Point]]]:
-    """The largest batch of each order, orders ascending."""
-    largest = {n: (n, batch) for n, batch in sorted(cells)}
-    return [(cell, cells[cell]) for cell in largest.values()]
 
 
 def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Point]]]) -> list[tuple[Cell, list[Point]]]:

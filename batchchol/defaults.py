@@ -15,7 +15,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from batchchol.architectures import runs_on
+from batchchol.architectures import lightened
 from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - where benchmarks find it in every version
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
@@ -138,8 +138,8 @@ def choices(
             found = [
                 Choice(spec, entry.batch, origin, entry.until, entry.evidence, entry.n, case)
                 for entry in row
-                if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
-                and runs_on(spec, arch, table.name)
+                if (chosen := fitted(plain, entry.schedule, wanted.chunk)) is not None
+                and (spec := lightened(chosen, arch, table.name)) is not None
             ]
             if found:
                 return tuple(found)
@@ -236,7 +236,7 @@ def default_layout(
     batch: int | None = None,
     device: str | None = None,
 ) -> Layout:
-    """The layout in which large batches of matrices of order `n` are factored fastest.
+    """The layout in which batches of `batch` matrices of order `n` are factored fastest, if nobody says large ones.
 
     Where none was measured, chunks of as many matrices as a warp has threads, or a SIMD register lanes. What the user
     measured on a device counts for batches of a known size.
@@ -245,17 +245,18 @@ def default_layout(
         return own.layout
     row = shipped_placements("layouts", n, target, dtype, arch)
     if row:
-        return _where_it_runs(row[0].layout, n, target, dtype, arch)
+        chosen = row[-1] if batch is None else nearest(row, batch)
+        return _where_it_runs(chosen.layout, n, batch or TYPICAL_BATCH, target, dtype, arch)
     return Layout.chunked(DEFAULT_THREADS if TARGETS[target].gpu else TARGETS[target].lanes(dtype))
 
 
-def _where_it_runs(chosen: Layout, n: int, target: str, dtype: str, arch: str | None) -> Layout:
+def _where_it_runs(chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None) -> Layout:
     """The layout, or that of the table's fastest kernel that a GPU can run, if the layout's own is none of those."""
     table = source_of(target, arch).table
 
     def usual(layout: Layout, arch: str) -> Choice:
         found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, arch=arch)
-        return nearest(found, TYPICAL_BATCH)
+        return nearest(found, batch)
 
     if arch in (None, table.name) or usual(chosen, str(arch)).spec == usual(chosen, table.name).spec:
         return chosen
@@ -287,7 +288,9 @@ def array_layout(
     row = shipped_placements("arrays", n, target, dtype, arch)
     if row:
         return nearest(row, batch).layout
-    return default_layout(n, target=target, dtype=dtype, arch=arch) if TARGETS[target].gpu else Layout.canonical()
+    if TARGETS[target].gpu:
+        return default_layout(n, target=target, dtype=dtype, arch=arch, batch=batch)
+    return Layout.canonical()
 
 
 def tuned_placement(

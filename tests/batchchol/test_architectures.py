@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from batchchol.architectures import BLOCK_SHARED_KIB, has_pdl, runs_on
+from batchchol.architectures import BLOCK_SHARED_KIB, has_pdl, lightened, runs_on
 from batchchol.defaults import choices, default_layout, default_spec
 from batchchol.tables import Case, Entry, Table
-from kernelgen import TARGETS, BlockSchedule, KernelSpec, Problem, ThreadSchedule, WarpSchedule, generate
+from kernelgen import (
+    TARGETS,
+    BlockSchedule,
+    KernelSpec,
+    Problem,
+    StripSchedule,
+    ThreadSchedule,
+    WarpSchedule,
+    generate,
+)
 
 ORDERS = (1, 8, 23, 32, 48, 64, 80, 97, 128)
 MEASURED = "sm_90"
@@ -70,6 +81,28 @@ def test_shared_memory_of_a_block() -> None:
     assert runs_on(PIPELINE, None, MEASURED)
     with pytest.raises(ValueError, match="expected the name of a GPU architecture"):
         runs_on(PIPELINE, "hopper", MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "arch", "less"),
+    [
+        (PIPELINE.schedule, "sm_80", {"early": 8}),
+        (PIPELINE.schedule, "sm_90", {}),
+        (StripSchedule(24, ahead=2, early=1, stride=4), "sm_80", {"ahead": 0}),
+    ],
+    ids=lambda value: getattr(value, "family", None),
+)
+def test_less_is_ahead_of_its_turn_where_there_is_less_shared_memory(schedule: Any, arch: str, less: Any) -> None:
+    spec = replace(PIPELINE, schedule=replace(schedule, math="fast"))
+    lighter = lightened(spec, arch, MEASURED)
+    assert lighter == replace(spec, schedule=replace(spec.schedule, **less))
+    for name in less:
+        more = replace(spec.schedule, **(less | {name: less[name] + 1}))
+        assert not runs_on(replace(spec, schedule=more), arch, MEASURED), "as much as there is room for"
+
+
+def test_what_no_less_makes_fit_is_not_run() -> None:
+    assert lightened(PIPELINE, "sm_86", MEASURED) is None
 
 
 def test_launches_before_predecessors_have_ended() -> None:

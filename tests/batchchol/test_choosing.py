@@ -137,11 +137,21 @@ def test_canonical_points_have_cases_of_their_own_by_the_order_of_the_lower_tria
 
 def test_the_layout_of_batches_is_the_best_chunk_at_the_largest_batch() -> None:
     points = [point(8, thread(4), 1.0, LARGE), point(8, thread(4), 1.5, LARGE, chunk=4)]
-    points += [point(8, thread(4), 0.1, chunk=4), point(8, thread(4), 1.0)]
     points += [point(16, thread(4), 1.02, LARGE), point(16, thread(4), 1.0, LARGE, chunk=4)]
     points += [point(32, thread(4), 1.2, LARGE), point(32, thread(4), 1.0, LARGE, chunk=4)]
     layouts = [(each.n, each.layout) for each in table(points, "sm_90").layouts]
     assert layouts == [(16, Layout.chunked(32)), (32, Layout.chunked(4))]
+
+
+def test_few_matrices_may_have_a_layout_of_their_own() -> None:
+    """Where many were measured alone, all are like them."""
+    few, some, many = 100, 10_000, LARGE
+    points = [point(8, thread(4), seconds, batch, 32) for batch, seconds in ((few, 2.0), (some, 1.0), (many, 1.0))]
+    points += [point(8, thread(4), seconds, batch, 4) for batch, seconds in ((few, 1.0), (some, 0.9), (many, 2.0))]
+    points += [point(4, thread(4), 0.1, many, 32)]
+    points += [point(16, thread(4), 3.0, batch, 8) for batch in (few, some, many)]
+    layouts = [(each.n, each.batch, each.layout.chunk) for each in table(points, "sm_90").layouts]
+    assert layouts == [(4, None, 32), (8, few, 4), (8, 2 * few, 32), (16, None, 8)]
 
 
 def test_the_layout_of_batches_suits_both_maths() -> None:

@@ -365,9 +365,9 @@ def test_what_the_backend_says_of_itself(cuda: Backend) -> None:
     assert device["architecture"] == "sm_" + str(device["compute_capability"]).replace(".", "")
     assert all(isinstance(value, str | int) and value for value in device.values())
     assert cuda.last_level_cache_bytes() == device["l2_bytes"]
-    assert (
-        cuda.default_layout(8) == default_layout(8, target="cuda", arch=cuda.architecture) == cuda.empty(8, 1).layout
-    )
+    at = {"target": "cuda", "arch": cuda.architecture}
+    assert cuda.default_layout(8) == default_layout(8, **at)
+    assert cuda.empty(8, 1).layout == default_layout(8, batch=1, **at)
     assert (cuda.targets, cuda.threads) == (("cuda",), 1)
     assert 0 < cuda.free_bytes() <= int(device["gpu_memory_bytes"])
 

@@ -85,7 +85,7 @@ def test_host_time_of_a_warm_call() -> None:
     backend = get_backend("cuda")
     a, out = backend.empty(8, 1024), backend.empty(8, 1024)
     backend.fill(a, "diagonally_dominant")
-    spec = default_spec(8, target="cuda", chunk=32)
+    spec = default_spec(8, target="cuda", chunk=a.layout.chunk)
     kernel, info = backend.kernel(spec), backend.info(a, spec)
 
     def seconds() -> float:

@@ -240,6 +240,14 @@ def test_layouts_are_chosen_by_order(tables: Callable[..., None]) -> None:
     assert default_layout(40, target="cuda") == Layout.chunked(32)
 
 
+def test_few_matrices_go_into_chunks_of_their_own(tables: Callable[..., None]) -> None:
+    placed = [Placement("float32", 64, batch, Layout.chunked(chunk)) for batch, chunk in ((1000, 2), (16_000, 16))]
+    tables(made((IEEE, 128, None, ThreadSchedule(4)), layouts=tuple(placed)))
+    chunks = [default_layout(40, target="cuda", batch=batch).chunk for batch in (1, 1000, 4000, 4001, 10**6, None)]
+    assert chunks == [2, 2, 2, 16, 16, 16], "where nobody says how many, they are many"
+    assert array_layout(40, 1000, target="cuda") == Layout.chunked(2)
+
+
 def test_arrays_are_placed_by_order_and_batch(tables: Callable[..., None]) -> None:
     row = Layout.canonical("row")
     placed = (Placement("float32", 32, 1000, row), Placement("float32", 32, 10**6, Layout.chunked(8)))
