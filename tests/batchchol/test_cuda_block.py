@@ -219,6 +219,25 @@ def test_tiles_threads_and_shared_memory_of_a_block() -> None:
 
 
 @pytest.mark.parametrize(
+    ("n", "nb", "leaves_out"),
+    [
+        (57, 8, True),
+        (60, 8, True),
+        (61, 8, False),
+        (64, 8, False),
+        (68, 7, False),
+        (67, 7, True),
+        (41, 9, True),
+        (12, 4, False),
+    ],
+)
+def test_padding_is_left_out_of_updates_where_it_is_half_a_tile_or_nearly(n: int, nb: int, leaves_out: bool) -> None:
+    assert BlockShape(n, nb, 4, "float32").skips_padding is leaves_out
+    text = generate(make_spec(n, nb, family="block", lanes=4, target="cuda")).text
+    assert ("update_by_first" in text) is leaves_out
+
+
+@pytest.mark.parametrize(
     ("nb", "dtype", "tails", "pieces", "tile_pieces"),
     [
         (8, "float32", 0, 2, 17),
@@ -280,16 +299,18 @@ DROPPED = {
 }
 
 
-def mutated(function: str, pattern: str, replacement: str, place: int = 0) -> EmulatedKernel:
+def mutated(
+    function: str, pattern: str, replacement: str, place: int = 0, spec: KernelSpec = MUTATED
+) -> EmulatedKernel:
     """The kernel with one match of a pattern in a function replaced."""
-    source = generate(MUTATED)
+    source = generate(spec)
     begin = re.search(rf"^(INLINE|extern) .*\b{function}\(", source.text, re.MULTILINE)
     assert begin, f"there is no function {function}"
     end = source.text.index("\n}\n", begin.end())
     match = list(re.finditer(pattern, source.text[begin.end() : end]))[place]
     start, stop = begin.end() + match.start(), begin.end() + match.end()
     text = source.text[:start] + replacement + source.text[stop:]
-    return EmulatedKernel.of(MUTATED, replace(source, text=text))
+    return EmulatedKernel.of(spec, replace(source, text=text))
 
 
 @pytest.mark.parametrize("line", DROPPED)
@@ -299,6 +320,17 @@ def test_the_source_with_one_line_dropped_fails(line: str) -> None:
         a = make(5, 15).astype(np.float32)
         run = run_kernel(MUTATED, a, kernel=kernel)
         assert run.info.any() or ratios(a, run.l).max() > RATIO_BOUND["fast"], name
+
+
+def test_what_is_left_out_of_updates_is_padding_and_no_more() -> None:
+    """By whole updates the factors are the same, bit for bit; a column less is missed."""
+    spec = make_spec(13, 4, family="block", lanes=4, layout="interleaved", target="cuda")
+    a = dominant(5, 13).astype(np.float32)
+    run = run_kernel(spec, a)
+    whole = run_kernel(spec, a, kernel=mutated(spec.name, "update_by_first", "update", spec=spec))
+    np.testing.assert_array_equal(np.tril(run.l), np.tril(whole.l))
+    less = run_kernel(spec, a, kernel=mutated("update_by_first", "p = PAD", "p = PAD + 1", spec=spec))
+    assert ratios(a, less.l).max() > RATIO_BOUND["ieee"]
 
 
 @pytest.mark.parametrize("place", [0, 1])
