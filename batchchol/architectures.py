@@ -42,9 +42,10 @@ def runs_on(spec: KernelSpec, arch: str | None, measured_on: str) -> bool:
 
 
 def lightened(spec: KernelSpec, arch: str | None, measured_on: str) -> KernelSpec | None:
-    """The spec, with as much less ahead of its turn as GPUs of an architecture have the shared memory for.
+    """The spec, with as much ahead of its turn as GPUs of an architecture have the shared memory for.
 
-    That is first what is fetched early, then strips that have room for two groups. None if it cannot run so either.
+    Less is fetched early, and if that does not suffice fewer strips have room for two groups. None if it cannot run
+    so either.
     """
     return next((each for each in _lighter(spec) if runs_on(each, arch, measured_on)), None)
 

@@ -66,7 +66,7 @@ def default_spec(
 
     An order between two of the table is served as the next larger one, a batch as the one nearest by ratio. What was
     not measured is served as what is most like it: float64 as float32, one class of accuracy as the other. What a GPU
-    of another architecture than the table's cannot run is passed over.
+    of another architecture than the table's cannot run has less ahead of its turn, or is passed over.
 
     Parameters
     ----------
@@ -135,12 +135,13 @@ def choices(
     for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
         for row in rows(table.cases[case], n):
             origin = f"{reason}; {case}, up to order {row[0].n}"
-            found = [
-                Choice(spec, entry.batch, origin, entry.until, entry.evidence, entry.n, case)
-                for entry in row
-                if (chosen := fitted(plain, entry.schedule, wanted.chunk)) is not None
-                and (spec := lightened(chosen, arch, table.name)) is not None
-            ]
+            found = []
+            for entry in row:
+                measured = fitted(plain, entry.schedule, wanted.chunk)
+                spec = None if measured is None else lightened(measured, arch, table.name)
+                if spec is not None:
+                    said = origin if spec == measured else f"{origin}, with less ahead: there is less shared memory"
+                    found.append(Choice(spec, entry.batch, said, entry.until, entry.evidence, entry.n, case))
             if found:
                 return tuple(found)
     return (Choice(plain, None, f"{reason}; nothing of it can be built"),)
@@ -236,7 +237,7 @@ def default_layout(
     batch: int | None = None,
     device: str | None = None,
 ) -> Layout:
-    """The layout in which batches of `batch` matrices of order `n` are factored fastest, if nobody says large ones.
+    """The layout in which `batch` matrices of order `n` are factored fastest; large batches, if nobody says how many.
 
     Where none was measured, chunks of as many matrices as a warp has threads, or a SIMD register lanes. What the user
     measured on a device counts for batches of a known size.
@@ -251,7 +252,10 @@ def default_layout(
 
 
 def _where_it_runs(chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None) -> Layout:
-    """The layout, or that of the table's fastest kernel that a GPU can run, if the layout's own is none of those."""
+    """The layout or, where a GPU cannot run its kernel as it was measured, that whose kernel was the fastest.
+
+    Of those that it can run, if need be with less ahead of its turn; on the table's GPU, and in the default math.
+    """
     table = source_of(target, arch).table
 
     def usual(layout: Layout, arch: str) -> Choice:

@@ -35,7 +35,7 @@ def blueprint(arch: str | None = None) -> Any:
         target="cuda",
         architecture=arch,
         lanes=lambda dtype: WARP_THREADS,
-        default_layout=lambda n, dtype: default_layout(n, target="cuda", dtype=dtype, arch=arch),
+        default_layout=lambda n, dtype, batch: default_layout(n, target="cuda", dtype=dtype, arch=arch, batch=batch),
         unsupported=lambda spec, layout: None,
     )
 

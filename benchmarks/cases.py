@@ -87,7 +87,10 @@ def plan(point: Point, defaults: bool = False) -> Plan:
 def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
     """The plan of `point` on a backend; see `plan`."""
     with skipping():
-        layout = library.default_layout(backend, point.n, point.dtype) if defaults else layout_of(point, backend)
+        if defaults:
+            layout = library.default_layout(backend, point.n, point.dtype, point.batch)
+        else:
+            layout = layout_of(point, backend)
         spec = (_default_spec if defaults or point.nb is None else _spec)(point, layout, backend)
         if point.pdl is not None:
             spec = library.launched(spec, backend, pdl=point.pdl)

@@ -88,10 +88,11 @@ def protocols(backend: Backend) -> tuple[str, ...]:
     return getattr(backend, "protocols", ("single",))
 
 
-def default_layout(backend: Backend, n: int, dtype: str) -> Layout:
-    """The layout in which the backend factors matrices of order `n` fastest."""
+def default_layout(backend: Backend, n: int, dtype: str, batch: int) -> Layout:
+    """The layout in which the backend factors a batch of matrices of order `n` fastest."""
     choose: Callable[..., Layout] = getattr(backend, "default_layout", _host_layout)
-    return choose(n, dtype) if "n" in signature(choose).parameters else choose(dtype)
+    known, said = signature(choose).parameters, {"n": n, "dtype": dtype, "batch": batch}
+    return choose(**{name: value for name, value in said.items() if name in known})
 
 
 def default_spec(n: int, backend: Backend, layout: Layout, **options: Any) -> KernelSpec:

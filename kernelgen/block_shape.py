@@ -48,7 +48,7 @@ class BlockShape:
     @property
     def skips_padding(self) -> bool:
         """Whether updates by the first column of tiles leave out its padding: where that is half of it, or nearly."""
-        return self.pad >= self.nb // 2
+        return self.side > 1 and self.pad >= self.nb // 2
 
     @property
     def tiles(self) -> int:

@@ -151,8 +151,11 @@ class Backend(Protocol):
     def lanes(self, dtype: str) -> int:
         """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
-        """The layout in which it factors matrices of order `n` fastest: that of batches if nobody says."""
+    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
+        """The layout in which it factors `batch` matrices of order `n` fastest; large batches, if nobody says.
+
+        That of batches for which nobody chose one.
+        """
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
         """The layout in which arrays of shape (batch, n, n) are factored fastest, copies between layouts included."""

@@ -92,7 +92,7 @@ class CpuBackend:
     def lanes(self, dtype: str) -> int:
         return SIMD_TARGETS[self.target].lanes(dtype)
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
+    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
         return default_layout(dtype)
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:

@@ -106,8 +106,8 @@ class CudaBackend:
         # A warp reads a chunk's elements as one line.
         return WARP
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32") -> Layout:
-        return default_layout(n, dtype)
+    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
+        return default_layout(n, dtype, batch)
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
         named = dtype_name(np.dtype(dtype))

@@ -186,14 +186,20 @@ def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
-    """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one."""
+    """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one.
+
+    Where nobody says the chunk, few matrices may go into others than many.
+    """
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
-    n, dtype, arch = (problem[name] for name in ("n", "dtype", "arch"))
-    chunk = problem["chunk"] or default_layout(n, target=CUDA.name, dtype=dtype, arch=arch).chunk
+    at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
+    chunk = problem["chunk"] or default_layout(problem["n"], **at).chunk
     case = problem | {"target": CUDA.name, "order": order, "chunk": chunk}
     if chosen:
         return [with_choices(default_spec(**case), chosen)]
-    return [choice.spec for choice in choices(**case)]
+    specs = [choice.spec for choice in choices(**case)]
+    if problem["chunk"] is None and problem["layout"] == "chunked":
+        specs.append(default_spec(**case | {"chunk": default_layout(problem["n"], batch=1, **at).chunk, "batch": 1}))
+    return list(dict.fromkeys(specs))
 
 
 def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:

@@ -105,6 +105,16 @@ def test_what_no_less_makes_fit_is_not_run() -> None:
     assert lightened(PIPELINE, "sm_86", MEASURED) is None
 
 
+def test_a_choice_says_that_less_is_ahead(tables: Callable[..., None]) -> None:
+    cases = {Case("float32", "fast", "chunked", 4): (Entry(128, None, PIPELINE.schedule),)}
+    tables(Table(MEASURED, "cuda", cases))
+    origins = {
+        arch: [choice.origin for choice in choices(128, target="cuda", chunk=4, math="fast", arch=arch)]
+        for arch in ("sm_80", MEASURED)
+    }
+    assert ["less ahead" in origin for found in origins.values() for origin in found] == [True, False]
+
+
 def test_launches_before_predecessors_have_ended() -> None:
     archs = ("sm_75", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", None)
     assert [arch for arch in archs if not has_pdl(arch)] == ["sm_75", "sm_86", "sm_89"]

@@ -150,8 +150,9 @@ def test_few_matrices_may_have_a_layout_of_their_own() -> None:
     points += [point(8, thread(4), seconds, batch, 4) for batch, seconds in ((few, 1.0), (some, 0.9), (many, 2.0))]
     points += [point(4, thread(4), 0.1, many, 32)]
     points += [point(16, thread(4), 3.0, batch, 8) for batch in (few, some, many)]
+    points += [point(32, thread(4), 5.0, many, 8)]
     layouts = [(each.n, each.batch, each.layout.chunk) for each in table(points, "sm_90").layouts]
-    assert layouts == [(4, None, 32), (8, few, 4), (8, 2 * few, 32), (16, None, 8)]
+    assert layouts == [(4, None, 32), (8, few, 4), (8, 2 * few, 32), (32, None, 8)]
 
 
 def test_the_layout_of_batches_suits_both_maths() -> None:

@@ -52,10 +52,11 @@ def selection(options: str) -> Selection:
 
 def test_what_is_not_said_is_the_measured_default() -> None:
     used = {
-        default_spec(n, target="cuda", chunk=default_layout(n, target="cuda").chunk, batch=batch)
+        default_spec(n, target="cuda", chunk=default_layout(n, target="cuda", batch=size).chunk, batch=batch)
         for n in (4, 30, 31)
-        for batch in (1, 1 << 14, 1 << 24)
+        for size, batch in ((1, 1), (None, 1), (None, 1 << 14), (None, 1 << 24))
     }
+    assert len({spec.schedule.stride for spec in used if spec.problem.n == 30}) == 2, "few have their own"
     assert set(selection("--n 4,30-31").specs) == used
     expected = default_spec(
         4, target="cuda", layout="canonical", order="row", math="fast", uplo="upper", in_place=True

@@ -929,8 +929,8 @@ INLINE void set_up_barriers()
         }
 }
 
-/* The place, of which the compiler does not know where it comes from: it would compute it anew for each of the copies, which
- * are conditional. */
+/* The place, of which the compiler does not know any more how it came about: else it computes it anew for each of the copies,
+ * which are conditional. */
 template <typename T> INLINE T *hidden_place(T *p)
 {
 #ifdef __CUDA_ARCH__
@@ -955,7 +955,7 @@ INLINE void fetch_together(scalar *fetched, const scalar *a, const int row, cons
 }
 
 /* Begins to read a tile; `take_tile` has it in registers once the warp has waited. Elements of arrays that begin elsewhere come
- * in a loop: what is hardly ever needed is short. */
+ * in a loop: what is hardly ever needed may be slow, and is short. */
 INLINE void fetch_tile(scalar *fetched, const scalar *a, const int row, const int column, const offset s)
 {
     if ((unsigned long long)(a - threadIdx.x % WIDTH) % sizeof(Piece) == 0)

@@ -373,7 +373,7 @@ INLINE void update(vec c[NB][NB], const Piece *left, const Piece *right)
     }
 }
 
-/* The same of tiles of the first column, most of which is the identity before the matrix: by the other columns. A loop, for
+/* The same of tiles of the first column, of whose columns half or more, or nearly, are padding: by the others. A loop, for
  * straight-line code of both would be more than the instruction cache holds. */
 INLINE void update_by_first(vec c[NB][NB], const Piece *left, const Piece *right)
 {
