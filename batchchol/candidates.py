@@ -160,8 +160,7 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
         case StripSchedule():
-            strips = [replace(schedule, early=early) for early in (0, 2)]
-            varied = [each for each in strips if each.shape(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
+            varied = [schedule]
         case SharedSchedule():
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:

@@ -1,4 +1,4 @@
-"""CUDA sources of the strip family: four matrices to a block, a warp to a tile, updates by tensor cores."""
+"""CUDA sources of the strip family: four matrices to a block, a warp has a tile, updates by tensor cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernelgen.cuda import FAST_FLAGS, undefine_macros, variables_of
 from kernelgen.gpu import LINE_BYTES, PIECE_BYTES
 from kernelgen.rendering import KernelSource, Launch, render
 from kernelgen.spec import KernelSpec
-from kernelgen.strip_shape import GROUP, TILE_PIECES
+from kernelgen.strip_shape import GROUP, TILE_PIECES, TURNS
 from kernelgen.targets import ELEMENT_BYTES
 from kernelgen.tensor_schedules import StripSchedule
 
@@ -23,6 +23,8 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
         tile_pieces=TILE_PIECES,
+        turns=TURNS,
+        group=GROUP,
         first_warps=_bytes(shape.first_warps[:-1]),
         strip_warps=_bytes(shape.strip_warps),
         line_scalars=LINE_BYTES // ELEMENT_BYTES[problem.dtype],

@@ -9,15 +9,20 @@ from kernelgen.gpu import PIECE_BYTES, WARP
 
 # Order of a tile, and the matrices of a group: an element of all four is one piece of 16 bytes.
 TILE, GROUP = 16, 4
+# Columns that are factored, solved for and multiplied at a time.
+HALF = TILE // 2
 BARRIER_BYTES = 8
 # Pieces of a tile in shared memory, of all matrices: each begins at other banks than the one before it.
 TILE_PIECES = GROUP * (TILE * TILE // 4 + 1)
 # Pieces of a diagonal tile's second factor, of all matrices, apart in the same way.
 FACTOR_PIECES = GROUP * (TILE + 1)
-# Pieces of a tile as it comes from memory.
-STAGED_PIECES = TILE * TILE
-# What a warp does with a tile besides its updates takes as long as so many of those.
-_FIXED_UPDATES = 3
+# Groups of matrices that have barriers of their own. A tile's warp had one of at most two groups before, and waited
+# for room until the place's last user, of one group or two before that, was done: so groups that are four apart
+# follow each other at a barrier, and nobody sees a phase of another one. Not with an odd number: odd and even groups
+# have places of their own, and may drift apart.
+TURNS = 4
+# What a warp does with a tile besides its updates takes about as long as so many of those.
+_FIXED_UPDATES = 2
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,12 @@ class StripShape:
     """Four matrices of order `n` in tiles of 16 by 16, a strip to each column of them, on at most `warps` warps.
 
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory
-    there is room for every tile, a second time for those of the first `ahead` strips, and for the elements of the
-    last `early` ones, which are fetched early.
+    there is room for every tile, and a second time for those of the first `ahead` strips.
     """
 
     n: int
     warps: int
     ahead: int
-    early: int
 
     @property
     def side(self) -> int:
@@ -43,6 +46,11 @@ class StripShape:
     def pad(self) -> int:
         """Rows of the identity before those of the matrix."""
         return self.side * TILE - self.n
+
+    @property
+    def halved(self) -> bool:
+        """Whether the first half of the first strip is nothing but padding, and left out."""
+        return self.pad >= HALF
 
     def first_tile(self, strip: int) -> int:
         """The number of a strip's diagonal tile: as many as those before it have."""
@@ -55,19 +63,19 @@ class StripShape:
 
     @property
     def strip_warps(self) -> tuple[int, ...]:
-        """The warps of each strip: one to a tile or, where there are fewer, to several, one after the other.
+        """The warps of each strip, which take turns with its tiles, from one group of matrices to the next as well.
 
-        Of the strips that could do with one warp less it is taken from the one whose warps are done first then.
+        After one each they go one by one to the strip whose warps have most to do, the last of equals, as long as
+        each has a tile of every second group.
         """
-        warps = [self.side - strip for strip in range(self.side)]
+        warps = [1] * self.side
 
-        def time_with_one_less(strip: int) -> int:
-            turns = -(-(self.side - strip) // (warps[strip] - 1))
-            return turns * (strip + _FIXED_UPDATES)
+        def work(strip: int) -> tuple[float, int]:
+            return (self.side - strip) * (strip + _FIXED_UPDATES) / warps[strip], strip
 
-        while sum(warps) > max(self.warps, self.side):
-            spared = min((strip for strip in range(self.side) if warps[strip] > 1), key=time_with_one_less)
-            warps[spared] -= 1
+        for _ in range(self.side, min(self.warps, 2 * self.tiles)):
+            strips = [strip for strip in range(self.side) if warps[strip] < 2 * (self.side - strip)]
+            warps[max(strips, key=work)] += 1
         return tuple(warps)
 
     @property
@@ -92,22 +100,15 @@ class StripShape:
 
     @property
     def turn_barriers(self) -> int:
-        """One to each tile, three to each strip, and one more where pieces would not follow whole."""
-        barriers = self.tiles + 3 * self.side
-        return barriers + barriers % 2
+        """One to each tile, three to each strip."""
+        return self.tiles + 3 * self.side
 
     @property
     def barriers(self) -> int:
-        """Those of both places of a tile, if any has two."""
-        return self.turn_barriers * (2 if self.ahead else 1)
-
-    @property
-    def staged_tiles(self) -> int:
-        """Those that are fetched early."""
-        return self.tiles - self.first_tile(self.side - self.early)
+        """Those of all groups that have some of their own."""
+        return self.turn_barriers * TURNS
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        pieces = self.panel_pieces + self.staged_tiles * STAGED_PIECES
-        return pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES
+        return self.panel_pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES

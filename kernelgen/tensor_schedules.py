@@ -110,22 +110,20 @@ class WarpSchedule:
 
 @dataclass(frozen=True)
 class StripSchedule:
-    """Four matrices to a block, a warp to each tile of 16 by 16 of a strip, a column of them, for float32.
+    """Four matrices to a block, warps with tiles of 16 by 16 of a strip, a column of them, for float32.
 
     Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
     family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24: `math` is "fast". A
-    block has at most `warps` warps; some of the first strips' then have several tiles, one after the other. So many
-    strips as `ahead` says have room for two groups' tiles, by which they may be ahead of the last ones; those of the
-    last `early` ones are fetched before those that they follow are done, and the others asked for. `blocks`, `cache`
-    and `pdl` are those of the block family's pipeline. The matrices of a group are neighbours in a chunk, `stride`,
-    a multiple of four.
+    block has at most `warps` warps, and those of a strip take turns with its tiles. So many strips as `ahead` says
+    have room for two groups' tiles, by which they may be ahead of the last ones. `blocks`, `cache` and `pdl` are
+    those of the block family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of
+    four.
     """
 
     family: ClassVar[str] = "strip"
 
     warps: int
     ahead: int = 0
-    early: int = 0
     math: str = "fast"
     blocks: int | None = None
     stride: int | None = None
@@ -134,8 +132,7 @@ class StripSchedule:
 
     def __post_init__(self) -> None:
         integer("warps", self.warps, 1, MAX_BLOCK_THREADS // WARP)
-        for name in ("ahead", "early"):
-            integer(name, getattr(self, name), 0, MAX_STRIPS)
+        integer("ahead", self.ahead, 0, MAX_STRIPS)
         if self.blocks is not None:
             integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
         check_common(self)
@@ -158,24 +155,20 @@ class StripSchedule:
         shape = self.shape(problem)
         works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"
         require(self.warps >= shape.side, "warps", self.warps, works)
-        works = f"n={problem.n} has {shape.side} strips, use no more"
-        require(self.early <= shape.side, "early", self.early, works)
         works = f"the last of n={problem.n}'s {shape.side} strips is for nobody, use less"
         require(self.ahead < shape.side, "ahead", self.ahead, works)
         works = f"n={problem.n} is {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a "
-        works += "block; use less of ahead or early"
-        field = "ahead" if self.ahead else "early"
-        require(shape.shared_bytes <= MAX_SHARED_BYTES, field, getattr(self, field), works)
+        works += "block; use less ahead"
+        require(shape.shared_bytes <= MAX_SHARED_BYTES, "ahead", self.ahead, works)
 
     def shape(self, problem: Problem) -> StripShape:
         """How the matrices of a group are spread over warps and shared memory."""
-        return StripShape(problem.n, self.warps, self.ahead, self.early)
+        return StripShape(problem.n, self.warps, self.ahead)
 
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        parts = [self.family, f"w{self.warps}"] + [f"ahead{self.ahead}"] * bool(self.ahead)
-        return (*parts, *[f"early{self.early}"] * bool(self.early), self.math)
+        return (self.family, f"w{self.warps}", *[f"ahead{self.ahead}"] * bool(self.ahead), self.math)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""

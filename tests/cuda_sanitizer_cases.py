@@ -124,12 +124,11 @@ def warp_schedule(turn: int, n: int) -> WarpSchedule:
 
 
 def strip_schedule(turn: int, n: int) -> StripSchedule:
-    """The choices of the strip family whose turn it is: up to a warp to each tile; the largest fill memory."""
+    """The choices of the strip family whose turn it is: from a warp to a strip to more than there are tiles."""
     side = -(-n // TILE)
     return StripSchedule(
         (side, side + 3, 32)[turn % 3],
         min((0, 1, 2)[turn // 2 % 3], side - 1),
-        min((1, 0, 2)[turn % 3], side) if n <= 100 else 0,
         blocks=(None, 2)[turn // 2 % 2],
         stride=(4, 32, 12)[turn % 3],
         cache=("l1", "shared")[turn % 2],

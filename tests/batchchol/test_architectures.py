@@ -88,7 +88,7 @@ def test_shared_memory_of_a_block() -> None:
     [
         (PIPELINE.schedule, "sm_80", {"early": 8}),
         (PIPELINE.schedule, "sm_90", {}),
-        (StripSchedule(24, ahead=2, early=1, stride=4), "sm_80", {"ahead": 0}),
+        (StripSchedule(24, ahead=2, stride=4), "sm_80", {"ahead": 0}),
     ],
     ids=lambda value: getattr(value, "family", None),
 )

@@ -32,7 +32,7 @@ SPECS = [
         (20, "chunked", BlockSchedule(8, 8, pipeline=1, early=2, spare=1, pdl=True)),
         (16, "chunked", WarpSchedule(1, teams=8, stride=2, pdl=True)),
         (12, "canonical", WarpSchedule(2, math="fast", pdl=True)),
-        (20, "chunked", StripSchedule(2, ahead=1, early=1, stride=4, pdl=True)),
+        (20, "chunked", StripSchedule(2, ahead=1, stride=4, pdl=True)),
     )
 ]
 

@@ -38,7 +38,6 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (1, 17, 48, 65, 128),
     "warps": (3, 12, 32),
     "ahead": (0, 1, 2),
-    "early": (0, 1, 3),
     # The chunk of the chunked layout, which is always a constant of the code.
     "layout": (4, 8, 32),
     "constant_chunk": (True,),
@@ -51,7 +50,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "pdl": (None, True),
     "batch": (1, 13, 45),
 }
-CONSTRAINED = ("n", "warps", "ahead", "early", "batch")
+CONSTRAINED = ("n", "warps", "ahead", "batch")
 # What a case costs besides the products of its groups' tiles.
 CASE_COST = 3_000
 
@@ -66,9 +65,9 @@ def cost_of(choice: Choice) -> float:
 
 
 @cache
-def shape_of(n: int, warps: int, ahead: int, early: int) -> StripShape:
-    schedule: Any = strip_spec(n, warps=warps, ahead=ahead, early=early).schedule
-    return StripShape(n, schedule.warps, schedule.ahead, schedule.early)
+def shape_of(n: int, warps: int, ahead: int) -> StripShape:
+    schedule: Any = strip_spec(n, warps=warps, ahead=ahead).schedule
+    return StripShape(n, schedule.warps, schedule.ahead)
 
 
 DESIGN = sorted(covering_design(FACTORS, CONSTRAINED, cost_of), key=lambda choice: str(choice["n"]))
@@ -78,12 +77,11 @@ case_id = partial(cuda_checks.case_id, family="strip")
 
 # Padded by few rows and by many, and by about half a tile: of one strip and of several.
 PADDED = [
-    strip_spec(n, warps=-(-n // 16) + more, ahead=min(ahead, (n - 1) // 16), early=early, stride=stride)
-    for n, more, ahead, early, stride in zip(
+    strip_spec(n, warps=-(-n // 16) + more, ahead=min(ahead, (n - 1) // 16), stride=stride)
+    for n, more, ahead, stride in zip(
         (2, 7, 8, 9, 15, 16, 24, 25, 31, 33, 63, 81, 127),
         cycle((0, 1, 2, 5)),
         cycle((0, 1, 2)),
-        cycle((0, 1)),
         cycle((4, 8, 4, 12, 32)),
         strict=False,
     )
@@ -112,9 +110,9 @@ def run(spec: KernelSpec, a: Array, kernel: EmulatedKernel | None = None) -> Run
 # ---- Members that are not positive definite ----
 
 
-@pytest.mark.parametrize(("in_place", "early"), [(False, 2), (True, 0)])
-def test_ragged_batches_with_failing_members(in_place: bool, early: int) -> None:
-    spec = strip_spec(20, warps=3, ahead=1, early=early, stride=8, in_place=in_place)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_ragged_batches_with_failing_members(in_place: bool) -> None:
+    spec = strip_spec(20, warps=3, ahead=1, stride=8, in_place=in_place)
     a = dominant(20, 20)
     a[::3, 2, 2] = np.nan
     a[1::6, 19, 19] = -1
@@ -177,7 +175,7 @@ def test_a_warp_that_is_late_does_not_write_over_an_info() -> None:
     """Warps of the first strip go on, after what the others wait for, when the second one is done."""
     spec, a = strip_spec(37, warps=6), dominant(5, 37)
     a[:, 22, 22] = -1
-    late = "if (strip == 0) wait_for(barriers_of(1, round) + EACH_STRIP + SECOND, phase_of(1, round));"
+    late = "if (strip == 0) wait_for(barriers_of(round) + EACH_STRIP + SECOND, phase_of(round));"
     arrival = "        arrive(barriers + SECOND);\n"
     kernel = mutated(spec, re.escape(arrival), f"{arrival}    {late}\n")
     assert (run(spec, a, kernel).info == 23).all()
@@ -207,8 +205,8 @@ def test_ill_conditioned(a: Array) -> None:
 
 def test_same_bits_for_every_number_of_warps_strips_ahead_chunk_and_block() -> None:
     ways: list[dict[str, Any]] = [{"warps": warps} for warps in (4, 5, 8, 10)]
-    ways += [{"warps": 8, "ahead": ahead, "early": early} for ahead, early in ((1, 0), (2, 2), (3, 4))]
-    ways += [{"warps": 10, "stride": stride, "early": 1} for stride in (8, 32)]
+    ways += [{"warps": warps, "ahead": ahead} for warps, ahead in ((8, 1), (12, 2), (20, 3))]
+    ways += [{"warps": 10, "stride": stride} for stride in (8, 32)]
     ways += [{"warps": 7, "blocks": blocks, "ahead": blocks % 3} for blocks in (2, 5)]
     ways += [{"warps": 7, "order": "row"}, {"warps": 7, "uplo": "upper", "in_place": True}]
     specs, a = [strip_spec(50, **way) for way in ways], wishart(21, 50)
@@ -219,10 +217,10 @@ def test_same_bits_for_every_number_of_warps_strips_ahead_chunk_and_block() -> N
     assert len(bits) == 1, bits.values()
 
 
-@pytest.mark.parametrize(("in_place", "early"), [(False, 2), (True, 0)])
-def test_any_number_of_blocks_will_do(in_place: bool, early: int) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_any_number_of_blocks_will_do(in_place: bool) -> None:
     """As many as a GPU has room for, fewer, and one to each group."""
-    spec, a = strip_spec(20, warps=3, ahead=1, early=early, in_place=in_place), dominant(33, 20)
+    spec, a = strip_spec(20, warps=3, ahead=1, in_place=in_place), dominant(33, 20)
     source = generate(spec)
     assert source.launch is not None
     for resident in (1, 2, 5, 8, 9, 100):
@@ -235,14 +233,14 @@ def test_any_number_of_blocks_will_do(in_place: bool, early: int) -> None:
 # ---- Memory ----
 
 
-@pytest.mark.parametrize(("in_place", "early"), [(False, 0), (True, 2)])
-def test_arrays_that_begin_anywhere(in_place: bool, early: int) -> None:
-    check_arrays_that_begin_anywhere(strip_spec(20, warps=3, early=early, in_place=in_place))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_arrays_that_begin_anywhere(in_place: bool) -> None:
+    check_arrays_that_begin_anywhere(strip_spec(20, warps=3, in_place=in_place))
 
 
 @pytest.mark.parametrize("stride", [4, 32])
 def test_last_matrices_of_a_batch_past_32_bits(stride: int) -> None:
-    spec = strip_spec(2, warps=1, early=1, stride=stride, in_place=True)
+    spec = strip_spec(2, warps=1, stride=stride, in_place=True)
     check_last_matrices_past_32_bits(spec, Layout.chunked(stride))
 
 
@@ -257,12 +255,15 @@ def test_blocks_are_written_without_an_instruction_for_it_as_well() -> None:
 
 # ---- One line changed ----
 
-# Four strips, of the first of which a warp has several tiles, and the first two of which have two places; or one warp
-# to each tile and one place.
-MUTATED = strip_spec(60, warps=7, ahead=2, early=2)
+# Four strips, whose warps take turns within a group of matrices and from one to the next, the first two with two
+# places; or one warp to each tile and one place.
+MUTATED = strip_spec(60, warps=7, ahead=2)
 ONE_PLACE = strip_spec(60, warps=10)
+# More warps than tiles: each has one of every second group.
+CROWDED = strip_spec(60, warps=20)
 MUTATED_BATCH = 7 * GROUP
-LEFT = r"wait_for\(barriers_of\(k, round\) \+ first_tile\(k\) \+ row - k, .*\);"
+ROOM = r"wait_for_room\(strip, round\);"
+LEFT = r"wait_for\(barriers_of\(round\) \+ before \+ row, .*\);"
 # A wait, an arrival or what is handed over: dropped, something depends on what runs first, or nothing goes on. Not
 # here is what no order of the emulation misses: the tile on the right is always done before the one on the left, and
 # exchanges between lanes order their accesses where a used strip is told of and where one is written over.
@@ -270,9 +271,13 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "setting up": (MUTATED, r"set_up_barriers\(\);"),
     "all threads knowing of it": (MUTATED, r"__syncthreads\(\);"),
     "waiting for a tile on the left": (ONE_PLACE, LEFT),
-    "a diagonal tile waiting for a used strip": (ONE_PLACE, r"wait_for\(barriers \+ EMPTY, phase_of.*\);"),
-    "a tile below waiting for a used strip": (ONE_PLACE, r"wait_for\(barriers \+ EMPTY, phase \^ 1\);"),
-    "waiting for the first half": (ONE_PLACE, r"wait_for\(barriers \+ \(half \? SECOND : FIRST\), phase\);"),
+    "a diagonal tile waiting for a used strip": (ONE_PLACE, rf"{ROOM}(?=\n +__syncwarp\(\);\n +write_fragments)"),
+    "a tile below waiting for a used strip": (ONE_PLACE, rf"{ROOM}(?=\n +__syncwarp\(\);\n +l = )"),
+    "waiting for the first half": (
+        ONE_PLACE,
+        r"wait_for\(barriers \+ \(half \? SECOND : FIRST\), phase\);",
+        "if (half) wait_for(barriers + SECOND, phase);",
+    ),
     "waiting for the second half": (
         ONE_PLACE,
         r"wait_for\(barriers \+ \(half \? SECOND : FIRST\), phase\);",
@@ -281,32 +286,27 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "waiting for the right phase": (
         ONE_PLACE,
         LEFT,
-        "wait_for(barriers_of(k, round) + first_tile(k) + row - k, 0);",
+        "wait_for(barriers_of(round) + before + row, 0);",
     ),
-    "waiting for the right phase of two places": (
-        MUTATED,
-        LEFT,
-        "wait_for(barriers_of(k, round) + first_tile(k) + row - k, round & 1);",
-    ),
-    "waiting for what was fetched": (MUTATED, r"wait_for_fetched\(\);"),
-    "fetching": (MUTATED, r"fetch_tile\(staged, .*\);"),
-    "arriving at a used strip": (MUTATED, r"arrive_as_warp\(.*\);"),
+    "waiting for both places": (MUTATED, r"const unsigned places = .*;", "const unsigned places = 2;"),
+    "arriving at a used strip": (MUTATED, r"arrive_as_warp\(barriers_of\(round\) \+ EACH_STRIP \* k .*\);"),
+    "a diagonal tile arriving there": (MUTATED, r"arrive_as_warp\(barriers \+ EMPTY\);"),
     "arriving at a first half": (MUTATED, r"arrive\(barriers \+ FIRST\);"),
     "arriving at a second half": (MUTATED, r"arrive\(barriers \+ SECOND\);"),
-    "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(strip, round\) \+ first_tile\(strip\) \+ row - strip\);"),
+    "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(round\) \+ first_tile\(strip\) \+ row - strip\);"),
     "arriving only where somebody waits": (MUTATED, r"if \(lane == 0 && awaited\)(?=\n +arrive\(barriers \+ FIRST)"),
     "all lanes having a square": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll\n +for \(int p)"),
-    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +mask good)"),
+    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +scalar \*const below)"),
     "a first half being factored": (ONE_PLACE, r"__syncwarp\(\);(?=\n.*\n +arrive\(barriers \+ FIRST\))"),
-    "what is left of the second one being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +good \+= factor_half)"),
+    "what is left of the second one being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +scalar \*const last_square)"),
     "a second half being factored": (ONE_PLACE, r"__syncwarp\(\);(?=\n.*\n +arrive\(barriers \+ SECOND\))"),
     "a half below being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +read_row)"),
-    "a half below being solved for": (ONE_PLACE, r"__syncwarp\(\);(?=\n +if \(half == 0\))"),
-    "an update": (MUTATED, r"update\(c, .*\);"),
+    "a half below being solved for": (ONE_PLACE, r"__syncwarp\(\);(?=\n +if \(half && lane == 0\))"),
+    "an update": (MUTATED, r"update\(c, .*\);", "(void)left, (void)right;"),
     "an update of a diagonal tile's second half": (MUTATED, r"update_half\(c, tile, tile\);"),
     "an update of a second half": (MUTATED, r"update_half\(c, tile, tile_at\(strip, strip, round\)\);"),
-    "a solution": (MUTATED, r"solve_half\(rows, .*\);"),
-    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n +mask good)"),
+    "a solution": (MUTATED, r"solve_half\(x, .*\);"),
+    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n +scalar \*const below)"),
 }
 
 
@@ -328,7 +328,12 @@ def test_every_line_is_needed(line: str) -> None:
         assert fails_or_is_wrong(spec, kernel, name), name
 
 
-@pytest.mark.parametrize("spec", [MUTATED, ONE_PLACE], ids=lambda spec: spec.name)
+def test_groups_need_barriers_by_turns() -> None:
+    kernel = mutated(CROWDED, r"TURNS = 4", "TURNS = 1")
+    assert any(fails_or_is_wrong(CROWDED, kernel, name) for name in DATA)
+
+
+@pytest.mark.parametrize("spec", [MUTATED, ONE_PLACE, CROWDED], ids=lambda spec: spec.name)
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     for name in DATA:
         assert not fails_or_is_wrong(spec, EmulatedKernel.of(spec), name)

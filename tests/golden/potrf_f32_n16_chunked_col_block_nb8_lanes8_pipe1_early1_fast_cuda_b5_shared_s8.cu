@@ -929,14 +929,13 @@ INLINE void set_up_barriers()
         }
 }
 
-/* The place, of which the compiler does not know any more how it came about: else it computes it anew for each of the copies,
- * which are conditional. */
-template <typename T> INLINE T *hidden_place(T *p)
+/* The place, of which the compiler does not know any more how it came about: its neighbours are distances from it. */
+template <typename T> INLINE T *hidden_place(T *place)
 {
 #ifdef __CUDA_ARCH__
-    asm volatile("" : "+l"(p));
+    asm volatile("" : "+l"(place));
 #endif
-    return p;
+    return place;
 }
 
 /* Neighbouring lanes' elements, which lie side by side, are fetched by one of them each, if the array begins with a piece:
