@@ -23,6 +23,7 @@ from batchchol.sweep.worker import Measurer
 from batchchol.tables import Case
 from batchchol.tuning import MARGIN
 from batchchol.user_tables import Placed, Tuned
+from kernelgen import SpecError
 
 # A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
@@ -81,7 +82,11 @@ def _contests(rows: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Conte
     """A contest for each case, order and batch, and the rows of those that compete in it."""
     cells: dict[_Where, list[Row]] = defaultdict(list)
     for values in rows:
-        point = point_of(values)
+        try:
+            point = point_of(values)
+        except SpecError:
+            # A kernel that this version cannot build any more.
+            continue
         row = Row(point, "correct", seconds=tuple(values["sample_seconds"]), floor_seconds=values["floor_seconds"])
         if point.protocol == site.protocol and point.threads == site.threads and row.seconds:
             cells[case_of(point.spec, point.chunk), point.spec.problem.n, point.batch].append(row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ from batchchol.errors import DataFileError
 from batchchol.sweep import store
 from batchchol.sweep.rows import point_of
 from batchchol.tuning_rows import Points, period
+from kernelgen import SpecError
 
 _NUMBERS = ("median_seconds", "spread", "ratio", "floor_seconds", "compile_seconds")
 
 
 def read_points(path: Path) -> Points:
     """The correct points of a data set, a folder or a file, that ran their specs' own code.
+
+    Those of kernels that this version cannot build any more are left out, with a warning.
 
     Raises
     ------
@@ -28,9 +32,26 @@ def read_points(path: Path) -> Points:
         raise DataFileError(path, "reading", "has no correct measurement of a spec's own code: choose another one")
     last = rows[-1]
     toolkit = last["toolkit"] or last["compiler"].split("|")[0].strip()
-    points = tuple(_point(row) for row in rows)
+    points = _points(path, rows)
     days = period(row["date"][:10] for row in rows)
     return Points(points, last["device"], toolkit, days, last["copy_bytes_per_second"])
+
+
+def _points(path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[tuning.Point, ...]:
+    points, refused = [], []
+    for row in rows:
+        try:
+            points.append(_point(row))
+        except SpecError as error:
+            refused.append(f"{row['spec']}: {error}")
+    if not points:
+        raise DataFileError(
+            path, "reading", f"has no kernel that this version can build, {refused[0]}: measure again"
+        )
+    if refused:
+        left_out = f"{len(refused):,} of {len(rows):,} points are of kernels that this version cannot build"
+        warnings.warn(f"{path}: {left_out}, and are left out, such as {refused[0]}", stacklevel=4)
+    return tuple(points)
 
 
 def _point(row: Mapping[str, Any]) -> tuning.Point:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from batchchol.errors import DataFileError
 from batchchol.roofline import Ceilings
@@ -13,6 +16,7 @@ from batchchol.tuning import Point
 from batchchol.tuning_rows import append, read_points, row
 from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
+SWEEP = Path(__file__).parents[2] / "datasets/shared_h200.parquet"
 CEILINGS = Ceilings(4e12, 6e13, 1, "float32", "cuda")
 
 
@@ -65,3 +69,29 @@ def test_points_that_cannot_be_are_named(column: str, text: str, words: str, tmp
     append(path, [values | {column: text}])
     with pytest.raises(DataFileError, match=words):
         read_points(path)
+
+
+def of_an_older_version(definition: str) -> str:
+    """With a choice that no family has any more."""
+    values = json.loads(definition)
+    values["schedule"]["gone"] = 1
+    return json.dumps(values)
+
+
+def data_set(path: Path, older: Collection[int]) -> Path:
+    """Four points of a sweep, some of which an older version wrote."""
+    table = parquet.read_table(SWEEP).slice(0, 4)
+    definitions = table["definition"].to_pylist()
+    changed = [of_an_older_version(each) if place in older else each for place, each in enumerate(definitions)]
+    place = table.schema.get_field_index("definition")
+    parquet.write_table(table.set_column(place, table.schema.field(place), [changed]), path)
+    return path
+
+
+def test_kernels_that_cannot_be_built_any_more_are_left_out(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"2 of 4 points are of kernels that this version cannot build.*'gone'"):
+        some = read_points(data_set(tmp_path / "some.parquet", {0, 2}))
+    all_of_them = read_points(data_set(tmp_path / "all.parquet", ()))
+    assert some.points == all_of_them.points[1::2]
+    with pytest.raises(DataFileError, match=r"has no kernel that this version can build, .*'gone'"):
+        read_points(data_set(tmp_path / "none.parquet", range(4)))
