@@ -12,9 +12,9 @@ import numpy as np
 from batchchol.search.cases import Case, case_of
 from batchchol.search.encoding import Numbers
 from batchchol.sweep.points import Point
-from batchchol.sweep.rows import point_of
+from batchchol.sweep.rows import points_of
 from batchchol.sweep.store import key_of_row
-from kernelgen import TARGETS, SpecError
+from kernelgen import TARGETS
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,7 @@ def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[st
         Keys of rows that the search knows anyway.
     """
     cases: dict[Case, list[tuple[Point, float | None]]] = {}
-    for row in rows:
-        if key_of_row(row) in without:
-            continue
-        try:
-            point = point_of(row)
-        except SpecError:
-            # A kernel that this version cannot build any more.
-            continue
+    for point, row in points_of(row for row in rows if key_of_row(row) not in without):
         if TARGETS[point.spec.target].gpu == gpu:
             took = row["median_seconds"] if row["status"] == "correct" else None
             cases.setdefault(case_of(point), []).append((point, took))

@@ -21,8 +21,7 @@ from batchchol.search.lessons import lessons_of
 from batchchol.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.sweep import store
 from batchchol.sweep.points import Point
-from batchchol.sweep.rows import point_of
-from kernelgen import SpecError
+from batchchol.sweep.rows import points_of
 
 LEAST_POINTS = 100
 """A case of fewer has nothing to search: 5% of it are a handful."""
@@ -115,12 +114,7 @@ def load(path: Path, warn: store.Warn = lambda _: None) -> list[Surface]:
     """
     rows = store.read(path, warn).select(_COLUMNS).to_pylist()
     chosen: dict[str, tuple[Point, dict[str, Any]]] = {}
-    for row in rows:
-        try:
-            point = point_of(row)
-        except SpecError:
-            # A kernel that this version cannot build any more.
-            continue
+    for point, row in points_of(rows):
         if point.own.key not in chosen or point.any_block:
             chosen[point.own.key] = point, row
     cases: dict[Case, list[tuple[Point, dict[str, Any]]]] = {}

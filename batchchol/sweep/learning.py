@@ -18,12 +18,11 @@ from batchchol.sweep import store
 from batchchol.sweep.building import build
 from batchchol.sweep.contests import Contest, Site
 from batchchol.sweep.placing import placements
-from batchchol.sweep.rows import Row, point_of
+from batchchol.sweep.rows import Row, points_of
 from batchchol.sweep.worker import Measurer
 from batchchol.tables import Case
 from batchchol.tuning import MARGIN
 from batchchol.user_tables import Placed, Tuned
-from kernelgen import SpecError
 
 # A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
@@ -81,12 +80,7 @@ def _usable(row: Mapping[str, Any]) -> bool:
 def _contests(rows: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Contest, list[Row]]]:
     """A contest for each case, order and batch, and the rows of those that compete in it."""
     cells: dict[_Where, list[Row]] = defaultdict(list)
-    for values in rows:
-        try:
-            point = point_of(values)
-        except SpecError:
-            # A kernel that this version cannot build any more.
-            continue
+    for point, values in points_of(rows):
         row = Row(point, "correct", seconds=tuple(values["sample_seconds"]), floor_seconds=values["floor_seconds"])
         if point.protocol == site.protocol and point.threads == site.threads and row.seconds:
             cells[case_of(point.spec, point.chunk), point.spec.problem.n, point.batch].append(row)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from batchchol.sweep.points import Point
-from kernelgen import FAMILIES, KernelSpec
+from kernelgen import FAMILIES, KernelSpec, SpecError
+
+_Values = TypeVar("_Values", bound=Mapping[str, Any])
 
 SCHEMA_VERSION = 1
 """Raised when a column changes its meaning or goes; one that is new is null in older files."""
@@ -203,6 +205,15 @@ def point_of(values: Mapping[str, Any]) -> Point:
     return Point(
         spec, values["batch"], values["chunk"], values["threads"], values["protocol"], bool(values["any_block"])
     )
+
+
+def points_of(rows: Iterable[_Values]) -> Iterator[tuple[Point, _Values]]:
+    """The points of rows, with their rows; but for those of kernels that this version cannot build any more."""
+    for row in rows:
+        try:
+            yield point_of(row), row
+        except SpecError:
+            continue
 
 
 def _kernel(spec: KernelSpec) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 from batchchol import tuning
 from batchchol.errors import DataFileError
 from batchchol.sweep import store
-from batchchol.sweep.rows import point_of
+from batchchol.sweep.points import Point
+from batchchol.sweep.rows import points_of
 from batchchol.tuning_rows import Points, period
-from kernelgen import SpecError
 
 _NUMBERS = ("median_seconds", "spread", "ratio", "floor_seconds", "compile_seconds")
 
@@ -38,24 +38,16 @@ def read_points(path: Path) -> Points:
 
 
 def _points(path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[tuning.Point, ...]:
-    points, refused = [], []
-    for row in rows:
-        try:
-            points.append(_point(row))
-        except SpecError as error:
-            refused.append(f"{row['spec']}: {error}")
-    if not points:
-        raise DataFileError(
-            path, "reading", f"has no kernel that this version can build, {refused[0]}: measure again"
-        )
-    if refused:
-        left_out = f"{len(refused):,} of {len(rows):,} points are of kernels that this version cannot build"
-        warnings.warn(f"{path}: {left_out}, and are left out, such as {refused[0]}", stacklevel=4)
-    return tuple(points)
+    known = [_point(point, row) for point, row in points_of(rows)]
+    if not known:
+        raise DataFileError(path, "reading", "has no kernel that this version can build: measure again")
+    if left_out := len(rows) - len(known):
+        which = f"{left_out:,} of {len(rows):,} points are of kernels that this version cannot build"
+        warnings.warn(f"{path}: {which}, and are left out", stacklevel=4)
+    return tuple(known)
 
 
-def _point(row: Mapping[str, Any]) -> tuning.Point:
-    point = point_of(row)
+def _point(point: Point, row: Mapping[str, Any]) -> tuning.Point:
     numbers: dict[str, Any] = {name: float("nan") if row[name] is None else row[name] for name in _NUMBERS}
     return tuning.Point(
         spec=point.spec,

@@ -89,9 +89,9 @@ def data_set(path: Path, older: Collection[int]) -> Path:
 
 
 def test_kernels_that_cannot_be_built_any_more_are_left_out(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"2 of 4 points are of kernels that this version cannot build.*'gone'"):
+    with pytest.warns(UserWarning, match="2 of 4 points are of kernels that this version cannot build"):
         some = read_points(data_set(tmp_path / "some.parquet", {0, 2}))
     all_of_them = read_points(data_set(tmp_path / "all.parquet", ()))
     assert some.points == all_of_them.points[1::2]
-    with pytest.raises(DataFileError, match=r"has no kernel that this version can build, .*'gone'"):
+    with pytest.raises(DataFileError, match="has no kernel that this version can build"):
         read_points(data_set(tmp_path / "none.parquet", range(4)))
