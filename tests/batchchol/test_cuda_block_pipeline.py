@@ -324,7 +324,7 @@ DROPPED: Mapping[str, Sequence[Any]] = {
         r"arrive_as_warp\(barriers \+ \(k < SIDE - 1 \? FULL : EMPTY\)\);",
         "arrive_as_warp(barriers + FULL);",
     ),
-    "the tiles of another warp": (FOLDED_WARPS, r"thread \+= FOLDED;"),
+    "the tiles of another warp": (FOLDED_WARPS, r"const int working = [^;]*;", "const int working = warp;"),
     "two steps for a group": (FOLDED_WARPS, r"const unsigned round = step / 2;", "const unsigned round = step;"),
     "an update": (MUTATED, r"update\(c, .*\);"),
     "a solution": (MUTATED, r"solve\(c, .*\);"),

@@ -225,6 +225,20 @@ def test_packed_arrays_that_begin_anywhere(matrices: int) -> None:
     check_arrays_that_begin_anywhere(spec)
 
 
+@pytest.mark.parametrize(("n", "math"), [(49, "ieee"), (58, "ieee"), (63, "fast"), (79, "fast")])
+def test_columns_that_begin_anywhere_are_read_by_the_lines_they_are_in(n: int, math: str) -> None:
+    spec = warp_spec(n, stride=2, math=math)
+    assert "is_ahead" in generate(spec).text
+    check_arrays_that_begin_anywhere(spec, batch=5)
+
+
+@pytest.mark.parametrize(
+    "choice", [{"n": 57}, {"n": 64}, {"stride": 4}, {"stride": None}, {"matrices": 2}, {"order": "row"}], ids=str
+)
+def test_other_columns_are_read_as_they_are(choice: dict[str, Any]) -> None:
+    assert "is_ahead" not in generate(warp_spec(**{"n": 62, "stride": 2, "math": "fast", **choice})).text
+
+
 @pytest.mark.parametrize("n", [8, 12, 13])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_canonical_arrays_that_begin_anywhere(in_place: bool, n: int) -> None:

@@ -37,6 +37,10 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return d * *reciprocal;
 }
 
+/* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
+ * them together, and what is computed from it is computed once for all of them. */
+INLINE int own_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 #ifdef __CUDA_ARCH__
 INLINE unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
@@ -397,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_
 {
     using namespace potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared_pdl_code;
     __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL], diagonals[2][MATRICES * 64];
-    const int team = threadIdx.x / 32, thread = threadIdx.x % 32, lane = threadIdx.x % 32;
+    const int team = own_warp(), thread = threadIdx.x % 32, lane = threadIdx.x % 32;
     const long long first = ((long long)blockIdx.x * 2 + team) * MATRICES;
     wait_for_predecessors();
     if (first >= batch)

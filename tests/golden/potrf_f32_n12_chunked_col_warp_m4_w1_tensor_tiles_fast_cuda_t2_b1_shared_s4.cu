@@ -27,6 +27,10 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return d * *reciprocal;
 }
 
+/* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
+ * them together, and what is computed from it is computed once for all of them. */
+INLINE int own_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 #ifdef __CUDA_ARCH__
 INLINE unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
@@ -192,7 +196,7 @@ INLINE int bad_pivot(const Diagonal &tile)
 }
 
 /* In a register: left to the compiler, it was computed once more for each of the stores. */
-INLINE void keep(scalar *&p)
+template <class T> INLINE void keep(T *&p)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+l"(p));
@@ -332,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n12_chunked_col_wa
 {
     using namespace potrf_f32_n12_chunked_col_warp_m4_w1_tensor_tiles_fast_cuda_t2_b1_shared_s4_code;
     __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL];
-    const int team = threadIdx.x / 32, thread = threadIdx.x % 32, lane = threadIdx.x % 32;
+    const int team = own_warp(), thread = threadIdx.x % 32, lane = threadIdx.x % 32;
     const long long first = ((long long)blockIdx.x * 2 + team) * MATRICES;
     if (first >= batch)
         return;

@@ -861,30 +861,40 @@ INLINE void wait_for_fetched() {}
 
 enum { WARP = 32, PIPELINE = 1, EARLY = 8, BARRIERS = 6 };
 
+/* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
+ * them together, and what is computed from it is computed once for all of them. */
+INLINE int own_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 /* Bit k: somebody waits for the diagonal tile of column k. */
 enum : unsigned { AWAITED = 0x0 };
 
 /* The first matrix of the groups that a block has, one each round. */
 INLINE long long first_matrix(const unsigned round) { return ((long long)round * gridDim.x + (unsigned)hidden(blockIdx.x)) * LANES; }
 
-/* Where a thread's tile is, and the columns of its warp, are the bytes of one number: what there is of registers is for
- * the tile. From the last byte on: the columns of the warp's last and first tile, that of the thread's tile, its row and,
- * in the highest bit, whether the warp has no thread of its first column's diagonal tile. A thread without a tile, or
- * without a matrix, is in column -1: it only arrives where its warp does. */
-INLINE int row_of(const int place) { return place & 127; }
+/* Where a thread's tile is: its row and, in the second byte, its column. A thread without a tile, or without a matrix, is in
+ * column -1: it only arrives where its warp does. */
+INLINE int row_of(const int place) { return place & 255; }
 INLINE int column_of(const int place) { return (signed char)(place >> 8); }
-INLINE int first_of(const int place) { return place >> 16 & 255; }
-INLINE int owned_of(const int place) { return first_of(place) + (place >> 7 & 1); }
-INLINE int last_of(const int place) { return place >> 24; }
 INLINE int nowhere(const int place) { return place | 255 << 8; }
-
 INLINE int place_of(const int thread)
 {
-    const int tile = thread / LANES, begin = thread / WARP * WARP, end = (begin + WARP - 1) / LANES;
-    const int column = column_of_tile(tile), first = column_of_tile(begin / LANES), last = column_of_tile(end < TILES ? end : TILES - 1);
-    const int place = last << 24 | first << 16 | column << 8 | (begin >= (first_tile(first) + 1) * LANES) << 7 | (tile - first_tile(column) + column);
-    return tile < TILES ? place : nowhere(place);
+    const int tile = thread / LANES, column = column_of_tile(tile);
+    return tile < TILES ? column << 8 | (tile - first_tile(column) + column) : nowhere(0);
 }
+
+/* The columns of a warp, in one number: those of its first and its last tile, the first one of whose diagonal tile it has a
+ * thread. Half of a thread's place, for what there is of registers is for the tile, until all lanes need it: then
+ * it is the first one's, so that the compiler knows that it is the same */
+INLINE int first_of(const int columns) { return columns & 31; }
+INLINE int last_of(const int columns) { return columns >> 5 & 31; }
+INLINE int owned_of(const int columns) { return first_of(columns) + (columns >> 10 & 1); }
+INLINE int columns_of(const int warp)
+{
+    const int begin = warp * WARP, end = (begin + WARP - 1) / LANES;
+    const int first = column_of_tile(begin / LANES), last = column_of_tile(end < TILES ? end : TILES - 1);
+    return (begin >= (first_tile(first) + 1) * LANES) << 10 | last << 5 | first;
+}
+INLINE int columns_of_warp(const int place) { return __shfl_sync(~0u, place, 0) >> 16; }
 
 /* What guards a panel: its diagonal tile is ready, it is full and may be read, it is empty and may be written. */
 enum { READY, FULL, EMPTY };
@@ -995,7 +1005,9 @@ INLINE long long matrix_start(const long long m, const long long stride)
 extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_block_nb8_lanes8_pipe1_early1_fast_cuda_b5_shared_s8(const float *__restrict__ a, float *__restrict__ l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f32_n16_chunked_col_block_nb8_lanes8_pipe1_early1_fast_cuda_b5_shared_s8_code;
-    int place = place_of(threadIdx.x);
+    const int warp = own_warp();
+    const int own_columns = columns_of(warp);
+    int place = place_of(threadIdx.x) | own_columns << 16;
     Piece *const mine = panel + threadIdx.x % LANES;
     set_up_barriers();
     __syncthreads();
@@ -1024,12 +1036,12 @@ extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_bl
         }
 #pragma unroll 1
         for (int k = 0;; ++k) {
-            const int here = hidden(place), row = row_of(here), column = column_of(here);
+            const int here = hidden(place), row = row_of(here), column = column_of(here), columns = columns_of_warp(here);
             const int turn = round % PIPELINE, phase = round / PIPELINE & 1;
             Piece *const diagonal = mine + (turn * TILES + first_tile(k)) * TILE;
             Barrier *const barriers = barriers_of(turn, k);
-            if (k >= first_of(here)) {
-                if (k >= owned_of(here)) {
+            if (k >= first_of(columns)) {
+                if (k >= owned_of(columns)) {
                     if (k < SIDE - 1)
                         wait_for(barriers + EMPTY, phase ^ 1);
                     if (column == k && row == k) {
@@ -1048,7 +1060,7 @@ extern "C" __global__ void __launch_bounds__(32, 5) potrf_f32_n16_chunked_col_bl
                 if (k < SIDE - 1)
                     arrive_as_warp(barriers + FULL);
             }
-            if (k == last_of(here))
+            if (k == last_of(columns))
                 break;
             wait_for(barriers + FULL, phase);
             if (column > k)

@@ -47,6 +47,10 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return infinite ? d : small ? root * 0x1p-32f : root;
 }
 
+/* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
+ * them together, and what is computed from it is computed once for all of them. */
+INLINE int own_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 #ifdef __CUDA_ARCH__
 INLINE unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
@@ -204,7 +208,7 @@ INLINE int bad_pivot(const Diagonal &tile)
 }
 
 /* In a register: left to the compiler, it was computed once more for each of the stores. */
-INLINE void keep(scalar *&p)
+template <class T> INLINE void keep(T *&p)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+l"(p));
@@ -389,14 +393,14 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
 {
     using namespace potrf_f32_n20_canonical_row_warp_m1_w2_fma_full_ieee_cuda_upper_t1_b1_shared_inplace_code;
     __shared__ __align__(16) scalar panels[1][2][MATRICES * PANEL];
-    const int team = threadIdx.x / 64, thread = threadIdx.x % 64, lane = threadIdx.x % 32;
+    const int warps = own_warp(), team = warps / 2, warp = warps % 2, thread = threadIdx.x % 64, lane = threadIdx.x % 32;
     const long long first = ((long long)blockIdx.x * 1 + team) * MATRICES;
     Tiles c;
     Apart from = { {}, (offset)1 };
 #pragma unroll
     for (int m = 0; m < MATRICES; ++m)
         from.at[m] = first + m < batch ? PLACE(a + matrix_start(first + m, 1), row_of(lane), lane % 4, 1) : 0;
-    switch (thread / 32) {
+    switch (warp) {
     case 0: read_0(c, from, lane); break;
     default: read_1(c, from, lane); break;
     }
@@ -408,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
     const Places places(lane);
 #pragma unroll
     for (int m = 0; m < MATRICES; ++m) {
-        switch (thread / 32) {
+        switch (warp) {
         case 0: begin_0(c[m], panels[team][0] + m * PANEL + places.written); break;
         default: begin_1(c[m], panels[team][0] + m * PANEL + places.written); break;
         }
@@ -419,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
         scalar *const panel = panels[team][k % 2], *const next = panels[team][(k + 1) % 2];
         vec x[SLOTS][8];
         __syncthreads();
-        if (8 * k + thread / 32 * 32 < 8 * SIDE) {
+        if (8 * k + 32 * warp < 8 * SIDE) {
             scalar *const rows = panel + mine * PANEL + 64 * k;
             Diagonal tile;
             read_diagonal(tile, rows);
@@ -467,7 +471,7 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
                 if (m == 0)
                     write();
             };
-            switch (thread / 32) {
+            switch (warp) {
             case 0: step_0(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile); break;
             default: step_1(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile); break;
             }

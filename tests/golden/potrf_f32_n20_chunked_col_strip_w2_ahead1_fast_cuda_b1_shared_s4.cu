@@ -24,6 +24,10 @@ INLINE vec pivot(const vec d, vec *reciprocal)
     return d * *reciprocal;
 }
 
+/* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
+ * them together, and what is computed from it is computed once for all of them. */
+INLINE int own_warp() { return __shfl_sync(~0u, (int)threadIdx.x / 32, 0); }
+
 /* The number, which the compiler does not know any more: what depends on it is computed where it is needed, and not
  * kept in registers from an earlier use. */
 INLINE int hidden(int number)
@@ -699,10 +703,10 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_chunked_col_st
     using namespace potrf_f32_n20_chunked_col_strip_w2_ahead1_fast_cuda_b1_shared_s4_code;
     set_up_barriers();
     __syncthreads();
-    const int own_strip = strip_of_warp(threadIdx.x / WARP);
+    const int warp = own_warp(), own_strip = strip_of_warp(warp);
     unsigned round = 0;
 #pragma unroll 1
-    for (int own_row = own_strip + threadIdx.x / WARP - first_warp(own_strip);; own_row += warps_of(own_strip)) {
+    for (int own_row = own_strip + warp - first_warp(own_strip);; own_row += warps_of(own_strip)) {
         for (; own_row >= SIDE; own_row -= SIDE - own_strip)
             ++round;
         if (first_matrix(round) >= batch)
