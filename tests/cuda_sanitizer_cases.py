@@ -58,6 +58,8 @@ def cases() -> Iterator[Case]:
                 schedule = replace(schedule, staged=True, threads=(32, 96)[turn // 2 % 2])
             if isinstance(schedule, StripSchedule):
                 layout = Layout.chunked(schedule.stride or 32, ("col", "row")[turn // 2 % 2])
+            if isinstance(schedule, WarpSchedule) and schedule.stride:
+                layout = Layout.chunked(schedule.stride)
             dtype = "float32" if turn % 3 < 2 or isinstance(schedule, SINGLE) else "float64"
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
             schedule = replace(schedule, pdl=bool(turn // 4 % 2))
@@ -119,6 +121,8 @@ def warp_schedule(turn: int, n: int) -> WarpSchedule:
         unroll=("tiles", "full")[turn // 3 % 2],
         math=("ieee", "fast")[turn % 2],
         blocks=(None, 2)[turn // 2 % 2],
+        # Columns of such matrices are read by the lines that they are in.
+        stride=2 if n == 65 and warps == 1 else None,
         cache=("l1", "shared")[turn % 2],
     )
 

@@ -225,10 +225,25 @@ def test_packed_arrays_that_begin_anywhere(matrices: int) -> None:
     check_arrays_that_begin_anywhere(spec)
 
 
-@pytest.mark.parametrize(("n", "math"), [(49, "ieee"), (58, "ieee"), (63, "fast"), (79, "fast")])
-def test_columns_that_begin_anywhere_are_read_by_the_lines_they_are_in(n: int, math: str) -> None:
-    spec = warp_spec(n, stride=2, math=math)
+# Columns that begin anywhere are read by the lines that they are in.
+BY_LINES = [
+    warp_spec(n, stride=2, math=math, **choices)
+    for n, math, choices in (
+        (49, "ieee", {"unroll": "full"}),
+        (58, "ieee", {"teams": 8, "in_place": True}),
+        (63, "fast", {"unroll": "full"}),
+        (65, "fast", {"teams": 8}),
+        (79, "fast", {"uplo": "upper", "order": "row"}),
+        (92, "ieee", {}),
+        (95, "fast", {"in_place": True}),
+    )
+]
+
+
+@pytest.mark.parametrize("spec", BY_LINES, ids=lambda spec: spec.name)
+def test_columns_that_begin_anywhere_are_read_by_lines(spec: KernelSpec) -> None:
     assert "is_ahead" in generate(spec).text
+    check_kernel(spec, 5, 2)
     check_arrays_that_begin_anywhere(spec, batch=5)
 
 
