@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from batchchol.memory import aligned_empty
 from batchchol.prepared import prepare
 from batchchol.recording import current_recorder
 from kernelgen import MAX_N, KernelSpec, Layout
+from kernelgen.refusals import whole
 
 
 class Cholesky(NamedTuple):
@@ -148,7 +148,7 @@ def factor(
         raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
     if backend not in (None, batch.backend):
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
-    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
+    if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
     prepared = prepare(batch, spec, out)
     device, kernel, result = prepared.device, prepared.kernel, prepared.result

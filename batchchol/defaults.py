@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from math import inf, log2
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,7 @@ from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - w
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
+from kernelgen.refusals import whole
 from kernelgen.schedules import DEFAULT_THREADS, has_math, with_math
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
@@ -93,9 +93,9 @@ def default_spec(
 
 def default_choice(n: int, *, batch: int | None = None, device: str | None = None, **case: Any) -> Choice:
     """What `default_spec` returns, and where it comes from; the arguments are the same."""
-    if batch is not None and (not isinstance(batch, Integral) or batch < 0):
+    size = TYPICAL_BATCH if batch is None else whole(batch)
+    if size is None or size < 0:
         raise SpecError(f"batch={batch!r} cannot be built: use an integer from 0 up")
-    size = TYPICAL_BATCH if batch is None else int(batch)
     shipped = choices(n, **case)
     own = tuned_choices(n, device=device, **case) if device is not None else ()
     near = [choice for choice in own if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, size)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import index
+from typing import Any
+
 
 class SpecError(ValueError):
     """A spec that cannot be built; the message names the field, the value and what works."""
@@ -18,7 +21,24 @@ def one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:
     require(got in allowed, field, got, f"use one of {', '.join(map(repr, allowed))}")
 
 
-def integer(field: str, got: object, low: int, high: int) -> None:
-    """Refuse what is not an integer in this range, bounds included."""
-    plain = isinstance(got, int) and not isinstance(got, bool)
-    require(plain and low <= got <= high, field, got, f"use an integer from {low} to {high}")  # type: ignore[operator]
+def whole(got: Any) -> int | None:
+    """The plain int of an integer, NumPy's too; None of everything else, True and False included."""
+    if isinstance(got, bool):
+        return None
+    try:
+        return index(got)
+    except TypeError:
+        return None
+
+
+def integer(field: str, got: object, low: int, high: int) -> int:
+    """The plain int of an integer in this range, bounds included; refuse everything else."""
+    number = whole(got)
+    if number is None or not low <= number <= high:
+        raise SpecError(f"{field}={got!r} cannot be built: use an integer from {low} to {high}")
+    return number
+
+
+def keep_integer(description: object, field: str, low: int, high: int) -> None:
+    """Have a field of a frozen description be the plain int of an integer in this range; refuse everything else."""
+    object.__setattr__(description, field, integer(field, getattr(description, field), low, high))

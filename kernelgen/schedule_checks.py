@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kernelgen.refusals import integer, one_of, require
+from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.targets import Target
 
 MATHS = ("ieee", "fast")
@@ -40,7 +40,7 @@ def check_common(schedule: Common) -> None:
     if schedule.cache is not None:
         one_of("cache", schedule.cache, CACHES)
     if schedule.stride is not None:
-        integer("stride", schedule.stride, 2, MAX_CHUNK)
+        keep_integer(schedule, "stride", 2, MAX_CHUNK)
     check_choice("pdl", schedule.pdl)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kernelgen.block_shape import BlockShape
 from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_SHARED_BYTES, WARP
-from kernelgen.refusals import integer, one_of, require
+from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.schedule_checks import (
     MAX_RESIDENT_BLOCKS,
     UNROLLS,
@@ -79,15 +79,15 @@ class ThreadSchedule:
     pdl: bool | None = None
 
     def __post_init__(self) -> None:
-        integer("nb", self.nb, 1, MAX_NB)
+        keep_integer(self, "nb", 1, MAX_NB)
         one_of("looking", self.looking, LOOKINGS)
         one_of("unroll", self.unroll, UNROLLS)
         for field in ("prefetch", "staged"):
             check_choice(field, getattr(self, field))
         if self.threads is not None:
-            integer("threads", self.threads, 1, MAX_THREADS)
+            keep_integer(self, "threads", 1, MAX_THREADS)
         if self.blocks is not None:
-            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
         check_common(self)
 
     def settled(self, target: Target) -> ThreadSchedule:
@@ -153,10 +153,10 @@ class SharedSchedule:
     pdl: bool | None = None
 
     def __post_init__(self) -> None:
-        integer("nb", self.nb, 1, MAX_SHARED_NB)
+        keep_integer(self, "nb", 1, MAX_SHARED_NB)
         one_of("looking", self.looking, LOOKINGS)
         if self.matrices is not None:
-            integer("matrices", self.matrices, 1, MAX_BLOCK_THREADS // self.nb**2)
+            keep_integer(self, "matrices", 1, MAX_BLOCK_THREADS // self.nb**2)
         check_common(self)
 
     def settled(self, target: Target) -> SharedSchedule:
@@ -211,16 +211,16 @@ class BlockSchedule:
     pdl: bool | None = None
 
     def __post_init__(self) -> None:
-        integer("nb", self.nb, MIN_BLOCK_NB, MAX_NB)
-        integer("lanes", self.lanes, 1, MAX_LANES)
+        keep_integer(self, "nb", MIN_BLOCK_NB, MAX_NB)
+        keep_integer(self, "lanes", 1, MAX_LANES)
         if self.blocks is not None:
-            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
         if self.pipeline is not None:
-            integer("pipeline", self.pipeline, 0, MAX_PIPELINE)
+            keep_integer(self, "pipeline", 0, MAX_PIPELINE)
         for name, most in (("early", MAX_EARLY), ("spare", MAX_SPARE), ("fold", MAX_SPARE)):
             number = getattr(self, name)
             if number is not None:
-                integer(name, number, 0, most)
+                keep_integer(self, name, 0, most)
                 require(bool(self.pipeline) or not number, name, number, "only a pipeline has any, use pipeline=1")
         check_common(self)
 

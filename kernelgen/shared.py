@@ -48,7 +48,7 @@ def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> Kerne
     SpecError
         If an argument is outside what can be built.
     """
-    integer("n", n, 1, MAX_SINGLE_N)
+    n = integer("n", n, 1, MAX_SINGLE_N)
     one_of("dtype", dtype, tuple(ELEMENT_BYTES))
     schedule = SharedSchedule(min(n, SINGLE_NB), "left", 1, math).settled(CUDA)
     name = f"potrf_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }_n{n}_single_{math}_{CUDA.name}"

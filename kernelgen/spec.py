@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelgen.refusals import SpecError, integer, one_of, require
+from kernelgen.refusals import SpecError, keep_integer, one_of, require
 from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.targets import ELEMENT_BYTES, TARGETS
@@ -27,7 +27,7 @@ class Problem:
     op: str = "potrf"
 
     def __post_init__(self) -> None:
-        integer("n", self.n, 1, MAX_N)
+        keep_integer(self, "n", 1, MAX_N)
         one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
         one_of("uplo", self.uplo, ("lower", "upper"))
         one_of("op", self.op, ("potrf",))
@@ -49,7 +49,7 @@ class Layout:
         one_of("layout", self.kind, LAYOUT_KINDS)
         one_of("order", self.order, ORDERS)
         if self.kind == "chunked":
-            integer("chunk", self.chunk, 2, MAX_CHUNK)
+            keep_integer(self, "chunk", 2, MAX_CHUNK)
         else:
             require(self.chunk is None, "chunk", self.chunk, f"layout {self.kind!r} has no chunk, use None")
 

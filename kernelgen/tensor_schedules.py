@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_DECLARED_BYTES, MAX_SHARED_BYTES, WARP
-from kernelgen.refusals import integer, one_of, require
+from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.schedule_checks import (
     MAX_RESIDENT_BLOCKS,
     UNROLLS,
@@ -59,10 +59,10 @@ class WarpSchedule:
         for name, most in (("matrices", MAX_TEAM_MATRICES), ("warps", MAX_TEAM_WARPS), ("teams", MAX_TEAMS)):
             number = getattr(self, name)
             if number is not None or name != "teams":
-                integer(name, number, 1, most)
+                keep_integer(self, name, 1, most)
                 require(number & (number - 1) == 0, name, number, "use a power of two")
         if self.blocks is not None:
-            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
         one_of("unroll", self.unroll, UNROLLS)
         check_common(self)
         works = "a team of several warps has one matrix, and a block of threads to itself; use 1"
@@ -131,10 +131,10 @@ class StripSchedule:
     pdl: bool | None = None
 
     def __post_init__(self) -> None:
-        integer("warps", self.warps, 1, MAX_BLOCK_THREADS // WARP)
-        integer("ahead", self.ahead, 0, MAX_STRIPS)
+        keep_integer(self, "warps", 1, MAX_BLOCK_THREADS // WARP)
+        keep_integer(self, "ahead", 0, MAX_STRIPS)
         if self.blocks is not None:
-            integer("blocks", self.blocks, 1, MAX_RESIDENT_BLOCKS)
+            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
         check_common(self)
         works = "tensor cores round more than math='ieee' may, use 'fast' or another family"
         require(self.math == "fast", "math", self.math, works)

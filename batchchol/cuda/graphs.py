@@ -24,6 +24,7 @@ from batchchol.cuda import memory
 from batchchol.cuda.device import Arguments, Device, device, stream_address
 from batchchol.errors import BackendUnavailable
 from batchchol.recording import recording
+from kernelgen.refusals import whole
 
 INSTALL = "pip install 'batchchol[gpu,graphs]'"
 # How many calls that have nothing to do with each other run side by side, unless somebody says otherwise: measured as
@@ -60,7 +61,7 @@ def record(*, branches: int | None = BRANCHES) -> Iterator[Graph]:
     DeviceError
         If the driver refuses the graph.
     """
-    if branches is not None and (not isinstance(branches, int) or branches < 1):
+    if branches is not None and (whole(branches) or 0) < 1:
         raise ValueError(f"branches: got {branches!r}, expected a positive integer, or None for no limit")
     graph = Graph(branches)
     with recording(graph):

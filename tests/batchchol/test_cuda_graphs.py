@@ -64,7 +64,7 @@ def bits(gpu: Backend, batch: Batch) -> NDArray[Any]:
     return gpu.host(batch.to_dense())
 
 
-@pytest.mark.parametrize("branches", [1, 3, None])
+@pytest.mark.parametrize("branches", [1, np.int64(3), None])
 def test_a_launch_has_the_bits_of_the_calls_twice_after_the_inputs_changed(
     gpu: Backend, spd: Spd, branches: int | None
 ) -> None:
@@ -220,7 +220,7 @@ class TestErrors:
         with pytest.raises(BackendUnavailable, match="finds no GPU"), record():
             pytest.fail("nothing was recorded")
 
-    @pytest.mark.parametrize("branches", [0, -1, 1.5])
+    @pytest.mark.parametrize("branches", [0, -1, 1.5, True])
     def test_branches(self, branches: Any, fake_graphs: FakeGraphs) -> None:
         with (
             pytest.raises(ValueError, match=r"branches: got .*, expected a positive integer"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,6 +98,16 @@ def test_whatever_is_asked_for_can_be_built(n: int, target: str, chunk: int | No
     assert (spec.target, spec.layout, spec.order) == (target, asked["layout"], asked["order"])
     assert (spec.schedule.math, spec.in_place) == (asked["math"], asked["in_place"])
     assert spec.schedule.stride in (None, chunk)
+
+
+def test_integers_of_numpy_are_integers_and_truth_values_are_none() -> None:
+    spec = default_spec(np.int64(6), target="generic", batch=np.int32(100))
+    assert spec == default_spec(6, target="generic", batch=100)
+    assert type(spec.problem.n) is int
+    with pytest.raises(SpecError, match="n=True cannot be built: use an integer from 1 to 128"):
+        default_spec(True, target="generic")
+    with pytest.raises(SpecError, match="batch=True cannot be built: use an integer from 0 up"):
+        default_spec(6, target="generic", batch=True)
 
 
 def test_every_entry_that_was_measured_is_what_serves_its_own_case() -> None:

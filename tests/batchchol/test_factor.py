@@ -201,7 +201,7 @@ def test_empty_batch(layout: Layout) -> None:
     assert factor(batch, out=batch).L.batch == 0
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("threads", [1, 2, 3, np.int64(7)])
 def test_threads_share_the_work(spd: Spd, threads: int) -> None:
     dense = spd(20_001, N)
     batch = Batch.from_dense(dense)
@@ -211,7 +211,7 @@ def test_threads_share_the_work(spd: Spd, threads: int) -> None:
     assert_lower_factors(l, dense)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 2.5, "2"])
+@pytest.mark.parametrize("threads", [0, -1, 2.5, "2", True])
 def test_bad_number_of_threads_is_refused(spd: Spd, threads: Any) -> None:
     with pytest.raises(ValueError, match=f"threads: got {threads!r}, expected a positive integer"):
         factor(Batch.from_dense(spd(3, N)), threads=threads)

@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -236,6 +237,22 @@ def test_refusal_names_the_field_the_value_and_what_works(field: str, value: obj
     message = str(refusal.value)
     assert message.startswith(f"{field}={value!r} ")
     assert works in message
+
+
+@pytest.mark.parametrize("spec", [GOOD, ON_GPU, SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
+def test_integers_of_numpy_become_plain_ones(spec: KernelSpec) -> None:
+    for field, value in flattened(spec).items():
+        if type(value) is int:
+            same = changed(spec, field, np.int64(value))
+            assert same == spec
+            assert type(flattened(same)[field]) is int, field
+            with pytest.raises(SpecError, match=f"^{field}=.*True.* use an integer"):
+                changed(spec, field, np.True_)
+
+
+def test_chunks_of_numpy_become_plain_ones() -> None:
+    assert type(Layout.chunked(np.int16(16)).chunk) is int
+    assert Layout.chunked(np.int16(16)) == Layout.chunked(16)
 
 
 def test_every_field_is_refused_somewhere_above() -> None:
