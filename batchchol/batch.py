@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.layouts import array_shape, dense_view, padded
+from batchchol.checks import check_order, check_unmasked, integer
+from batchchol.layouts import array_shape, dense_view, padded, sizes
 from batchchol.memory import aligned_empty
 from batchchol.native import supported_targets
-from batchchol.packing import Slots, pack, unpack
+from batchchol.packing import Slots, check_writeable, pack, unpack
 from kernelgen import MAX_N, SIMD_TARGETS, Layout
 
 DTYPES = ("float32", "float64")
@@ -20,9 +21,9 @@ _NAMES = {np.dtype(name): name for name in DTYPES}
 
 
 # Compared by identity: arrays have no single truth value.
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """`batch` matrices of order `n` in one array.
+    """`batch` matrices of order `n` in one array; `len` is how many there are.
 
     Attributes
     ----------
@@ -37,6 +38,11 @@ class Batch:
         The triangle that has a meaning; None if both have. The other one reads as zeros in `to_dense` and `get`.
     backend : str
         The name of the backend whose memory holds it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the array is not what the other arguments say.
     """
 
     backend: ClassVar[str] = "cpu"
@@ -52,17 +58,44 @@ class Batch:
         return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     def __post_init__(self) -> None:
+        self._check_array(self.data)
         if check_dtype("data", self.data.dtype) != self.data.dtype:
             raise TypeError(f"data: got dtype {self.data.dtype}, expected native byte order: use Batch.from_dense")
-        if not 1 <= self.n <= MAX_N:
-            raise ValueError(f"n: got {self.n}, expected 1 to {MAX_N}")
-        expected = array_shape(self.n, self.batch, self.layout)
+        _check_triangle(self.triangle)
+        n, batch = sizes(self.n, self.batch)
+        # The class is frozen: plain ints take the places of NumPy's, which ctypes does not know.
+        self.__dict__.update(n=n, batch=batch)
+        expected = array_shape(n, batch, self.layout)
         if self.data.shape != expected or not self.data.flags.c_contiguous:
             raise ValueError(
                 f"data: got shape {self.data.shape}, C-contiguous {self.data.flags.c_contiguous}; expected a "
                 f"C-contiguous array of shape {expected} for {self.batch} matrices of order {self.n} in layout "
                 f"{self.layout}: make one with Batch.empty or Batch.from_dense"
             )
+
+    @staticmethod
+    def _check_array(data: Any) -> None:
+        """Refuse what is no array of this backend."""
+        if not isinstance(data, np.ndarray):
+            raise TypeError(
+                f"data: got {type(data).__name__}, expected a NumPy array: make a batch with Batch.empty or "
+                "Batch.from_dense"
+            )
+        check_unmasked("data", data)
+
+    def __repr__(self) -> str:
+        triangle = f", triangle={self.triangle}" if self.triangle else ""
+        return f"{type(self).__name__}({self.contents}{triangle})"
+
+    def __len__(self) -> int:
+        return self.batch
+
+    # Not annotated as what NumPy calls an array: type checkers refuse a batch where one is expected.
+    def __array__(self, dtype: object = None, copy: object = None) -> None:
+        raise TypeError(
+            f"got a {type(self).__name__}, expected an array: use to_dense() for its matrices as one, or factor() to "
+            "factor it"
+        )
 
     @classmethod
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
@@ -72,10 +105,13 @@ class Batch:
 
         Raises
         ------
+        TypeError, ValueError
+            If an argument is of another type, or out of range.
         OutOfMemory
             If it would not fit.
         """
-        element = check_dtype("dtype", np.dtype(dtype))
+        element = element_dtype("dtype", dtype)
+        n, batch = sizes(n, batch)
         layout = default_layout(element) if layout is None else layout
         shape = array_shape(n, batch, layout)
         data = aligned_empty(shape, element, f"a batch of shape {shape}")
@@ -86,16 +122,25 @@ class Batch:
 
     @classmethod
     def from_dense(cls, a: NDArray[np.floating], layout: Layout | None = None) -> Batch:
-        """Copy an array of shape (batch, n, n), float32 or float64, into a layout, by default `default_layout`."""
+        """Copy an array of shape (batch, n, n), float32 or float64, into a layout, by default `default_layout`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no such array, or elements of it are masked.
+        OutOfMemory
+            If the copy would not fit.
+        """
         if not isinstance(a, np.ndarray):
             raise TypeError(
                 f"a: got {type(a).__name__}, expected an array of the host, NumPy's, of shape (batch, n, n); "
                 'get_backend("cuda").from_dense takes those of a GPU too'
             )
-        if a.ndim != 3 or a.shape[1] != a.shape[2]:
-            raise ValueError(f"a: got shape {a.shape}, expected (batch, n, n): reshape it")
-        packed = cls.empty(a.shape[1], a.shape[0], layout, a.dtype)
-        packed.put(0, a.astype(packed.dtype, copy=False))
+        check_unmasked("a", a)
+        element = check_dtype("a", a.dtype)
+        check_stack(a.shape)
+        packed = cls.empty(a.shape[1], a.shape[0], layout, element)
+        packed.put(0, a.astype(element, copy=False))
         return packed
 
     @property
@@ -106,6 +151,11 @@ class Batch:
     def dtype_name(self) -> str:
         """The dtype as specs spell it."""
         return dtype_name(self.data.dtype)
+
+    @property
+    def contents(self) -> str:
+        """How many matrices of which order and dtype, and their layout: what messages say of a batch."""
+        return f"{self.batch} × {self.n}×{self.n} {self.dtype}, {self.layout}"
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +185,7 @@ class Batch:
         """The same batch, of which that triangle has a meaning."""
         if triangle == self.triangle:
             return self
+        _check_triangle(triangle)
         # Not `replace`, which checks everything again: a tenth of a small call's cost.
         marked = object.__new__(type(self))
         marked.__dict__.update(self.__dict__, triangle=triangle)
@@ -151,30 +202,45 @@ class Batch:
         return replace(self, data=data)
 
     def put(self, start: int, dense: NDArray[np.floating]) -> None:
-        """Write matrices start, start + 1, ... from an array of shape (count, n, n) and the batch's dtype."""
+        """Write matrices start, start + 1, ... from an array of shape (count, n, n) and the batch's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no such array, elements of it are masked, or the batch is read-only.
+        IndexError
+            If they are not all in the batch.
+        """
         if not isinstance(dense, np.ndarray):
             raise TypeError(f"dense: got {type(dense).__name__}, expected an array of shape (count, n, n)")
+        check_unmasked("dense", dense)
+        self._check_dense(dense.shape, dense.dtype)
+        start = integer("start", start)
         slots = self._slots(start, start + len(dense))
-        if dense.shape != (len(dense), self.n, self.n) or dense.dtype != self.dtype:
-            raise ValueError(
-                f"dense: got {dense.dtype} of shape {dense.shape}, expected {self.dtype} of shape "
-                f"(count, {self.n}, {self.n})"
-            )
         if self.layout.kind == "canonical":
-            dense_view(self.data, self.layout)[0, start : start + len(dense)] = dense
+            check_writeable(self.data)
+            dense_view(self.data, self.layout)[0, slots.first : slots.last] = dense
         elif len(dense):
             pack(np.ascontiguousarray(dense), slots)
 
     def get(self, start: int, stop: int) -> NDArray[np.floating]:
-        """Matrices start, ..., stop - 1 as a new array of shape (stop - start, n, n) in row order."""
+        """Matrices start, ..., stop - 1 as a new array of shape (stop - start, n, n) in row order.
+
+        Raises
+        ------
+        TypeError, IndexError
+            If one is not an integer, or they are outside the batch.
+        OutOfMemory
+            If the array would not fit.
+        """
         slots = self._slots(start, stop)
-        shape = (stop - start, self.n, self.n)
+        shape = (slots.last - slots.first, self.n, self.n)
         dense = aligned_empty(shape, self.dtype, f"an array of shape {shape}")
         clear = self.cleared
         if self.layout.kind == "canonical":
-            view = dense_view(self.data, self.layout)[0, start:stop]
+            view = dense_view(self.data, self.layout)[0, slots.first : slots.last]
             dense[...] = view if clear is None else np.tril(view) if clear == "upper" else np.triu(view)
-        elif stop > start:
+        elif len(dense):
             unpack(slots, dense, clear)
         return dense
 
@@ -183,15 +249,24 @@ class Batch:
         return self.get(0, self.batch)
 
     def to_layout(self, layout: Layout) -> Batch:
-        """A copy of the batch in another layout."""
+        """A copy of the batch in another layout; the same triangle has a meaning."""
         packed = Batch.empty(self.n, self.batch, layout, self.dtype)
         # Slices that stay in cache between the two copies; whole groups of every layout.
         size = max(512, (1 << 20) // (self.n**2 * self.dtype.itemsize) // 512 * 512)
         for start in range(0, self.batch, size):
             packed.put(start, self.get(start, min(start + size, self.batch)))
-        return packed
+        return packed.marked(self.triangle)
 
-    def _slots(self, first: int, last: int) -> Slots:
+    def _check_dense(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Refuse arrays whose matrices are not like the batch's."""
+        if len(shape) != 3 or shape[1:] != (self.n, self.n) or dtype != self.dtype:
+            raise ValueError(
+                f"dense: got {dtype} of shape {tuple(shape)}, expected {self.dtype} of shape "
+                f"(count, {self.n}, {self.n})"
+            )
+
+    def _slots(self, start: int, stop: int) -> Slots:
+        first, last = integer("start", start), integer("stop", stop)
         if not 0 <= first <= last <= self.batch:
             raise IndexError(f"matrices {first} to {last} are outside a batch of {self.batch}")
         return Slots(self.data, self.n, self.batch, self.layout, first, last)
@@ -203,7 +278,7 @@ def default_layout(dtype: DTypeLike = "float32") -> Layout:
     A group is then one contiguous block; larger chunks and the interleaved layout spread it (measured: 1.2 to 2.7
     times slower).
     """
-    return Layout.chunked(SIMD_TARGETS[supported_targets()[0]].lanes(np.dtype(dtype).name))
+    return Layout.chunked(SIMD_TARGETS[supported_targets()[0]].lanes(dtype_name(element_dtype("dtype", dtype))))
 
 
 def info_array(batch: Batch, lanes: int) -> NDArray[np.int32]:
@@ -216,15 +291,48 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str:
     return _NAMES[dtype]
 
 
-def check_dtype(argument: str, dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
-    """The dtype in native byte order.
+def element_dtype(argument: str, asked: DTypeLike) -> np.dtype[np.floating]:
+    """The dtype that somebody asks for by its name or otherwise, in native byte order.
 
     Raises
     ------
     TypeError
         If it is neither float32 nor float64.
     """
+    try:
+        native = np.dtype(asked).newbyteorder("=")
+    except (TypeError, ValueError):
+        native = None
+    if native not in _NAMES:
+        raise TypeError(f"{argument}: got {asked!r}, expected 'float32' or 'float64'")
+    return native  # type: ignore[return-value]
+
+
+def check_dtype(
+    argument: str, dtype: np.dtype[np.generic], advice: str = "convert with .astype first"
+) -> np.dtype[np.floating]:
+    """The dtype of an array in native byte order.
+
+    Raises
+    ------
+    TypeError
+        If it is neither float32 nor float64; ends with the advice.
+    """
     native = dtype.newbyteorder("=")
     if native not in _NAMES:
-        raise TypeError(f"{argument}: got dtype {dtype}, expected float32 or float64: convert with .astype first")
+        raise TypeError(f"{argument}: got dtype {dtype}, expected float32 or float64: {advice}")
     return native  # type: ignore[return-value]
+
+
+def check_stack(shape: tuple[int, ...]) -> None:
+    """Refuse an array `a` that is not of shape (batch, n, n), or whose matrices no kernel is for."""
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ValueError(f"a: got shape {tuple(shape)}, expected (batch, n, n): reshape it")
+    check_order("a", shape[1])
+    if not shape[1]:
+        raise ValueError(f"a: got matrices of order 0, expected 1 to {MAX_N}: cholesky takes empty ones too")
+
+
+def _check_triangle(triangle: str | None) -> None:
+    if triangle not in (None, "lower", "upper"):
+        raise ValueError(f"triangle: got {triangle!r}, expected None, 'lower' or 'upper'")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelgen import Layout
+from batchchol.checks import integer
+from kernelgen import MAX_N, Layout
 
 # An interleaved batch is padded to whole groups of this many matrices: enough for every SIMD width and GPU warp.
 INTERLEAVED_PADDING = 32
@@ -24,6 +25,22 @@ def padded(batch: int, layout: Layout) -> int:
     return -(-batch // group) * group
 
 
+def sizes(n: int, batch: int) -> tuple[int, int]:
+    """The order of matrices, and how many there are, as plain ints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one is not an integer, or out of range.
+    """
+    n, batch = integer("n", n), integer("batch", batch)
+    if not 1 <= n <= MAX_N:
+        raise ValueError(f"n: got {n}, expected 1 to {MAX_N}")
+    if batch < 0:
+        raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
+    return n, batch
+
+
 def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
     """The shape of the C-contiguous array that holds a batch.
 
@@ -33,15 +50,11 @@ def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
     Raises
     ------
     TypeError, ValueError
-        If n or batch is not an integer, layout is no Layout, or batch is negative.
+        If n or batch is not an integer or out of range, or layout is no Layout.
     """
-    for argument, value in (("n", n), ("batch", batch)):
-        if not isinstance(value, int | np.integer):
-            raise TypeError(f"{argument}: got {value!r}, expected an integer")
+    n, batch = sizes(n, batch)
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
-    if batch < 0:
-        raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
     room = padded(batch, layout)
     if layout.kind == "canonical":
         return (batch, n, n)

@@ -53,8 +53,7 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
 
     Room in the last chunk beyond the batch becomes identities, once its last matrix is written.
     """
-    if not slots.packed.flags.writeable:
-        raise ValueError("data: the array of the batch is read-only: use one that can be written, or a copy of it")
+    check_writeable(slots.packed)
     target = slots.target()
     if target is None:
         dense_view(slots.packed, slots.layout)[slots.places()] = dense
@@ -72,6 +71,12 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
         return 0
 
     over_ranges(work, (end - slots.first) // lanes, available_threads(), 2 * dense.nbytes)
+
+
+def check_writeable(data: NDArray[np.floating]) -> None:
+    """Refuse to write to a read-only array, of which the generated code would know nothing."""
+    if not data.flags.writeable:
+        raise ValueError("data: the array of the batch is read-only: use one that can be written, or a copy of it")
 
 
 def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) -> None:

@@ -192,10 +192,7 @@ class CudaBackend:
     def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
         self._check_device(a=a, l=l)
         if (l.n, l.batch, l.layout, l.dtype) != (a.n, a.batch, a.layout, a.dtype):
-            raise ValueError(
-                f"l: got {l.batch} {l.dtype} matrices of order {l.n} in {l.layout}, expected those of a: "
-                f"{a.batch}, {a.dtype}, {a.n}, {a.layout}"
-            )
+            raise ValueError(f"l: got {l.contents}; expected {a.contents}, as a is")
         ratios = memory.empty((a.batch,), np.float64, f"the residual ratios of {a.batch:,} matrices")
         support.residual_ratios(
             self._gpu,

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol import defaults
-from batchchol.batch import Batch, check_dtype
+from batchchol.batch import Batch, check_dtype, check_stack, dtype_name, element_dtype
+from batchchol.checks import check_unmasked, integer
 from batchchol.cuda import memory, support
 from batchchol.cuda.device import device
-from batchchol.layouts import array_shape, padded
+from batchchol.layouts import array_shape, padded, sizes
 from kernelgen import CUDA, Layout
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceBatch(Batch):
     """`batch` matrices of order `n` in one array on the GPU; see `Batch`.
 
@@ -29,9 +30,18 @@ class DeviceBatch(Batch):
     data: Any
     backend: ClassVar[str] = "cuda"
 
+    @staticmethod
+    def _check_array(data: Any) -> None:
+        if not hasattr(data, "gpudata"):
+            raise TypeError(
+                f"data: got {type(data).__name__}, expected a pycuda.gpuarray.GPUArray: make a batch with "
+                "DeviceBatch.empty, from_dense or over"
+            )
+
     @classmethod
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
-        element = check_dtype("dtype", np.dtype(dtype))
+        element = element_dtype("dtype", dtype)
+        n, batch = sizes(n, batch)
         layout = default_layout(n, element, batch) if layout is None else layout
         shape = array_shape(n, batch, layout)
         made = cls(memory.empty(shape, element, f"a batch of shape {shape}"), n, batch, layout)
@@ -43,8 +53,7 @@ class DeviceBatch(Batch):
     def from_dense(cls, a: Any, layout: Layout | None = None) -> Self:
         """Copy an array of shape (batch, n, n), of the host or the device, into a layout, by default the fastest."""
         _check_array(a, "a")
-        if a.ndim != 3 or a.shape[1] != a.shape[2]:
-            raise ValueError(f"a: got shape {tuple(a.shape)}, expected (batch, n, n): reshape it")
+        check_stack(a.shape)
         dense = _on_device(a, "a")
         packed = cls.empty(dense.shape[1], dense.shape[0], layout, dense.dtype)
         packed.put(0, dense)
@@ -90,24 +99,20 @@ class DeviceBatch(Batch):
     def put(self, start: int, dense: Any) -> None:
         """Write matrices start, start + 1, ... from an array of shape (count, n, n), of the host or the device."""
         _check_array(dense, "dense")
-        count = int(dense.shape[0])
-        self._slots(start, start + count)
         matrices = _on_device(dense, "dense")
-        if tuple(matrices.shape) != (count, self.n, self.n) or matrices.dtype != self.dtype:
-            raise ValueError(
-                f"dense: got {matrices.dtype} of shape {tuple(matrices.shape)}, expected {self.dtype} of shape "
-                f"(count, {self.n}, {self.n})"
-            )
-        if count:
-            self.pack_from(int(matrices.gpudata), start, start + count)
+        self._check_dense(tuple(matrices.shape), matrices.dtype)
+        start = integer("start", start)
+        slots = self._slots(start, start + int(matrices.shape[0]))
+        if slots.first < slots.last:
+            self.pack_from(int(matrices.gpudata), slots.first, slots.last)
 
     def get(self, start: int, stop: int) -> Any:
         """Matrices start, ..., stop - 1 as a new GPUArray of shape (stop - start, n, n) in row order."""
-        self._slots(start, stop)
-        shape = (stop - start, self.n, self.n)
+        slots = self._slots(start, stop)
+        shape = (slots.last - slots.first, self.n, self.n)
         dense = memory.empty(shape, self.dtype, f"an array of shape {shape}")
-        if stop > start:
-            self.unpack_to(int(dense.gpudata), start, stop)
+        if slots.first < slots.last:
+            self.unpack_to(int(dense.gpudata), slots.first, slots.last)
         return dense
 
     def pack_from(self, address: int, start: int, stop: int) -> None:
@@ -145,7 +150,7 @@ class DeviceBatch(Batch):
         size = max(512, (1 << 28) // (self.n**2 * self.dtype.itemsize) // 512 * 512)
         for start in range(0, self.batch, size):
             packed.put(start, self.get(start, min(start + size, self.batch)))
-        return packed
+        return packed.marked(self.triangle)
 
     def to_host(self) -> Batch:
         """A copy in the host's memory, in the same layout."""
@@ -154,7 +159,7 @@ class DeviceBatch(Batch):
 
 def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
     """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size."""
-    gpu, named = device(), np.dtype(dtype).name
+    gpu, named = device(), dtype_name(element_dtype("dtype", dtype))
     where = {"target": CUDA.name, "arch": gpu.architecture, "device": gpu.model}
     return defaults.default_layout(n, dtype=named, batch=batch, **where)
 
@@ -164,6 +169,7 @@ def _check_array(a: Any, argument: str) -> None:
         raise TypeError(
             f"{argument}: got {type(a).__name__}, expected an array of matrices: NumPy's, or one on a GPU"
         )
+    check_unmasked(argument, a)
 
 
 def _on_device(a: NDArray[Any] | Any, argument: str) -> Any:

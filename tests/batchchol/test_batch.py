@@ -138,7 +138,9 @@ def test_triangle_that_has_no_meaning_reads_as_zero(spd: Spd, layout: Layout) ->
     np.testing.assert_array_equal(lower.to_dense(), np.tril(dense))
     np.testing.assert_array_equal(upper.to_dense(), np.triu(dense))
     np.testing.assert_array_equal(lower.get(3, 21), np.tril(dense[3:21]))
-    np.testing.assert_array_equal(lower.to_layout(Layout.chunked(8)).to_dense(), np.tril(dense))
+    other = lower.to_layout(Layout.chunked(8))
+    assert other.triangle == "lower"
+    np.testing.assert_array_equal(other.to_dense(), np.tril(dense))
     factored = factor(Batch.from_dense(spd(37, 5), layout)).L
     assert factored.triangle == "lower"
     np.testing.assert_array_equal(factored.to_dense(), np.tril(factored.to_dense()))
@@ -161,7 +163,8 @@ def test_ranges_outside_the_batch_are_refused() -> None:
 def test_put_of_other_shapes_and_dtypes_is_refused(layout: Layout) -> None:
     batch = Batch.from_dense(numbers(10, 3), layout)
     right = numbers(4, 3)
-    for dense in (numbers(4, 2), right[:, :, :2], right[0], right.astype("float64"), right.astype(int)):
+    single = np.array(3, dtype="float32")
+    for dense in (numbers(4, 2), right[:, :, :2], right[0], right.astype("float64"), right.astype(int), single):
         with pytest.raises(ValueError, match=r"dense: got .* expected float32 of shape \(count, 3, 3\)"):
             batch.put(0, dense)
     np.testing.assert_array_equal(batch.to_dense(), numbers(10, 3))
@@ -176,13 +179,88 @@ def test_from_dense_of_other_shapes_and_dtypes_is_refused() -> None:
     with pytest.raises(TypeError, match="dense: got list, expected an array"):
         Batch.empty(1, 1).put(0, [[[1.0]]])  # type: ignore[arg-type]
     for dtype in ("int64", "float16", "complex64"):
-        with pytest.raises(TypeError, match=f"got dtype {dtype}, expected float32 or float64"):
+        with pytest.raises(TypeError, match=f"^a: got dtype {dtype}, expected float32 or float64"):
             Batch.from_dense(np.ones((2, 3, 3), dtype=dtype))
-    for n in (0, 129):
+    with pytest.raises(ValueError, match="a: got matrices of order 0, expected 1 to 128: cholesky takes"):
+        Batch.from_dense(np.ones((2, 0, 0)))
+    with pytest.raises(ValueError, match=r"a: got matrices of order 129, expected at most 128.*numpy\.linalg\.chol"):
+        Batch.from_dense(np.ones((2, 129, 129), dtype=np.float32))
+
+
+def test_empty_of_what_cannot_be_is_refused() -> None:
+    for n in (0, 129, 10**6):
         with pytest.raises(ValueError, match=f"n: got {n}, expected 1 to 128"):
-            Batch.from_dense(np.ones((2, n, n), dtype=np.float32))
+            Batch.empty(n, 10**6)
     with pytest.raises(ValueError, match="batch: got -1"):
         Batch.empty(3, -1)
+    for n, count, argument in [(True, 4, "n"), ("6", 4, "n"), (6.0, 4, "n"), (6, True, "batch"), (6, None, "batch")]:
+        with pytest.raises(TypeError, match=f"^{argument}: got .*, expected an integer"):
+            Batch.empty(n, count)  # type: ignore[arg-type]
+    for dtype in ("junk", "int32", 7, "f4,f4"):
+        with pytest.raises(TypeError, match=f"^dtype: got {dtype!r}, expected 'float32' or 'float64'"):
+            Batch.empty(3, 4, dtype=dtype)
+        with pytest.raises(TypeError, match=f"^dtype: got {dtype!r}, expected 'float32' or 'float64'"):
+            default_layout(dtype)
+    with pytest.raises(TypeError, match="layout: got 'chunked', expected a Layout"):
+        Batch.empty(3, 4, "chunked")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", EVERY_KIND, ids=str)
+def test_integers_of_numpy_are_integers(layout: Layout) -> None:
+    dense = numbers(200, 6)
+    batch = Batch.empty(np.int64(6), np.uint8(200), layout)  # type: ignore[arg-type]
+    assert (type(batch.n), type(batch.batch)) == (int, int)
+    batch.put(np.int8(0), dense[:120])  # type: ignore[arg-type]
+    batch.put(np.int8(120), dense[120:])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(batch.get(np.int8(7), np.uint8(200)), dense[7:])  # type: ignore[arg-type]
+
+
+def test_places_that_are_no_integers_are_refused() -> None:
+    batch = Batch.from_dense(numbers(10, 3))
+    for start in (0.5, "0", None, True):
+        with pytest.raises(TypeError, match=r"start: got .*, expected an integer"):
+            batch.put(start, numbers(3, 3))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"start: got .*, expected an integer"):
+            batch.get(start, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"stop: got 3\.0, expected an integer"):
+        batch.get(0, 3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", EVERY_KIND, ids=str)
+def test_read_only_batches_are_not_written(layout: Layout) -> None:
+    batch = Batch.from_dense(numbers(10, 3), layout)
+    batch.data.flags.writeable = False
+    with pytest.raises(ValueError, match="data: the array of the batch is read-only"):
+        batch.put(0, numbers(4, 3))
+
+
+def masked(a: Array) -> Array:
+    """The array with one element masked."""
+    mask = np.zeros(a.shape, dtype=bool)
+    mask[-1, 0, 0] = True
+    return np.ma.array(a, mask=mask)
+
+
+def test_masked_elements_are_refused_and_arrays_that_could_have_some_are_not() -> None:
+    a = numbers(10, 3)
+    batch = Batch.from_dense(a)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("a", lambda: Batch.from_dense(masked(a))),
+        ("dense", lambda: batch.put(0, masked(a))),
+        ("data", lambda: Batch(masked(a), 3, 10, Layout.canonical())),
+    ]
+    for argument, call in calls:
+        with pytest.raises(ValueError, match=rf"^{argument}: got .* masked.*\.filled\(\).*\.data"):
+            call()
+    np.testing.assert_array_equal(Batch.from_dense(np.ma.array(a)).to_dense(), a)
+
+
+@pytest.mark.parametrize("layout", EVERY_KIND, ids=str)
+def test_a_batch_says_in_a_line_what_it_is(layout: Layout) -> None:
+    batch = Batch.empty(6, 37, layout)
+    assert repr(batch) == f"Batch(37 × 6×6 float32, {layout})"
+    assert repr(batch.marked("lower")) == f"Batch(37 × 6×6 float32, {layout}, triangle=lower)"
+    assert len(batch) == 37
 
 
 def test_batches_are_compared_by_identity() -> None:
@@ -204,6 +282,25 @@ def test_array_of_another_shape_is_refused() -> None:
         Batch(room.astype(">f4"), 3, 17, Layout.chunked(16))
     with pytest.raises(TypeError, match="data: got dtype int32"):
         Batch(room.astype("int32"), 3, 17, Layout.chunked(16))
+
+
+def test_batches_of_what_is_no_batch_are_refused() -> None:
+    one, layout = np.ones((1, 1, 1), dtype=np.float32), Layout.canonical()
+    with pytest.raises(TypeError, match=r"data: got list, expected a NumPy array.*Batch\.from_dense"):
+        Batch([[1.0]], 1, 1, layout)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="n: got '1', expected an integer"):
+        Batch(one, "1", 1, layout)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"batch: got 1\.0, expected an integer"):
+        Batch(one, 1, 1.0, layout)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="triangle: got 'L', expected None, 'lower' or 'upper'"):
+        Batch(one, 1, 1, layout, "L")
+    with pytest.raises(ValueError, match="triangle: got 'L', expected None, 'lower' or 'upper'"):
+        Batch(one, 1, 1, layout).marked("L")
+
+
+def test_a_batch_is_no_array() -> None:
+    with pytest.raises(TypeError, match=r"got a Batch, expected an array: use to_dense\(\)"):
+        np.asarray(Batch.from_dense(numbers(10, 3)))
 
 
 def test_batch_that_does_not_fit_says_what_is_needed_and_free(monkeypatch: pytest.MonkeyPatch) -> None:

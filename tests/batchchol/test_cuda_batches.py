@@ -276,16 +276,28 @@ def test_what_is_refused(cuda: Backend, spd: Spd) -> None:
         (lambda: cholesky(given, spec=default_spec(N, target="cuda", in_place=True)), "in_place=True"),
         (lambda: cuda.fill(here, "wishart"), "batch: lives on backend 'cpu', expected 'cuda': make it there"),
         (lambda: cuda.check(there, here, None, "ieee"), "l: lives on backend 'cpu', expected 'cuda'"),
-        (lambda: cuda.check(there, cuda.from_dense(a[:9]), None, "ieee"), "l: got 9 float32 matrices of order 5"),
+        (
+            lambda: cuda.check(there, cuda.from_dense(a[:9]), None, "ieee"),
+            "l: got 9 × 5×5 float32, .*; expected 10 × 5×5",
+        ),
         (lambda: there.put(9, a[:2]), "outside a batch of 10"),
         (lambda: there.put(0, spd(2, 6)), "dense: got"),
+        (lambda: there.put(0, np.array(3, "float32")), "dense: got"),
         (lambda: DeviceBatch.from_dense(a[0]), r"a: got shape \(5, 5\)"),
+        (lambda: DeviceBatch.from_dense(np.eye(129)[np.newaxis]), "a: got matrices of order 129, expected at most"),
+        (lambda: DeviceBatch.from_dense(np.ma.masked_equal(a, a[3, 2, 2])), "a: got .* masked"),
     ]
     for call, words in refused:
         with pytest.raises((ValueError, IndexError), match=words):
             call()
     with pytest.raises(TypeError, match="dense: got list, expected an array of matrices"):
         there.put(0, a.tolist())
+    with pytest.raises(TypeError, match=r"start: got 0\.0, expected an integer"):
+        there.get(0.0, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"data: got ndarray, expected a pycuda\.gpuarray\.GPUArray.*over"):
+        DeviceBatch(a, N, 10, Layout.canonical())
+    with pytest.raises(TypeError, match="n: got True, expected an integer"):
+        cuda.empty(True, 10)
     with pytest.raises(TypeError, match="a: got ndarray, expected an array on a GPU"):
         DeviceBatch.over(a, N, 10, Layout.canonical("row"))
     with pytest.raises(TypeError, match="with a mask"):
