@@ -117,7 +117,8 @@ def factor(
     batch : Batch
         The matrices.
     spec : KernelSpec, optional
-        The kernel to use; by default the one measured to be fastest, for the lower triangle.
+        The kernel to use; by default the one measured to be fastest, for the lower triangle. One with
+        `in_place=True` needs `out=batch`.
     out : Batch, optional
         Where the factors go: a batch of the same shape and layout, or `batch` itself to factor in place. By
         default a new one. In packed layouts the other triangle of `out` is left as it was; it reads as zero
@@ -138,14 +139,23 @@ def factor(
 
     Raises
     ------
-    ValueError
-        If `spec` or `out` does not belong to `batch`, or the backend cannot run the spec on its layout.
+    TypeError, ValueError
+        If `spec` or `out` does not belong to `batch`, the spec reads a triangle of it that has no meaning, or the
+        backend cannot run the spec on its layout; if `threads` or another argument is not as above.
     OutOfMemory
         If the factors would not fit.
+    CompilerNotFound, CompileError, CacheError
+        If the kernel is not in the cache, and cannot be built or kept.
+    DeviceError
+        If the GPU or its driver refuses a call.
     """
     # Making the union of `Batch | None` would cost each call as much as all of its other checks.
     if not isinstance(batch, Batch) or not (out is None or isinstance(out, Batch)):
-        raise TypeError("batch, out: expected a Batch: make one with Batch.from_dense, or use cholesky for arrays")
+        argument, got = ("out", out) if isinstance(batch, Batch) else ("batch", batch)
+        raise TypeError(
+            f"{argument}: got {type(got).__name__}, expected a Batch: make one with Batch.from_dense, or use "
+            "cholesky for arrays"
+        )
     if backend not in (None, batch.backend):
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     if threads is not None and (whole(threads) or 0) < 1:
@@ -254,7 +264,8 @@ def _factor_arrays(
         from batchchol.cuda.dense import factor_host
 
         return factor_host(device, dense, spec, layout)
-    factors, info = factor(_as_batch(dense, layout), spec)
+    batch = _as_batch(dense, layout)
+    factors, info = factor(batch, spec, out=batch if spec.in_place else None)
     return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
 
 

@@ -31,8 +31,9 @@ class Prepared(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """What `prepare` found for a batch whose factors go into a new one."""
+    """What `prepare` found for a batch of this triangle whose factors go into a new one."""
 
+    triangle: str | None
     given: KernelSpec | None
     device: Backend
     spec: KernelSpec
@@ -62,7 +63,8 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepar
         out.__dict__.pop(_REMEMBERED, None)
     else:
         known: _Chosen | None = batch.__dict__.get(_CHOSEN)
-        if known is not None and known.given is given and known.generation is generation():
+        same = known is not None and known.given is given and known.triangle == batch.triangle
+        if known is not None and same and known.generation is generation():
             fresh = batch.like(known.spec.problem.uplo)
             return Prepared(
                 weakref.ref(batch), given, known.device, known.spec, known.kernel, fresh, known.generation
@@ -79,8 +81,8 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepar
     prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result, generation())
     if out is not None:
         out.__dict__[_REMEMBERED] = prepared
-    elif not spec.in_place:
-        batch.__dict__[_CHOSEN] = _Chosen(given, device, spec, kernel, prepared.generation)
+    else:
+        batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, device, spec, kernel, prepared.generation)
     return prepared
 
 
@@ -111,13 +113,15 @@ def _fitting_target(device: Backend, batch: Batch) -> str:
 
 def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
     if out is None:
-        out = batch if spec.in_place else device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-        in_place = spec.in_place
+        if spec.in_place:
+            # Whoever names no place for the factors does not say that the matrices may go.
+            raise ValueError(
+                "spec: got in_place=True without out: pass out=batch to have the batch overwritten, or a spec with "
+                "in_place=False"
+            )
+        return device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
     if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
-        raise ValueError(
-            f"out: got {out.batch} {out.dtype} matrices of order {out.n} in {out.layout}, expected those of the "
-            f"batch: {batch.batch}, {batch.dtype}, {batch.n}, {batch.layout}"
-        )
+        raise ValueError(f"out: got {out.contents}; expected {batch.contents}, as the batch is")
     if out.backend != batch.backend:
         raise ValueError(f"out: lives on backend {out.backend!r}, expected {batch.backend!r}, where the batch lives")
     if not out.writeable:

@@ -78,7 +78,8 @@ def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) ->
 def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
     """Refuse a spec that is of another problem than the batch, or that the backend cannot run on its layout.
 
-    Kernels work on bare pointers: nothing below this notices.
+    So is one that reads the triangle of the batch that has no meaning. Kernels work on bare pointers: nothing below
+    this notices.
 
     Raises
     ------
@@ -93,6 +94,12 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
     given = (batch.n, batch.dtype_name, batch.layout.kind, batch.layout.order)
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if batch.triangle not in (None, spec.problem.uplo):
+        raise ValueError(
+            f"batch: got one whose {batch.triangle} triangle alone has a meaning, expected the {spec.problem.uplo} "
+            f"one, which the spec reads: use a spec with uplo={batch.triangle!r}, or batch.marked(None) if whole "
+            "matrices were put into it"
+        )
     if batch.backend != backend.name:
         raise ValueError(f"batch: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
     if reason := backend.unsupported(spec, batch.layout):

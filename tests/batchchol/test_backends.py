@@ -202,6 +202,8 @@ def test_spec_and_batch_must_belong_together(spd: Spd) -> None:
     check_runnable(get_backend(), spec_of(), batch)
     with pytest.raises(ValueError, match="spec: got a kernel for"):
         check_runnable(get_backend(), spec_of(5), batch)
+    with pytest.raises(ValueError, match="batch: got one whose upper triangle alone has a meaning"):
+        check_runnable(get_backend(), spec_of(), batch.marked("upper"))
     with pytest.raises(TypeError, match=r"batch: got ndarray, .* Batch\.from_dense"):
         check_runnable(get_backend(), spec_of(), spd(10, 4))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="spec: got str"):

@@ -94,12 +94,43 @@ def test_in_place_gives_what_out_of_place_gives(spd: Spd, layout: Layout) -> Non
     np.testing.assert_array_equal(l.to_dense(), np.tril(l.to_dense()))
 
 
-def test_in_place_spec_needs_no_out(spd: Spd) -> None:
+def test_nothing_is_overwritten_that_was_not_named_as_out(spd: Spd) -> None:
     dense = spd(37, N)
     batch = Batch.from_dense(dense)
-    l, _ = factor(batch, spec_of(batch, in_place=True))
+    spec = spec_of(batch, in_place=True)
+    with pytest.raises(ValueError, match="spec: got in_place=True without out: pass out=batch"):
+        factor(batch, spec)
+    np.testing.assert_array_equal(batch.to_dense(), dense)
+    l, _ = factor(batch, spec, out=batch)
     assert l.data is batch.data
     assert_lower_factors(l, dense)
+
+
+def test_the_triangle_that_has_no_meaning_is_not_read(spd: Spd) -> None:
+    dense = spd(37, N)
+    batch = Batch.from_dense(dense)
+    factored, _ = factor(batch)
+    upper = spec_of(batch, uplo="upper")
+    for out in (None, batch.copy()):
+        with pytest.raises(
+            ValueError, match=r"batch: got one whose lower triangle.*uplo='lower', or .*marked\(None\)"
+        ):
+            factor(factored, upper, out=out)
+    u, _ = factor(batch, upper, out=factored)
+    assert u.triangle == "upper", "what a result held before is of no matter"
+    with pytest.raises(ValueError, match="batch: got one whose upper triangle"):
+        factor(u)
+    u.put(0, dense)
+    assert_lower_factors(factor(u.marked(None)).L, dense)
+
+
+def test_what_is_remembered_of_an_input_does_not_serve_it_as_a_result(spd: Spd) -> None:
+    batch, room = Batch.from_dense(spd(37, N)), Batch.from_dense(spd(37, N))
+    upper = spec_of(batch, uplo="upper")
+    factor(room, upper)
+    l, _ = factor(batch, out=room)
+    with pytest.raises(ValueError, match="batch: got one whose lower triangle"):
+        factor(l, upper)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -219,9 +250,14 @@ def test_bad_number_of_threads_is_refused(spd: Spd, threads: Any) -> None:
 
 def test_arrays_in_place_of_batches_are_refused(spd: Spd) -> None:
     dense = spd(3, N)
-    for arguments, out in [((dense,), None), ((Batch.from_dense(dense),), dense)]:
-        with pytest.raises(TypeError, match=r"expected a Batch: make one with Batch\.from_dense, or use cholesky"):
-            factor(*arguments, out=out)
+    batch = Batch.from_dense(dense)
+    for argument, given, out in [("batch", dense, None), ("out", batch, dense), ("batch", None, batch)]:
+        got = {"batch": given, "out": out}[argument]
+        words = (
+            rf"^{argument}: got {type(got).__name__}, expected a Batch: make one with Batch\.from_dense, or use chol"
+        )
+        with pytest.raises(TypeError, match=words):
+            factor(given, out=out)
 
 
 def test_out_holds_on_to_nothing_of_earlier_calls(spd: Spd) -> None:
@@ -251,13 +287,13 @@ def test_out_that_does_not_fit_is_refused(spd: Spd) -> None:
     batch = Batch.from_dense(spd(33, N), layout)
     others = {
         "32": Batch.empty(N, 32, layout),
-        "order 6": Batch.empty(6, 33, layout),
+        "6×6": Batch.empty(6, 33, layout),
         "chunked48-col": Batch.empty(N, 33, Layout.chunked(48)),
         "chunked16-row": Batch.empty(N, 33, Layout.chunked(16, "row")),
         "float64": Batch.empty(N, 33, layout, "float64"),
     }
     for words, other in others.items():
-        with pytest.raises(ValueError, match=f"out: got .*{words}"):
+        with pytest.raises(ValueError, match=f"out: got .*{words}.*; expected 33 × 5×5 float32, chunked16-col"):
             factor(batch, out=other)
 
 
