@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.backends import Backend, get_backend
+from batchchol.backends import Backend, chosen_backend, get_backend
 from batchchol.batch import Batch, check_dtype, dtype_name
+from batchchol.checks import check_order, check_unmasked
 from batchchol.defaults import default_spec
 from batchchol.memory import aligned_empty
 from batchchol.prepared import prepare
 from batchchol.recording import current_recorder
-from kernelgen import MAX_N, KernelSpec, Layout
+from kernelgen import KernelSpec, Layout
 from kernelgen.refusals import whole
+
+Real = TypeVar("Real", np.float32, np.float64)
 
 
 class Cholesky(NamedTuple):
@@ -33,6 +36,14 @@ class Factor(NamedTuple):
     info: Any
 
 
+@overload
+def cholesky(
+    a: NDArray[Real], *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+) -> NDArray[Real]: ...
+@overload
+def cholesky(
+    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+) -> Any: ...
 def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None) -> Any:
     """Cholesky factors of symmetric positive definite matrices.
 
@@ -52,32 +63,46 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
     Returns
     -------
     ndarray, shape (..., n, n)
-        The factors, strictly triangular. Of an array on a GPU a pycuda.gpuarray.GPUArray, which torch.as_tensor and
-        cupy.asarray take without a copy. It is being written on the default stream: a non-blocking stream of theirs
-        must wait for that one, and whoever drops the array must wait for that stream, for its memory is used again.
+        The factors; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
+        torch.as_tensor and cupy.asarray take without a copy. It is being written on the default stream: a
+        non-blocking stream of theirs must wait for that one, and whoever drops the array must wait for that stream,
+        for its memory is used again.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix is not positive definite; names the first such matrix, its order k and how many there are.
+        If a matrix is not positive definite; names the first such matrix, the order k of its first leading minor
+        that is not, and how many such matrices there are. A NaN counts as not positive, where
+        numpy.linalg.cholesky returns NaN.
     TypeError, ValueError
-        If the dtype or the shape is not as above, or the spec is of another problem.
+        If the dtype or the shape is not as above, elements are masked, or the spec is of another problem.
+    UnknownBackend, BackendUnavailable
+        If there is no such backend, or it cannot be used here; says what is missing and how to get it.
+    CompilerNotFound, CompileError, CacheError
+        If the kernel is not in the cache, and cannot be built or kept.
+    OutOfMemory
+        If the factors, or copies that the work takes, would not fit.
+    SettingError
+        If an environment variable has a value that means nothing.
+    DeviceError
+        If the GPU or its driver refuses a call.
     """
     factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec)
     known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
     if known.any():
-        raise np.linalg.LinAlgError(describe_failures(known))
+        host = np.asarray(a) if known is info else None
+        raise np.linalg.LinAlgError(describe_failures(known, host, upper))
     return factors
 
 
 def cholesky_ex(
     a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
 ) -> Cholesky:
-    """Cholesky factors and LAPACK's info of each matrix; never raises for the values of numbers.
+    """Cholesky factors and LAPACK's info of each matrix; never raises because of the matrices' values.
 
-    As `cholesky`, but info[m] is 0, or k where the leading minor of order k of matrix m is not positive definite:
-    then columns (rows if `upper`) before k of its factor are valid and the rest is unspecified. A NaN counts as
-    not positive.
+    As `cholesky`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
+    positive definite: then columns (rows if `upper`) before k of its factor are valid and the rest is unspecified. A
+    NaN counts as not positive.
 
     Returns
     -------
@@ -90,6 +115,9 @@ def cholesky_ex(
         return Cholesky(*_factor_there(a, upper, spec))
     matrices = _checked(a)
     if matrices.size == 0:
+        # What is wrong with a call does not depend on how many matrices there are.
+        chosen_backend(backend)
+        _check_spec(matrices.shape[-1], dtype_name(matrices.dtype), upper, spec)
         return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
     device = get_backend(backend)
     *outer, n, _ = matrices.shape
@@ -172,21 +200,31 @@ def factor(
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
-def describe_failures(info: NDArray[np.int32]) -> str:
-    """What an exception says of the matrices whose info is not 0."""
+def describe_failures(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool) -> str:
+    """What an exception says of the matrices whose info is not 0; `a` holds them, if they are on the host."""
     failed = np.argwhere(info)
     first = tuple(int(index) for index in failed[0])
     name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
+    order = int(info[first])
+    reason = "is not" if a is None or not _has_nan(a[first], order, upper) else "has a NaN"
     return (
-        f"{name} is not positive definite: its leading minor of order {info[first]} is not "
+        f"{name} is not positive definite: its leading minor of order {order} {reason} "
         f"({len(failed)} of {info.size} matrices failed; cholesky_ex returns info in place of raising)"
     )
 
 
+def _has_nan(matrix: NDArray[np.floating], order: int, upper: bool) -> bool:
+    """Whether the first leading minor that failed did so for a NaN; those before it have none."""
+    last = matrix[:order, order - 1] if upper else matrix[order - 1, :order]
+    return bool(np.isnan(last).any())
+
+
 def _checked(a: ArrayLike) -> NDArray[np.floating]:
     """The array, C-contiguous and in native byte order, once its dtype and shape are known to be right."""
+    check_unmasked("a", a)
     given = np.asarray(a)
-    dtype = check_dtype("a", given.dtype)
+    advice = "convert with .astype first" if given is a else "pass np.asarray(a, dtype=float)"
+    dtype = check_dtype("a", given.dtype, advice)
     _check_square(given.shape)
     if given.flags.c_contiguous and given.dtype == dtype:
         return given
@@ -198,19 +236,17 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
 def _check_square(shape: tuple[int, ...]) -> None:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"a: got shape {shape}, expected square matrices (..., n, n)")
-    if shape[-1] > MAX_N:
-        raise ValueError(
-            f"a: got matrices of order {shape[-1]}, expected at most {MAX_N}: larger ones are "
-            "numpy.linalg.cholesky's job"
-        )
+    check_order("a", shape[-1])
 
 
 def _choice(
     device: Backend, n: int, batch: int, dtype: str, upper: bool, given: KernelSpec | None, *, host: bool
 ) -> tuple[KernelSpec, Layout]:
     """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best."""
+    _check_spec(n, dtype, upper, given)
     if given is not None:
-        _check_given(device, n, dtype, upper, given)
+        if reason := device.unsupported(given):
+            raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
         return given, _layout_of(device, given)
     layout = device.array_layout(n, batch, dtype)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
@@ -231,8 +267,10 @@ def _choice(
     return spec, layout
 
 
-def _check_given(device: Backend, n: int, dtype: str, upper: bool, given: KernelSpec) -> None:
+def _check_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None) -> None:
     """Refuse a spec that does not fit the arrays."""
+    if given is None:
+        return
     if not isinstance(given, KernelSpec):
         raise TypeError(f"spec: got {type(given).__name__}, expected a KernelSpec: start from default_spec")
     if upper != (given.problem.uplo == "upper"):
@@ -244,8 +282,6 @@ def _check_given(device: Backend, n: int, dtype: str, upper: bool, given: Kernel
             f"spec: got a kernel for {given.problem.dtype} matrices of order {given.problem.n}, expected {dtype} "
             f"and {n}"
         )
-    if reason := device.unsupported(given):
-        raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
 
 
 def _layout_of(device: Backend, spec: KernelSpec) -> Layout:
@@ -285,6 +321,7 @@ def _factor_there(a: Any, upper: bool, given: KernelSpec | None) -> tuple[Any, A
     *outer, n, _ = matrices.shape
     batch = math.prod(outer)
     if not batch or not n:
+        _check_spec(n, dtype_name(matrices.dtype), upper, given)
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return nothing
     spec, layout = _choice(device, n, batch, dtype_name(matrices.dtype), upper, given, host=False)

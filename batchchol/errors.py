@@ -17,6 +17,10 @@ class BackendUnavailable(BatchcholError):
     """A backend was asked for that this machine cannot run."""
 
 
+class UnknownBackend(BackendUnavailable, ValueError):
+    """There is no backend of the name that was asked for."""
+
+
 class CompilerNotFound(BatchcholError):
     """No usable compiler was found."""
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from batchchol.backends import cpu
 from batchchol.backends.base import Availability, Backend, BuildOutcome, Kernel
-from batchchol.errors import BackendUnavailable, BatchcholError
+from batchchol.errors import BatchcholError, UnknownBackend
 
 __all__ = [
     "DEFAULT_BACKEND",
@@ -40,13 +40,16 @@ def chosen_backend(name: str | None = None) -> str | None:
 
     Raises
     ------
-    BackendUnavailable
+    UnknownBackend
         If there is no backend of that name.
     """
-    origin, chosen = ("backend", name) if name else ("BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND"))
-    if chosen and chosen not in _BACKENDS:
-        raise BackendUnavailable(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
-    return chosen or None
+    origin, chosen = "backend", name
+    if name is None:
+        # An empty variable is no choice.
+        origin, chosen = "BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND") or None
+    if chosen is not None and chosen not in tuple(_BACKENDS):
+        raise UnknownBackend(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
+    return chosen
 
 
 def get_backend(name: str | None = None) -> Backend:
@@ -54,8 +57,10 @@ def get_backend(name: str | None = None) -> Backend:
 
     Raises
     ------
+    UnknownBackend
+        If there is no backend of that name.
     BackendUnavailable
-        If the name is unknown or the backend cannot be used here; says what is missing and how to get it.
+        If it cannot be used here; says what is missing and how to get it.
     """
     return _make(chosen_backend(name) or DEFAULT_BACKEND)
 

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from batchchol import BatchcholError, api, cholesky, cholesky_ex, default_spec, get_backend
-from batchchol.errors import BackendUnavailable
+from batchchol import api, cholesky, cholesky_ex, default_spec, get_backend
+from batchchol.errors import BackendUnavailable, UnknownBackend
 from batchchol.native import supported_targets
 
 Array = NDArray[np.floating]
@@ -144,6 +144,21 @@ def test_empty_arrays_need_no_backend(monkeypatch: pytest.MonkeyPatch, shape: tu
     assert cholesky(np.empty(shape)).shape == shape
 
 
+def test_empty_arrays_are_refused_what_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = np.empty((0, N, N), dtype=np.float32)
+    spec = default_spec(N, target="generic")
+    assert cholesky(nothing, backend="cuda", spec=spec).shape == (0, N, N), "no GPU is needed for nothing"
+    with pytest.raises(ValueError, match="backend='junk' is unknown"):
+        cholesky(nothing, backend="junk")
+    with pytest.raises(TypeError, match="spec: got str, expected a KernelSpec"):
+        cholesky(nothing, spec="junk")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"spec: got .* float32 matrices of order 5, expected float64 and 5"):
+        cholesky_ex(nothing.astype("float64"), spec=spec)
+    monkeypatch.setenv("BATCHCHOL_BACKEND", "abacus")
+    with pytest.raises(UnknownBackend, match=r"^BATCHCHOL_BACKEND='abacus' is unknown"):
+        cholesky(nothing)
+
+
 @pytest.mark.parametrize("function", [cholesky, cholesky_ex])
 @pytest.mark.parametrize("shape", [(), (5,), (5, 4), (3, 4, 5), (0, 1)], ids=str)
 def test_what_is_not_square_is_refused(function: Callable[[Array], object], shape: tuple[int, ...]) -> None:
@@ -157,6 +172,21 @@ def test_other_dtypes_are_refused(dtype: str) -> None:
     with pytest.raises(TypeError, match="expected float32 or float64") as caught:
         cholesky(np.ones((3, 3), dtype=dtype))
     assert f"a: got dtype {np.dtype(dtype)}" in str(caught.value)
+
+
+def test_lists_of_integers_are_refused_with_a_way_to_make_them_arrays() -> None:
+    with pytest.raises(TypeError, match=r"a: got dtype int64, .* pass np\.asarray\(a, dtype=float\)"):
+        cholesky([[4, 2], [2, 5]])
+    with pytest.raises(TypeError, match=r"a: got dtype int64, .* convert with \.astype first"):
+        cholesky(np.array([[4, 2], [2, 5]], dtype="int64"))
+
+
+def test_masked_elements_are_refused(spd: Spd) -> None:
+    a = np.ma.array(spd(7, N))
+    np.testing.assert_array_equal(cholesky(a), cholesky(a.data))
+    a[3, 2, 2] = np.ma.masked
+    with pytest.raises(ValueError, match=r"^a: got .* masked.*\.filled\(\)"):
+        cholesky(a)
 
 
 def test_orders_above_128_are_refused() -> None:
@@ -247,6 +277,18 @@ def test_all_nan_fails_at_once_and_raises_nothing_else() -> None:
         cholesky(a)
 
 
+@pytest.mark.parametrize("upper", [False, True])
+def test_exception_says_whether_there_is_a_nan(spd: Spd, upper: bool) -> None:
+    a = damaged(spd(9, N), {5: 2})
+    a[3, 2, 1] = a[3, 1, 2] = np.nan
+    # That of a matrix that failed before it came to its NaN is of no matter.
+    a[5, 4, 4] = np.nan
+    with pytest.raises(np.linalg.LinAlgError, match=r"matrix 3 .* minor of order 3 has a NaN \(2 of 9 matrices"):
+        cholesky(a, upper=upper)
+    with pytest.raises(np.linalg.LinAlgError, match=r"matrix 1 .* minor of order 2 is not \(1 of 5 matrices"):
+        cholesky(a[4:], upper=upper)
+
+
 @pytest.mark.parametrize(
     ("layout", "order", "upper"),
     [(layout, order, False) for layout in ("canonical", "interleaved", "chunked") for order in ("row", "col")]
@@ -304,8 +346,11 @@ def test_backend_by_argument_and_by_environment(spd: Spd, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(cholesky(a, backend="cpu"), expected, err_msg="the argument comes first")
     monkeypatch.setenv("BATCHCHOL_BACKEND", "")
     np.testing.assert_array_equal(cholesky(a), expected, err_msg="an empty variable is no choice")
-    with pytest.raises(BatchcholError, match="'other' is unknown"):
-        cholesky(a, backend="other")
+    for other in ("other", "", 3):
+        with pytest.raises(UnknownBackend, match=rf"^backend={other!r} is unknown: use one of 'cpu'") as caught:
+            cholesky(a, backend=other)  # type: ignore[call-overload]
+        assert isinstance(caught.value, BackendUnavailable)
+        assert isinstance(caught.value, ValueError)
 
 
 def test_any_number_of_threads_gives_the_same_bits(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,8 @@ def test_empty_batches(cuda: Backend) -> None:
         l, info = cholesky_ex(on_device(np.empty(shape)))
         assert (l.shape, l.dtype) == (shape, np.float64)
         np.testing.assert_array_equal(cuda.host(info), np.zeros(shape[:-2]))
+    with pytest.raises(TypeError, match="spec: got str, expected a KernelSpec"):
+        cholesky(on_device(np.empty((0, 3, 3))), spec="junk")  # type: ignore[call-overload]
     l, info = factor(cuda.empty(3, 0))
     assert (l.batch, len(info)) == (0, 0)
     assert cuda.check(l, l, info, "ieee") == 0
