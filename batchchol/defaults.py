@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from batchchol.architectures import lightened
+from batchchol.native import supported_targets
 from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - where benchmarks find it in every version
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
@@ -50,7 +51,7 @@ class Choice(NamedTuple):
 def default_spec(
     n: int,
     *,
-    target: str,
+    target: str | None = None,
     dtype: str = "float32",
     layout: str = "chunked",
     chunk: int | None = None,
@@ -70,8 +71,10 @@ def default_spec(
 
     Parameters
     ----------
-    n, target, dtype, layout, order, math, uplo, in_place
+    n, dtype, layout, order, math, uplo, in_place
         As in `KernelSpec`.
+    target : str, optional
+        As in `KernelSpec`: "cuda" for a GPU; by default the widest SIMD of this machine's CPU.
     chunk : int, optional
         That of the batch: the spec is then the best on it, and may run on no other.
     batch : int, optional
@@ -85,7 +88,16 @@ def default_spec(
     ------
     SpecError
         If an argument is outside what can be built.
+
+    Examples
+    --------
+    This machine's default with other tiles:
+
+    >>> spec = default_spec(16)
+    >>> other = dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, nb=4))
+    >>> factors, info = factor(batch, other)
     """
+    target = supported_targets()[0] if target is None else target
     case: dict[str, Any] = {"target": target, "dtype": dtype, "layout": layout, "chunk": chunk, "order": order}
     case |= {"math": math, "uplo": uplo, "in_place": in_place, "arch": arch}
     return default_choice(n, batch=batch, device=device, **case).spec

@@ -18,6 +18,7 @@ from batchchol.defaults import (
     default_choice,
     default_layout,
 )
+from batchchol.native import supported_targets
 from batchchol.prepared import prepare
 from batchchol.shipped_tables import shipped_tables, source_of
 from batchchol.tables import Case, Entry, Placement, Table
@@ -36,6 +37,12 @@ def test_every_order_has_a_default_that_can_be_generated(target: str, dtype: str
         source = generate(spec)
         assert spec.name in source.text
         assert (source.entry, source.lanes) == (spec.name, TARGETS[target].lanes(dtype))
+
+
+def test_without_a_target_the_spec_is_for_this_machine() -> None:
+    assert default_spec(7) == default_spec(7, target=supported_targets()[0])
+    with pytest.raises(SpecError, match=r"arch='sm_90' cannot be built: target .* is no GPU's"):
+        default_spec(7, arch="sm_90")
 
 
 def test_what_is_asked_for_is_in_the_spec() -> None:

@@ -335,6 +335,14 @@ def test_spec_must_agree_with_out_on_being_in_place(spd: Spd) -> None:
     np.testing.assert_array_equal(batch.to_dense(), spd(33, N))
 
 
+def test_spec_of_a_choice_of_ones_own(spd: Spd) -> None:
+    dense = spd(33, N)
+    spec = default_spec(N)
+    other = replace(spec, schedule=replace(spec.schedule, nb=spec.schedule.nb % 4 + 1))
+    assert_lower_factors(factor(Batch.from_dense(dense), other).L, dense)
+    assert_lower_factors(Batch(cholesky(dense, spec=other), N, 33, Layout.canonical(), "lower"), dense)
+
+
 def test_both_accuracy_classes(spd: Spd) -> None:
     dense = spd(33, N)
     batch = Batch.from_dense(dense)
