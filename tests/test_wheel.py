@@ -11,9 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("batchchol", "kernelgen")
+TYPED = {f"{package}/py.typed" for package in PACKAGES}
 
 FACTOR = """
 import numpy as np
@@ -84,6 +86,12 @@ def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names - metadata} == set(PACKAGES)
     assert any(name.endswith(".jinja") for name in sources), "templates are package data"
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)
+    assert names >= TYPED, "type checkers look at packages that say so"
+
+
+def test_source_distribution_says_that_it_is_typed() -> None:
+    files = {file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
+    assert files >= TYPED
 
 
 def test_wheel_says_what_it_needs(wheel: Path) -> None:
