@@ -174,6 +174,8 @@ def factor(
         If the factors would not fit.
     CompilerNotFound, CompileError, CacheError
         If the kernel is not in the cache, and cannot be built or kept.
+    SettingError
+        If an environment variable has a value that means nothing.
     DeviceError
         If the GPU or its driver refuses a call.
     """
@@ -223,7 +225,7 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
     """The array, C-contiguous and in native byte order, once its dtype and shape are known to be right."""
     check_unmasked("a", a)
     given = np.asarray(a)
-    advice = "convert with .astype first" if given is a else "pass np.asarray(a, dtype=float)"
+    advice = "convert with .astype first" if isinstance(a, np.ndarray) else "pass np.asarray(a, dtype=float)"
     dtype = check_dtype("a", given.dtype, advice)
     _check_square(given.shape)
     if given.flags.c_contiguous and given.dtype == dtype:

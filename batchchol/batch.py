@@ -58,7 +58,7 @@ class Batch:
         return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     def __post_init__(self) -> None:
-        self._check_array(self.data)
+        self._check_data(self.data)
         if check_dtype("data", self.data.dtype) != self.data.dtype:
             raise TypeError(f"data: got dtype {self.data.dtype}, expected native byte order: use Batch.from_dense")
         _check_triangle(self.triangle)
@@ -74,7 +74,7 @@ class Batch:
             )
 
     @staticmethod
-    def _check_array(data: Any) -> None:
+    def _check_data(data: Any) -> None:
         """Refuse what is no array of this backend."""
         if not isinstance(data, np.ndarray):
             raise TypeError(

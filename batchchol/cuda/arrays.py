@@ -31,7 +31,7 @@ class DeviceBatch(Batch):
     backend: ClassVar[str] = "cuda"
 
     @staticmethod
-    def _check_array(data: Any) -> None:
+    def _check_data(data: Any) -> None:
         if not hasattr(data, "gpudata"):
             raise TypeError(
                 f"data: got {type(data).__name__}, expected a pycuda.gpuarray.GPUArray: make a batch with "

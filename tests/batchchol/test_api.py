@@ -178,7 +178,7 @@ def test_lists_of_integers_are_refused_with_a_way_to_make_them_arrays() -> None:
     with pytest.raises(TypeError, match=r"a: got dtype int64, .* pass np\.asarray\(a, dtype=float\)"):
         cholesky([[4, 2], [2, 5]])
     with pytest.raises(TypeError, match=r"a: got dtype int64, .* convert with \.astype first"):
-        cholesky(np.array([[4, 2], [2, 5]], dtype="int64"))
+        cholesky(np.array([[4, 2], [2, 5]], dtype="int64").view(np.recarray))
 
 
 def test_masked_elements_are_refused(spd: Spd) -> None:
