@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def install(extra: str) -> str:
+    """How to get the packages of an extra, for messages: batchchol is on no package index, only in its clone."""
+    return f"pip install -e '.[{extra}]' in the clone of batchchol"
+
+
 class BatchcholError(Exception):
     """Base of the errors that batchchol raises on purpose."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol.cache import replace_file
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,8 +72,8 @@ class Panel:
     points: tuple[Point, ...]
 
 
-def require_matplotlib() -> None:
-    """Refuse to go on without matplotlib.
+def require_matplotlib(extra: str = "plots") -> None:
+    """Refuse to go on without matplotlib, which is in `extra` with whatever else the caller needs.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def require_matplotlib() -> None:
         If it is not installed; says how to install it.
     """
     if find_spec("matplotlib") is None:
-        raise BatchcholError("plots need matplotlib, which is not installed: pip install 'batchchol[plots]'")
+        raise BatchcholError(f"plots need matplotlib, which is not installed: {install(extra)}")
 
 
 def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "") -> list[Path]:

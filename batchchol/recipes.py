@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from batchchol import catalogue
 from batchchol.catalogue import Recipe, Value
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, install
 from batchchol.philox import blocks_for, octets, words32
 
 Dense = NDArray[Any]  # (m, n, n), float32 or float64
@@ -311,10 +311,7 @@ def _load_digits() -> NDArray[np.uint8]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise BatchcholError(
-            "digits needs scikit-learn, which is not installed: "
-            'pip install scikit-learn, or pip install "batchchol[data]"'
-        ) from error
+        raise BatchcholError(f"digits needs scikit-learn, which is not installed: {install('data')}") from error
     return cast(NDArray[np.uint8], load_digits().data.astype(np.uint8))
 
 

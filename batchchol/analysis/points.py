@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchchol.errors import BatchcholError, DataFileError
+from batchchol.errors import BatchcholError, DataFileError, install
 from batchchol.roofline import compulsory_bytes, flops
 from batchchol.sweep import store
 from batchchol.sweep.rows import STATUSES
@@ -36,7 +36,7 @@ def require() -> tuple[ModuleType, ModuleType]:
         import sklearn
     except ImportError as error:
         raise BatchcholError(
-            f"a report on a data set needs a package that cannot be loaded ({error}): pip install 'batchchol[report]'"
+            f"a report on a data set needs a package that cannot be loaded ({error}): {install('report')}"
         ) from error
     return pandas, sklearn
 

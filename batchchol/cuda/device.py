@@ -23,14 +23,14 @@ import numpy as np
 from batchchol.cuda.driver import Driver
 from batchchol.cuda.modules import build
 from batchchol.cuda.toolkit import architecture_of
-from batchchol.errors import BackendUnavailable, DeviceError
+from batchchol.errors import BackendUnavailable, DeviceError, install
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource, Launch
 from kernelgen.gpu import PDL_CAPABILITY
 
 INSTALL = (
-    "pip install 'batchchol[gpu]', which compiles PyCUDA where there is no wheel of it: that needs a C++ compiler "
-    "and the CUDA toolkit (nvcc on the PATH, its headers and libraries)"
+    f"{install('gpu')}; where there is no wheel of PyCUDA this compiles it, which needs a C++ compiler and the CUDA "
+    "toolkit (nvcc on the PATH, its headers and libraries)"
 )
 
 

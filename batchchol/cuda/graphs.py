@@ -22,11 +22,11 @@ from batchchol.backends.cuda import CudaKernel
 from batchchol.batch import Batch
 from batchchol.cuda import memory
 from batchchol.cuda.device import Arguments, Device, device, stream_address
-from batchchol.errors import BackendUnavailable
+from batchchol.errors import BackendUnavailable, install
 from batchchol.recording import recording
 from kernelgen.refusals import whole
 
-INSTALL = "pip install 'batchchol[gpu,graphs]'"
+INSTALL = install("gpu,graphs")
 # How many calls that have nothing to do with each other run side by side, unless somebody says otherwise: measured as
 # the best on average for 1,024 matrices on an H200 (docs/small-batches.md).
 BRANCHES = 4

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol.analysis import features
 from batchchol.analysis.features import Parameter
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, install
 from batchchol.sweep.points import Point
 from batchchol.sweep.rows import Row
 
@@ -81,7 +81,7 @@ def _encoded(points: tuple[Point, ...]) -> Encoding:
 def missing(package: str, error: ImportError) -> BatchcholError:
     """What to raise where a strategy's package cannot be loaded."""
     return BatchcholError(
-        f"this strategy needs {package}, which cannot be loaded ({error}): pip install 'batchchol[search]', or use "
+        f"this strategy needs {package}, which cannot be loaded ({error}): {install('search')}, or use "
         "--strategy random"
     )
 

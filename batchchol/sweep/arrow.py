@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from batchchol.errors import BatchcholError, DataFileError
+from batchchol.errors import BatchcholError, DataFileError, install
 from batchchol.sweep.rows import COLUMNS, SCHEMA_VERSION
 
 VERSION_KEY = b"batchchol.schema"
@@ -30,7 +30,7 @@ def pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise BatchcholError(
-            f"data sets are Parquet files, and pyarrow cannot be loaded ({error}): pip install 'batchchol[tune]'"
+            f"data sets are Parquet files, and pyarrow cannot be loaded ({error}): {install('tune')}"
         ) from error
     return pyarrow
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from batchchol.cache import ArtifactCache
 from batchchol.cuda import conditions
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, install
 from batchchol.parallel import available_threads
 from batchchol.sweep import cluster_worker
 from batchchol.sweep.cluster_dispatch import Dispatch, Feed, Questions, Task, request
@@ -195,9 +195,7 @@ def _distributed() -> Any:
     try:
         return importlib.import_module("distributed")
     except ImportError as error:
-        raise BatchcholError(
-            f"--cluster: dask.distributed cannot be used ({error}): pip install 'batchchol[cluster]'"
-        ) from error
+        raise BatchcholError(f"--cluster: dask.distributed cannot be used ({error}): {install('cluster')}") from error
 
 
 def _local_workers(backend: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol.arguments import positive, seconds
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, install
 from batchchol.search import command as search_command
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def _export(data: Path, t4_file: Path | None) -> None:
 
     if not arrow.available():
         print(
-            f"{data}: its rows are in the journal there, since pyarrow is missing: where it is not (pip install "
-            f"'batchchol[tune]'), `python -m batchchol tune --data {data}` makes a Parquet file of them"
+            f"{data}: its rows are in the journal there, since pyarrow is missing: where it is not "
+            f"({install('tune')}), `python -m batchchol tune --data {data}` makes a Parquet file of them"
         )
         return
     if data.is_dir():

@@ -23,7 +23,7 @@ from kernelgen import KernelSpec, Problem, SharedSchedule, ThreadSchedule
 from .. import synthetic_sweep
 
 for package in ("pandas", "sklearn", "matplotlib", "pyarrow"):
-    pytest.importorskip(package, reason="reports need pip install 'batchchol[report]'")
+    pytest.importorskip(package, reason="reports need pip install -e '.[report]'")
 
 BATCH = 16384
 Times = dict[tuple[Any, ...], float]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pandas = pytest.importorskip("pandas", reason="reports need pip install 'batchchol[report]'")
-pytest.importorskip("matplotlib", reason="reports need pip install 'batchchol[report]'")
+pandas = pytest.importorskip("pandas", reason="reports need pip install -e '.[report]'")
+pytest.importorskip("matplotlib", reason="reports need pip install -e '.[report]'")
 
 from batchchol.analysis import drawings, figures, more_figures  # noqa: E402
 from batchchol.analysis.figures import Gain  # noqa: E402

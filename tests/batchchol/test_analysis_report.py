@@ -19,7 +19,7 @@ from batchchol.sweep.store import DataSet
 from .. import synthetic_sweep
 
 for package in ("pandas", "sklearn", "matplotlib", "pyarrow"):
-    pytest.importorskip(package, reason="reports need pip install 'batchchol[report]'")
+    pytest.importorskip(package, reason="reports need pip install -e '.[report]'")
 
 NUMBERS = (13, 15, 16, 17, 18, 19, 20, 21)
 
@@ -194,7 +194,7 @@ def test_the_extra_is_named_where_a_package_is_missing(
     points.require.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     assert cli.main(["report", str(data)]) == 2
-    assert "pip install 'batchchol[report]'" in capsys.readouterr().err
+    assert "pip install -e '.[report]'" in capsys.readouterr().err
 
 
 def test_the_command_loads_nothing_of_it_before_it_runs(run_python: Any) -> None:

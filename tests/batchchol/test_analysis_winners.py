@@ -21,7 +21,7 @@ from .. import synthetic_sweep
 from .test_analysis import a_row
 
 for package in ("pandas", "sklearn", "matplotlib", "pyarrow"):
-    pytest.importorskip(package, reason="reports need pip install 'batchchol[report]'")
+    pytest.importorskip(package, reason="reports need pip install -e '.[report]'")
 
 
 def rows_of(folder: Path, rows: Iterable[Row]) -> Any:

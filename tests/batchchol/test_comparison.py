@@ -326,5 +326,5 @@ def test_the_command_explains_bad_values() -> None:
 def test_a_missing_matplotlib_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchchol.plots.find_spec", lambda name: None)
     monkeypatch.setattr(comparison, "measure", lambda *_: pytest.fail("measured"))
-    with pytest.raises(BatchcholError, match=r"pip install 'batchchol\[plots\]'"):
+    with pytest.raises(BatchcholError, match=r"pip install -e '\.\[plots\]'"):
         command.run(command_line("--n", "2", "--plot", "somewhere"))

@@ -40,9 +40,7 @@ class TestWhatIsMissing:
     def test_no_pycuda(self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pycuda", None)
         monkeypatch.setitem(sys.modules, "pycuda.driver", None)
-        with pytest.raises(
-            BackendUnavailable, match=r"PyCUDA is not installed.*pip install 'batchchol\[gpu\]'.*nvcc"
-        ):
+        with pytest.raises(BackendUnavailable, match=r"PyCUDA is not installed.*pip install -e '\.\[gpu\]'.*nvcc"):
             get_backend("cuda")
 
     def test_no_driver(self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

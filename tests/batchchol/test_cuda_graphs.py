@@ -212,7 +212,7 @@ class TestErrors:
     def test_no_cuda_bindings(self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("cuda", "cuda.bindings"):
             monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(BackendUnavailable, match=r"pip install 'batchchol\[gpu,graphs\]'"), record():
+        with pytest.raises(BackendUnavailable, match=r"pip install -e '\.\[gpu,graphs\]'"), record():
             pytest.fail("nothing was recorded")
 
     def test_no_gpu(self, fake_gpu: FakeGpu, fake_graphs: FakeGraphs) -> None:

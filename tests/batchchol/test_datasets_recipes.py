@@ -291,5 +291,5 @@ def test_digits_refuses_bad_parameters(chosen, message):
 def test_digits_without_scikit_learn_names_the_extra(monkeypatch):
     recipes._load_digits.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(BatchcholError, match=r"digits needs scikit-learn.*batchchol\[data\]"):
+    with pytest.raises(BatchcholError, match=r"digits needs scikit-learn.*pip install -e '\.\[data\]'"):
         datasets.generate("digits", n=4, stop=3)

@@ -26,7 +26,7 @@ POINTS = [
 
 @pytest.fixture(autouse=True)
 def needs_matplotlib() -> None:
-    pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install 'batchchol[plots]'")
+    pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install -e '.[plots]'")
 
 
 def test_both_formats_are_written_and_nothing_else(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_spreading_leaves_alone_what_is_apart() -> None:
 
 def test_a_missing_matplotlib_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    with pytest.raises(BatchcholError, match=r"not installed: pip install 'batchchol\[plots\]'"):
+    with pytest.raises(BatchcholError, match=r"not installed: pip install -e '\.\[plots\]'"):
         draw(POINTS, tmp_path / "a", title="")
 
 

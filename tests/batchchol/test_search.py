@@ -178,7 +178,7 @@ def test_budgets_that_mean_nothing(text: str) -> None:
 @pytest.mark.parametrize(("name", "package"), [("tpe", "optuna"), ("forest", "sklearn.tree"), ("forest", "pandas")])
 def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(BatchcholError, match=r"pip install 'batchchol\[search\]'"):
+    with pytest.raises(BatchcholError, match=r"pip install -e '\.\[search\]'"):
         make(name, [synthetic(7, n=[4])])
     with pytest.raises(ValueError, match="strategy: got 'luck', expected one of exhaustive, random, tpe, forest, "):
         make("luck", [])

@@ -236,7 +236,7 @@ def test_a_scheduler_is_used_by_its_address(
     [
         ("tcp://127.0.0.1:9", True, "got 'tcp://127.0.0.1:9', expected 'local' or the address of a scheduler"),
         ("nowhere", True, "got 'nowhere', expected 'local' or the address of a scheduler"),
-        ("local", False, "pip install 'batchchol[cluster]'"),
+        ("local", False, "pip install -e '.[cluster]'"),
     ],
 )
 def test_what_is_no_cluster_is_said(

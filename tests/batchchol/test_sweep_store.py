@@ -278,5 +278,5 @@ def test_rows_are_the_same_from_files_and_the_journal(tmp_path: Path, monkeypatc
 
 def test_without_pyarrow_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Exception, match=r"pip install 'batchchol\[tune\]'"):
+    with pytest.raises(Exception, match=r"pip install -e '\.\[tune\]'"):
         arrow.pyarrow()
