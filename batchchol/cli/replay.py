@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the table, write table and figure."""
-    import matplotlib as mpl
-
     from batchchol import plots
     from batchchol.cache import replace_file
     from batchchol.parallel import available_threads
     from batchchol.progress import ProgressDisplay
     from batchchol.search import replay, replay_figure
 
-    plots.require_matplotlib()
+    plots.require_matplotlib("search")
+    import matplotlib as mpl
+
     surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
     # Before the work, so that a folder that cannot be written to costs none.
     folder = _folder(arguments)

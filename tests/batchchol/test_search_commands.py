@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchchol import cli
+from batchchol import cli, plots
 from batchchol.search import replay
 from batchchol.search.replay import Run
 from batchchol.sweep import building, worker
@@ -144,6 +145,15 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
 ) -> None:
     assert cli.main(["replay", str(data), "--out", str(data)]) == 2
     assert "measured.parquet cannot be made (File exists): choose another one" in capsys.readouterr().err
+
+
+def test_the_extra_is_named_where_matplotlib_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["replay", "anything"]) == 2
+    assert "matplotlib, which is not installed: pip install -e '.[search]'" in capsys.readouterr().err
 
 
 def test_a_data_set_that_says_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
