@@ -10,19 +10,31 @@ import batchchol
 from batchchol.backends import fastest_backend, survey
 from batchchol.cache import default_folder
 from batchchol.defaults import user_table
-from batchchol.errors import BackendUnavailable
+from batchchol.errors import BackendUnavailable, install
 from batchchol.shipped_tables import source_of
 
 HELP = "say what was found on this machine, what is missing and how to get it"
 
-# Distribution, what it is for here, and how to install it.
+# Distribution, what it is for here, and how to install it; of several with a bar between them any one will do.
 OPTIONAL_PACKAGES = (
-    ("pycuda", "NVIDIA GPUs", "pip install 'batchchol[gpu]' (needs the CUDA toolkit and a C++ compiler)"),
-    ("asv", "benchmarks across commits", "pip install 'batchchol[suite]'"),
-    ("matplotlib", "plots", "pip install 'batchchol[plots]'"),
-    ("scikit-learn", "the digits data set", "pip install 'batchchol[data]'"),
+    ("pycuda", "NVIDIA GPUs", f"{install('gpu')} (needs the CUDA toolkit and a C++ compiler)"),
+    ("cuda-bindings", "CUDA graphs", install("graphs")),
+    ("asv", "benchmarks across commits", install("suite")),
+    ("matplotlib", "plots", install("plots")),
+    ("scikit-learn", "the digits data set; `report` and guided search", install("data")),
+    ("pyarrow", "data sets of `tune --space`", install("tune")),
+    ("pandas", "`report` of a data set, guided search", install("report")),
+    ("optuna", "guided search by TPE, `replay`", install("search")),
+    ("distributed", "`tune --cluster`", install("cluster")),
     ("torch", "a peer of `compare`", "pip install torch"),
     ("mkl", "two peers of `compare`", "pip install mkl"),
+    ("cupy-cuda13x|cupy-cuda12x|cupy", "a peer of `compare` on a GPU", "pip install cupy-cuda13x"),
+    ("jax", "a peer of `compare` on a GPU", "pip install 'jax[cuda13]'"),
+    (
+        "nvidia-libmathdx-cu13|nvidia-libmathdx-cu12",
+        "two peers of `compare` on a GPU",
+        "pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink",
+    ),
 )
 
 
@@ -40,8 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         if backend.hint:
             print(f"            {backend.hint}")
     usable = _print_device({backend.name for backend in found if backend.found})
-    for name, purpose, how in OPTIONAL_PACKAGES:
-        print(f"package     {name}: {_installed(name) or f'not installed ({purpose}): {how}'}")
+    for names, purpose, how in OPTIONAL_PACKAGES:
+        first, *others = names.split("|")
+        missing = f"{first}: not installed ({purpose}): {how}"
+        print(f"package     {next(filter(None, map(_installed, (first, *others))), missing)}")
     return 0 if usable else 2
 
 
@@ -69,6 +83,6 @@ def _print_device(found: set[str]) -> bool:
 
 def _installed(name: str) -> str | None:
     try:
-        return version(name)
+        return f"{name}: {version(name)}"
     except PackageNotFoundError:
         return None

@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ import pytest
 import batchchol
 from batchchol import BlockSchedule, SharedSchedule, WarpSchedule, default_spec
 from batchchol.cli import main
+from batchchol.cli.info import OPTIONAL_PACKAGES
 from batchchol.native import supported_targets
 from kernelgen import generate
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).parents[2]
 
 
 def test_info_says_what_was_found(capsys: pytest.CaptureFixture[str], cache_folder: Path) -> None:
@@ -39,12 +43,25 @@ def test_info_says_what_was_found(capsys: pytest.CaptureFixture[str], cache_fold
         assert f"package     {package}" in out
 
 
+def test_info_knows_the_packages_of_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {re.match(r"[\w-]+", each)[0] for name, of in extras.items() if name != "test" for each in of}  # type: ignore[index]
+    # It comes with asv, and nobody uses it alone.
+    assert wanted - {"asv_runner"} <= {names for names, *_ in OPTIONAL_PACKAGES}
+    for names, _, how in OPTIONAL_PACKAGES:
+        for extra in re.findall(r"'\.\[(\w+)\]'", how):
+            assert any(each.startswith(names) for each in extras[extra])
+
+
 def test_info_says_how_to_get_what_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchchol.cli.info.OPTIONAL_PACKAGES", [("no-such-package", "dreams", "pip install dreams")])
+    packages = [("no-such|none-either", "dreams", "pip install dreams"), ("no-such|numpy", "arrays", "")]
+    monkeypatch.setattr("batchchol.cli.info.OPTIONAL_PACKAGES", packages)
     assert main(["info"]) == 0
-    assert "no-such-package: not installed (dreams): pip install dreams" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "package     no-such: not installed (dreams): pip install dreams" in said
+    assert f"package     numpy: {version('numpy')}" in said
 
 
 def test_info_without_a_compiler(run_python: Run) -> None:
