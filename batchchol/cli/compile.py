@@ -45,7 +45,7 @@ SCHEDULE_OPTIONS = (
     "spare",
     "fold",
     "staged",
-    "cache_pref",
+    "cache",
     "stride",
     "pdl",
 )
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pdl", action="store_const", const=[True], help="launched before its predecessors have ended"
     )
-    _add_list(parser, "--cache-pref", CACHES)
+    _add_list(parser, "--cache", CACHES)
     parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
     parser.add_argument(
         "--support",
@@ -144,11 +144,7 @@ def select(arguments: argparse.Namespace) -> Selection:
     """The cross product of what was said, each combination on top of its measured default."""
     specs: dict[KernelSpec, None] = {}
     unsupported = []
-    axes = {
-        option.removesuffix("_pref"): values
-        for option in SCHEDULE_OPTIONS
-        if (values := getattr(arguments, option)) is not None
-    }
+    axes = {option: values for option in SCHEDULE_OPTIONS if (values := getattr(arguments, option)) is not None}
     schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     for problem in _problems(arguments):
         for chosen in schedules:

@@ -68,7 +68,7 @@ def test_what_is_not_said_is_the_measured_default() -> None:
 def test_all_combinations() -> None:
     specs = selection(
         "--n 8,9 --dtype all --layout all --nb 2-4 --looking top,left --unroll all --math all --threads 32,64"
-        " --cache-pref shared"
+        " --cache shared"
     ).specs
     # The chunked default may be for one chunk alone; the other layouts have no such choice.
     assert len(specs) == len(set(specs)) == 2 * 2 * 3 * 3 * 2 * 2 * 2 * 2
