@@ -7,6 +7,8 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from threading import TIMEOUT_MAX
 
+from batchchol.cuda.toolkit import parse_architecture
+
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"([1-9]\d*)(KiB|MiB|GiB)?")
 
@@ -28,16 +30,34 @@ def names(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
     return parse
 
 
+def architecture(text: str) -> str:
+    """The name of a GPU architecture, such as ``"sm_90"``."""
+    try:
+        parse_architecture(text)
+    except ValueError:
+        raise ArgumentTypeError(f"got {text!r}, expected the name of a GPU architecture, such as sm_90") from None
+    return text
+
+
+def architectures(text: str) -> list[str]:
+    """The GPU architectures of a list such as ``"sm_80,sm_90"``."""
+    return list(dict.fromkeys(architecture(part.strip()) for part in text.split(",")))
+
+
+def size(text: str) -> str:
+    """A batch: so many matrices, or, such as ``"2GiB"``, as many as so much memory holds."""
+    if not _SIZE.fullmatch(text):
+        raise ArgumentTypeError(f"got {text!r}, expected matrices or an amount of memory such as 2GiB")
+    return text
+
+
 def sizes(text: str) -> list[str]:
-    """The batches of a list such as ``"1024,2GiB"``: so many matrices, or as many as so much memory holds."""
-    for size in (found := [part.strip() for part in text.split(",")]):
-        if not _SIZE.fullmatch(size):
-            raise ArgumentTypeError(f"got {size!r}, expected matrices or an amount of memory such as 2GiB")
-    return found
+    """The batches of a list such as ``"1024,2GiB"``, each a `size`."""
+    return [size(part.strip()) for part in text.split(",")]
 
 
 def matrices(size: str, n: int, dtype: str) -> int:
-    """How many matrices one of `sizes` means: a number, or as many as so much memory holds, in whole 1,024s."""
+    """How many matrices a `size` means: a number, or as many as so much memory holds, in whole 1,024s."""
     number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]
     if unit is None:
         return int(number)

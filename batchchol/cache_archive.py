@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchchol.cache import Artifact, ArtifactCache, Record, parse_record
-from batchchol.errors import DataFileError
+from batchchol.errors import CacheError, DataFileError
 
 _MEMBER = re.compile(r"[0-9a-f]{64}\.[A-Za-z0-9]+")
 # Larger than any kernel's code: what claims more is an attack on the memory, or damaged.
@@ -62,6 +62,8 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
 
     Raises
     ------
+    CacheError
+        If there is no such entry.
     DataFileError
         If the file cannot be written.
     """
@@ -71,6 +73,7 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
             with os.fdopen(descriptor, "wb") as stream:
                 packed = _write(cache, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED), architectures)
                 os.fchmod(stream.fileno(), 0o644)
+            _require_entries(packed, cache, file, architectures)
             os.replace(name, file)
         except BaseException:
             with suppress(OSError):
@@ -81,18 +84,31 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
     return packed
 
 
+def _require_entries(packed: Packed, cache: ArtifactCache, file: Path, architectures: Collection[str] | None) -> None:
+    """Refuse an archive without kernels."""
+    if not packed.entries:
+        wanted = f" of {', '.join(architectures)}" if architectures else ""
+        damaged = f" (damaged entries: {packed.damaged})" if packed.damaged else ""
+        raise CacheError(
+            f"{cache.folder} has no kernels{wanted} to pack{damaged}, so {file} was not written: compile them first; "
+            "`python -m batchchol cache info` says what is there"
+        )
+
+
 def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
     """Take the entries of a packed file into a cache; entries that were built later here stay.
 
     Raises
     ------
     DataFileError
-        If the file cannot be read or is no zip archive.
+        If the file cannot be read, is no zip archive or has nothing in it.
     CacheError
         If the cache folder cannot be written.
     """
     try:
         with zipfile.ZipFile(file) as archive:
+            if not archive.namelist():
+                raise DataFileError(file, "archive", "has no kernels in it: pack it again where there are some")
             return _Unpacking(archive, cache).run()
     except OSError as error:
         raise DataFileError(file, "archive", f"cannot be read: {error.strerror or error}") from error

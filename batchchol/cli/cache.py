@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchchol.arguments import architectures
 from batchchol.cache import ArtifactCache
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="action")
     packing = actions.add_parser("pack", help="write the compiled kernels to one file")
     packing.add_argument("file", type=Path, help="the file to write, a zip archive")
-    packing.add_argument("--arch", help="only the GPU kernels of these architectures, such as sm_80,sm_90")
+    packing.add_argument(
+        "--arch", type=architectures, help="only the GPU kernels of these architectures, such as sm_80,sm_90"
+    )
     packing.set_defaults(action=_pack)
     unpacking = actions.add_parser("unpack", help="take the kernels of such a file into the cache")
     unpacking.add_argument("file", type=Path, help="a file that `cache pack` wrote, of somebody you trust")
@@ -37,15 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> int:
     from batchchol.cache_archive import pack
 
-    architectures = arguments.arch.split(",") if arguments.arch else None
-    packed = pack(ArtifactCache(), arguments.file, architectures)
+    packed = pack(ArtifactCache(), arguments.file, arguments.arch)
     size = arguments.file.stat().st_size
     print(f"{arguments.file}: {packed.entries} entries, {megabytes(size)}")
     if packed.damaged:
         print(f"damaged entries that were left out: {packed.damaged}", file=sys.stderr)
-    if not packed.entries:
-        print(f"nothing in {ArtifactCache().folder} was to be packed: compile it first", file=sys.stderr)
-    return 0 if packed.entries else 1
+    return 0
 
 
 def _unpack(arguments: argparse.Namespace) -> int:

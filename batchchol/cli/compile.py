@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchchol.arguments import integers, names, positive, seconds
+from batchchol.arguments import architectures, integers, names, positive, seconds
 from batchchol.choices import with_choices
 from batchchol.cuda.modules import Outcome, build_all, find
-from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc, parse_architecture
+from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc
 from batchchol.defaults import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
@@ -64,7 +64,7 @@ class Selection:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The architectures, the fields of the specs, and how to compile."""
     parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
-    parser.add_argument("--arch", type=_architectures, required=True, help="such as sm_90 or sm_80,sm_90")
+    parser.add_argument("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90")
     parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
     _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
     _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
@@ -158,16 +158,6 @@ def select(arguments: argparse.Namespace) -> Selection:
 def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
     """The sources of factorization kernels, and those of the kernels that go with them."""
     return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
-
-
-def _architectures(text: str) -> list[str]:
-    architectures = [part.strip() for part in text.split(",")]
-    try:
-        for arch in architectures:
-            parse_architecture(arch)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return list(dict.fromkeys(architectures))
 
 
 def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -195,7 +195,7 @@ def test_list_compiles_nothing(nvcc: Path, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--arch sm_9 --n 4", "argument --arch: arch: got 'sm_9'"),
+        ("--arch sm_9 --n 4", "argument --arch: got 'sm_9', expected the name of a GPU architecture"),
         ("--arch sm_90 --n four", "argument --n: got 'four', expected numbers or ranges"),
         ("--arch sm_90 --n 8-4", "argument --n: got the empty range '8-4'"),
         (
@@ -246,10 +246,26 @@ def test_from_one_machine_to_another(
     assert "sm_90     kernels: 2, files: 1, " in capsys.readouterr().out
 
 
-def test_packing_nothing_is_said(nvcc: Path, capsys: Output, tmp_path: Path) -> None:
+def test_packing_nothing_leaves_the_file_alone(nvcc: Path, capsys: Output, tmp_path: Path) -> None:
     run("--n 4")
-    assert main(["cache", "pack", str(tmp_path / "kernels.zip"), "--arch", "sm_75"]) == 1
-    assert "compile it first" in capsys.readouterr().err
+    file = tmp_path / "kernels.zip"
+    assert main(["cache", "pack", str(file), "--arch", "sm_75,sm_80"]) == 2
+    assert f"has no kernels of sm_75, sm_80 to pack, so {file} was not written" in capsys.readouterr().err
+    assert not file.exists()
+    assert main(["cache", "pack", str(file)]) == 0
+    before = file.read_bytes()
+    assert main(["cache", "pack", str(file), "--arch", "sm_75"]) == 2
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.glob("*zip*")] == ["kernels.zip"]
+    with pytest.raises(SystemExit):
+        main(["cache", "pack", str(file), "--arch", "foo"])
+    assert "argument --arch: got 'foo', expected the name of a GPU architecture" in capsys.readouterr().err
+
+
+def test_unpacking_nothing_is_an_error(nvcc: Path, capsys: Output, tmp_path: Path) -> None:
+    zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
+    assert main(["cache", "unpack", str(tmp_path / "empty.zip")]) == 2
+    assert "has no kernels in it: pack it again" in capsys.readouterr().err
 
 
 def test_damage_is_told(nvcc: Path, capsys: Output, tmp_path: Path) -> None:
