@@ -90,7 +90,8 @@ def test_points_of_a_machine_are_those_of_its_target(earlier: Path) -> None:
     (point,) = expanded(earlier.parent, "prefetch = false", cpu).points
     assert (point.spec.target, point.spec.schedule.nb, point.chunk, point.threads) == ("avx512", 8, 16, 2)
     assert point.spec.schedule.prefetch is False
-    with pytest.raises(SpaceError, match="space 'space' has no points on backend 'cpu'"):
+    message = "space 'space' has no points on backend 'cpu': its points are for 'cuda', give --backend cuda"
+    with pytest.raises(SpaceError, match=message):
         expanded(earlier.parent, "backend = 'cuda'", cpu)
 
 
