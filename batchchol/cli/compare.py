@@ -24,7 +24,7 @@ ORDERS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compare, and where the results go."""
-    parser.add_argument("--backend", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
     parser.add_argument("--n", type=integers, metavar="N,...", help="orders, such as 8,16-20 (default: a selection)")
     parser.add_argument(
         "--batch",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import integers, matrices, names, positive, sizes
+from batchchol.arguments import architecture, integers, matrices, names, positive, sizes
 from batchchol.errors import BatchcholError
 from batchchol.search import command as search_command
 from batchchol.sweep import case_command
@@ -50,7 +50,7 @@ _THREADS = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure and where to keep it."""
-    parser.add_argument("--backend", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
     parser.add_argument("--n", type=integers, help="orders, such as 8,16-20")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
     parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=positive, help="of the host (default: all for one case, else 1)")
     parser.add_argument(
-        "--arch", help="architecture, such as sm_90, that the points of --from were measured on, or to compile for"
+        "--arch",
+        type=architecture,
+        help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
     )
     case_command.add_arguments(parser)
     space_command.add_arguments(parser)
@@ -104,6 +106,11 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
     search_command.wanted(arguments)
+    if arguments.arch and not (arguments.source or arguments.compile_only):
+        raise BatchcholError(
+            f"--arch: got {arguments.arch!r} without --from or --compile-only; what is measured is measured here: "
+            "leave it out"
+        )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
         arguments.threads = arguments.threads or _THREADS
         return space_command.run(arguments, _narrowing(arguments))
@@ -127,7 +134,7 @@ def _measure_all(arguments: argparse.Namespace) -> int:
 
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
-    backend = get_backend(arguments.backend or "cpu")
+    backend = get_backend(arguments.backend)
     target = arguments.target or backend.target
     families = _families(arguments, target)
     pools = {

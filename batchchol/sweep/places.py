@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.sweep import building, engine, store, worker
 from batchchol.sweep.bench import Settings
 from batchchol.sweep.building import Built
@@ -65,7 +66,8 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
     say : callable
         Told, in a sentence, who takes part of a cluster, and who does not.
     """
-    backend, settings = arguments.backend or "cpu", Settings(samples=arguments.samples)
+    backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
+    settings = Settings(samples=arguments.samples)
     if not arguments.cluster:
         with Measurer(backend, settings=settings, time_limit=arguments.time_limit) as measurer:
             yield Here(measurer)

@@ -240,6 +240,21 @@ def test_what_cannot_be_done_is_said(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_architecture_is_checked_before_anything_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        tune("--space", "quick", "--backend", "cuda", "--compile-only", "--arch", "sm_9x")
+    assert "argument --arch: got 'sm_9x', expected the name of a GPU architecture" in capsys.readouterr().err
+
+
+def test_the_backend_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHCHOL_BACKEND", "abacus")
+    for options in (["--space", "quick"], ["--n", "4"], ["--n", "4", "--out", "points.csv"]):
+        assert tune(*options) == 2
+        assert "BATCHCHOL_BACKEND='abacus' is unknown" in capsys.readouterr().err
+
+
 def test_a_file_of_another_device_is_refused(
     space: Path, tmp_path: Path, planted: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,6 +243,7 @@ def test_the_user_table_can_be_left_alone(
     for options, message in (
         (["--n", "20", "--target", "avx2"], "--target: got 'avx2', expected 'cuda'"),
         (["--n", "20", "--keep-choices"], "--keep-choices: got no --from"),
+        (["--n", "20", "--arch", "sm_90"], "--arch: got 'sm_90' without --from or --compile-only"),
     ):
         assert cli.main(["tune", "--backend", "cuda", *options]) == 2
         assert message in capsys.readouterr().err
