@@ -19,6 +19,7 @@ from batchchol.defaults import (
 )
 from batchchol.shipped_tables import source_of
 from batchchol.tables import Evidence, nearest, values_of
+from batchchol.tuning import MARGIN
 from batchchol.user_tables import Tuned
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 
@@ -55,7 +56,7 @@ class Explanation:
     """What is used: a kernel on a layout, each with its reason.
 
     `timing` is what was measured of the kernel, at the entry's order and batch, None if nothing was; `runner_up` is
-    the next best there.
+    the next best there, which may be faster by up to `margin`, a part of its time: the table then stays as it was.
     """
 
     layout: Layout
@@ -64,6 +65,7 @@ class Explanation:
     reason: str
     timing: Timing | None = None
     runner_up: tuple[Schedule, float] | None = None
+    margin: float = MARGIN
 
 
 def of_arrays(asked: Asked) -> Explanation:
@@ -117,9 +119,9 @@ def _confirmed(choice: Choice, own: Iterable[Choice], batch: int) -> Tuned | Non
 
 def _by_user(choice: Choice, entry: Tuned, layout: Layout, reason: str) -> Explanation:
     said = entry.about
-    words = ", ".join(
-        f"{name} {said[name]}" for name in ("driver", "toolkit", "protocol", "measured") if name in said
-    )
+    about = [f"{name} {said[name]}" for name in ("driver", "toolkit", "protocol") if name in said]
+    about += [f"{said['measured']} kernels measured"] if "measured" in said else []
+    words = ", ".join(about)
     words = f"tuned at n={entry.n}, batch={entry.batch:,} on {said.get('date', 'an unknown day')} ({words})"
     if entry.kept:
         words = f"{choice.origin}; {words}: no other was faster by more than {entry.margin:.1%}"
@@ -131,7 +133,8 @@ def _by_user(choice: Choice, entry: Tuned, layout: Layout, reason: str) -> Expla
     other = None
     if entry.runner_up is not None and entry.runner_up_ns is not None:
         other = entry.runner_up, entry.runner_up_ns
-    return Explanation(layout, reason, choice.spec, words, Timing(entry.ns, entry.n, entry.batch), other)
+    timing = Timing(entry.ns, entry.n, entry.batch)
+    return Explanation(layout, reason, choice.spec, words, timing, other, entry.margin)
 
 
 def _evidence(

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import positive
+from batchchol.arguments import architecture, matrices, positive, size
 from kernelgen.schedule_checks import MATHS
 from kernelgen.spec import LAYOUT_KINDS
 from kernelgen.targets import ELEMENT_BYTES
@@ -23,14 +23,18 @@ _NEAR = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is asked about."""
     parser.add_argument("--n", type=positive, required=True, help="order of the matrices")
-    parser.add_argument("--batch", type=positive, required=True, help="how many there are")
+    parser.add_argument(
+        "--batch", type=size, required=True, help="how many there are, or as many as fill so much memory (2GiB)"
+    )
     parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
     parser.add_argument("--dtype", choices=tuple(ELEMENT_BYTES), default="float32", help="default: float32")
     parser.add_argument("--math", choices=MATHS, default=MATHS[0], help=f"default: {MATHS[0]}")
     parser.add_argument(
         "--layout", choices=LAYOUT_KINDS, help="of a batch (default: that of arrays, and that of batches)"
     )
-    parser.add_argument("--arch", help="on any GPU of this architecture, such as sm_90; needs none")
+    parser.add_argument(
+        "--arch", type=architecture, help="on any GPU of this architecture, such as sm_90; needs none"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,15 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol import explaining
 
     asked, where = _asked(arguments)
-    print(f"n={asked.n}, batch={asked.batch:,}, {asked.dtype}, {asked.math}, on {where}")
+    # All of it before the first line: what cannot be explained is an error and nothing else.
     if arguments.layout is None:
-        found = explaining.of_arrays(asked)
-        packed = ", packed and unpacked" if found.layout.kind != "canonical" else ""
-        _print(f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}", found, asked)
-        _print("factor(batch), of a batch whose layout nobody chose", explaining.of_batches(asked), asked)
-        return 0
-    layout = explaining.usual_layout(asked, arguments.layout)
-    _print("factor(batch)", explaining.of_layout(asked, layout), asked)
+        arrays, batches = explaining.of_arrays(asked), explaining.of_batches(asked)
+        packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
+        found = {f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}": arrays}
+        found["factor(batch), of a batch whose layout nobody chose"] = batches
+    else:
+        layout = explaining.usual_layout(asked, arguments.layout)
+        found = {"factor(batch)": explaining.of_layout(asked, layout)}
+    print(f"n={asked.n}, batch={asked.batch:,}, {asked.dtype}, {asked.math}, on {where}")
+    for what, explanation in found.items():
+        _print(what, explanation, asked)
     return 0
 
 
@@ -56,7 +63,8 @@ def _asked(arguments: argparse.Namespace) -> tuple[Asked, str]:
     from batchchol.explaining import Asked
     from kernelgen import CUDA
 
-    about = (arguments.n, arguments.batch, arguments.dtype, arguments.math)
+    batch = matrices(arguments.batch, arguments.n, arguments.dtype)
+    about = (arguments.n, batch, arguments.dtype, arguments.math)
     if arguments.arch:
         return Asked(*about, CUDA.name, arguments.arch), f"any GPU of {arguments.arch}: tables of users do not count"
     backend = get_backend(arguments.backend)
@@ -98,8 +106,15 @@ def _print_times(found: Explanation, asked: Asked) -> None:
         print("  runner-up  not known: nothing else was measured there")
         return
     other, other_ns = found.runner_up
-    change = f"{other_ns / ns - 1:+.1%}"
+    change = f"{other_ns / ns - 1:+.1%}{_why_not(ns, other_ns, found.margin)}"
     print(f"  runner-up  {other_ns:.4g} ns ({change}): {differences(found.spec.schedule, other)}")
+
+
+def _why_not(ns: float, other_ns: float, margin: float) -> str:
+    """Why a runner-up that was faster is not what is used."""
+    if not other_ns < ns <= other_ns * (1 + margin):
+        return ""
+    return f"; faster, but within the {100 * margin:.3g}% for which the table keeps one kernel"
 
 
 def _number(value: float) -> str:
@@ -108,7 +123,7 @@ def _number(value: float) -> str:
 
 def _seconds(value: float) -> str:
     """Such as "1.23 ms"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
+    for unit, seconds in (("s", 1.0), ("ms", 1e-3)):
+        if value >= seconds:
+            return f"{value / seconds:.3g} {unit}"
     return f"{value * 1e6:.3g} \N{MICRO SIGN}s"

@@ -119,7 +119,6 @@ def test_schedules_differ_in_words() -> None:
     ("options", "message"),
     [
         (["--n", "129", "--batch", "10"], "n=129 cannot be built: use an integer from 1 to 128"),
-        (["--n", "8", "--batch", "10", "--arch", "gfx90"], "arch='gfx90' cannot be built: use the name of a GPU"),
         (["--n", "8", "--batch", "10", "--backend", "tpu"], "backend='tpu' is unknown: use one of 'cpu', 'cuda'"),
     ],
 )
@@ -127,4 +126,41 @@ def test_what_cannot_be_explained_is_said(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", *options]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--batch", "10", "--arch", "gfx90"], "--arch: got 'gfx90', expected the name of a GPU architecture"),
+        (["--batch", "2TiB"], "--batch: got '2TiB', expected matrices or an amount of memory such as 2GiB"),
+    ],
+)
+def test_misspelt_options(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["explain", "--n", "8", *options])
     assert message in capsys.readouterr().err
+
+
+def test_a_batch_may_be_an_amount_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "n=32, batch=524,288, " in explain(capsys, "--n", "32", "--batch", "2GiB", "--arch", "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [
+        (2.95, "2.95 ns (-1.7%; faster, but within the 3% for which the table keeps one kernel): "),
+        (2.5, "2.5 ns (-16.7%): "),
+        (3.0, "3 ns (+0.0%): "),
+    ],
+)
+def test_a_runner_up_that_is_faster_says_why_it_is_none(
+    ns: float, words: str, tables: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is faster by more than the margin was measured after the table was made: there is no reason to give."""
+    entry = Entry(32, None, ThreadSchedule(4), evidence=(replace(LARGE, runner_up_ns=ns),))
+    tables(replace(TABLE, cases={CHUNKS: (entry,)}))
+    said = explain(capsys, "--n", "32", "--batch", "300000", "--arch", "sm_90", "--layout", "chunked")
+    assert f"  runner-up  {words}" in said
