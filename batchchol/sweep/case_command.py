@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ["canonical", "chunked"]
 """What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
+_STAYS = "today's choices stay; recorded as evidence"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,7 @@ def _tune(
         path = defaults.learn(site.device, site.target, site.arch, outcome.entries, outcome.placements)
         changed = any(entry.schedule != entry.incumbent for entry in outcome.entries)
         changed |= any(placed.layout != placed.incumbent for placed in outcome.placements)
-        print(f"{path}: {'the next call uses it' if changed else 'nothing changes, as it says now'}")
+        print(f"{path}: {'the next call uses it' if changed else _STAYS}")
     return outcome.interrupted
 
 
@@ -135,10 +136,18 @@ def describe(entry: Tuned, target: str) -> list[str]:
     where = str(entry.case).split(", ")[-1]
     lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "today's" + ", stays" * stays)]
     if other is not None and ns is not None:
-        change = "" if entry.incumbent_ns is None else f"{ns / entry.incumbent_ns - 1:+.1%}, "
-        verdict = f"{change}{'not past' if stays else 'past'} the margin of {entry.margin:.1%}"
-        lines.append(_line("", entry, other, ns, target, verdict))
+        lines.append(_line("", entry, other, ns, target, _verdict(entry, ns, stays)))
     return lines
+
+
+def _verdict(entry: Tuned, ns: float, stays: bool) -> str:
+    """How another schedule compares with today's, which only one that is faster by more than the margin replaces."""
+    todays = entry.incumbent_ns
+    if todays is None:
+        return "today's could not run"
+    if ns >= todays:
+        return f"{ns / todays - 1:.1%} slower"
+    return f"{todays / ns - 1:.1%} faster, {'within' if stays else 'past'} the margin of {entry.margin:.1%}"
 
 
 def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -127,6 +128,25 @@ def test_only_what_is_past_the_margin_replaces_todays(
     assert str(entry.about["date"]).startswith("20")
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "words"),
+    [
+        (1.0, 1.256, "25.6% slower"),
+        (1.0, 1.0, "0.0% slower"),
+        (1.02, 1.0, "2.0% faster, within the margin of 3.0%"),
+        (1.2, 1.0, "20.0% faster, past the margin of 3.0%"),
+        (None, 1.0, "today's could not run"),
+    ],
+)
+def test_the_verdict_says_which_one_is_the_faster(own: float | None, theirs: float, words: str) -> None:
+    lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
+    entry = CONTEST.decided([lost if own is None else row(ROWWISE, own), row(FAST, theirs)], SITE)
+    assert entry is not None
+    todays, other = case_command.describe(entry, "cuda")
+    assert other.endswith(f"  {words}")
+    assert todays.endswith("stays") == ("past" not in words and own is not None)
+
+
 def test_of_a_single_round_the_samples_spread_is_the_noise() -> None:
     entry = CONTEST.decided([row(ROWWISE, 1.0, spread=0.2), row(FAST, 0.9)], SITE)
     assert entry is not None
@@ -154,7 +174,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     measured = FakeMeasurer.last.points
     assert f"n=20, batch=1,000, float32, ieee on a fake (sm_90): {len({p for p, _ in measured})} of" in said
     assert "today's\n" in said
-    assert "%, past the margin of 3.0%" in said
+    assert "% faster, past the margin of 3.0%" in said
     assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.6), margin 3.0%" in said
     assert "a-fake-sm_90.json: the next call uses it" in said
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
@@ -177,8 +197,9 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert found.layout_reason.startswith("the user's table, tuned at batch 1,000 on 20")
     assert "a-fake-sm_90.json of 20" in found.reason
     assert "what was used before took 1.2 ns" in found.reason
+    assert re.search(r"protocol queued, \d+ kernels measured\)", found.reason)
     assert tune() == 0
-    assert "a-fake-sm_90.json: nothing changes, as it says now" in capsys.readouterr().out
+    assert "a-fake-sm_90.json: today's choices stay; recorded as evidence" in capsys.readouterr().out
     assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
     assert default_choice(N, batch=BATCH, **at, chunk=8).spec.family == "block"
 
@@ -196,6 +217,7 @@ def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     assert "no other was faster by more than 300.0%" in found.reason
     assert found.timing is not None
     assert found.runner_up is not None
+    assert found.margin == 3.0
     assert found.spec.schedule == default_choice(N, batch=BATCH, **at | {"device": None}, chunk=32).spec.schedule
 
 
