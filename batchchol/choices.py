@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from kernelgen import FAMILIES, TARGETS, KernelSpec, SpecError, ThreadSchedule
+from kernelgen.schedule_checks import check_gpu
 
 
 def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
@@ -22,6 +23,9 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
     """
     choices = {name: value for name, value in chosen.items() if name != "family"}
     family = FAMILIES[chosen.get("family") or _family_of(choices, spec.family)]
+    if family is not ThreadSchedule:
+        # Before anything is asked of its choices.
+        check_gpu(family.family, TARGETS[spec.target])
     has = {field.name: field.default for field in fields(family)}
     if foreign := [name for name in choices if name not in has]:
         name = foreign[0]

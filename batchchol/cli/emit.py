@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=ORDERS, help="elements of a matrix; default: row if canonical, else col")
     parser.add_argument("--math", default="ieee", choices=MATHS)
     parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
-    parser.add_argument("--nb", type=int, help="tile size, 1 to 16 (family shared: 32)")
+    parser.add_argument("--nb", type=int, help="tile size, 1 to 16 (family shared: 32), no more than n")
     parser.add_argument("--looking", choices=LOOKINGS)
     parser.add_argument("--unroll", choices=UNROLLS)
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=None)

@@ -156,6 +156,21 @@ def test_emit_needs_no_compiler(run_python: Run) -> None:
     assert "n = 3" in done.stdout
 
 
+@pytest.mark.parametrize("family", ["shared", "block", "warp", "strip"])
+@pytest.mark.parametrize("options", ["", "--nb 4"])
+def test_emit_refuses_families_of_gpus_on_a_cpu(
+    family: str, options: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emit", "--n", "9", "--target", "avx2", "--family", family, *options.split()]) == 2
+    message = f"family='{family}' cannot be built: target 'avx2' has the family 'thread' alone"
+    assert message in capsys.readouterr().err
+
+
+def test_emit_says_that_a_tile_is_no_larger_than_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", "--n", "8", "--nb", "20", "--target", "avx2"]) == 2
+    assert "nb=20 cannot be built: use an integer from 1 to 16, no more than n" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize(
     ("options", "words"),
