@@ -44,7 +44,7 @@ class SampleRecord:
     about : mapping
         What it said about them: for a kernel its `spec`, the `source_sha256` of its text, compiler `flags` and
         `compiler`, the `protocol`, the `floor_seconds` of that protocol, the largest residual `ratio`, the `device`,
-        and the `conditions` (clocks, temperature, throttling) "before" and "after".
+        and the `conditions` (clocks, temperature, throttling) "before" and "after", both {} of a CPU.
     """
 
     run: str

@@ -36,7 +36,8 @@ class Sample:
     floor : float
         Seconds that a call takes, by this protocol, which does nothing.
     conditions : mapping, of mappings
-        The device's state (clocks, temperature, throttling) "before" and "after".
+        The device's state (clocks, temperature, throttling) "before" and "after"; {} where nothing is known of it, as
+        of a CPU.
     """
 
     seconds: tuple[float, ...]
@@ -97,7 +98,7 @@ def sample_factor(
     calls = [partial(kernel, a, out, info, count) for a, out in pairs]
     before = backend.conditions()
     seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
-    conditions = {"before": before, "after": backend.conditions()} if before else {}
+    conditions = {"before": before, "after": backend.conditions()}
     result = pairs[(samples - 1) % len(pairs)][1].marked(spec.problem.uplo)
     ratio = backend.check(batch, result, info, spec.schedule.math)
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)

@@ -42,7 +42,7 @@ class Recorded:
         before = self.backend.conditions()
         launches = [graph.launch for graph in self.graphs]
         seconds = self.backend.seconds(launches, samples=samples, protocol="queued", warm_up=WARM_UP_CALLS)
-        conditions = {"before": before, "after": self.backend.conditions()} if before else {}
+        conditions = {"before": before, "after": self.backend.conditions()}
         last = self.results[(samples - 1) % len(self.results)]
         math = self.spec.schedule.math
         ratio = max(self.backend.check(self.batch, result.L, result.info, math) for result in last)

@@ -93,7 +93,7 @@ def sample_single(
 
     before = backend.conditions()
     timing = Stopwatch(gpu).measure(calls, samples, chosen, restore=restore)
-    conditions = {"before": before, "after": backend.conditions()} if before else {}
+    conditions = {"before": before, "after": backend.conditions()}
     ratio = _check(a, memory.to_host(room[sets + timing.last : sets + timing.last + 1]), memory.to_host(info), math)
     return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)
 

@@ -169,6 +169,7 @@ def test_samples_are_recorded_with_what_was_run(
     assert record.about["protocol"] == "single"
     assert 0 < record.about["ratio"] <= 1.5
     assert {"cpu", "compiler"} <= record.about["device"].keys()
+    assert record.about["conditions"] == {"before": {}, "after": {}}
 
 
 def test_a_commit_from_before_the_gpu_is_measured_by_its_own_means(
