@@ -90,7 +90,7 @@ def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "")
     Parameters
     ----------
     points : iterable of Point
-        At each n the highest of their rooflines is drawn.
+        At each n the highest of their rooflines is drawn, but for those that are NaN: not known.
     stem : Path
         Where to: ".png" and ".svg" are added, folders are made. The same points give the same bytes.
     title, subtitle : str
@@ -181,7 +181,8 @@ def _figure(points: Sequence[Point], title: str, subtitle: str) -> Figure:
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
     axes = figure.add_subplot()
     ends = [_line(axes, *_series(points, label), style) for label, style in _styled(points)]
-    ends.append(_roofline(axes, points))
+    if known := [point for point in points if not math.isnan(point.roofline_gflops)]:
+        ends.append(_roofline(axes, known))
     _decorate(axes, sorted({point.n for point in points}), title, subtitle)
     _label(axes, ends)
     return figure

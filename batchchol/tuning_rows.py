@@ -77,7 +77,7 @@ class Measured:
     """What a report needs of a row: one correct measurement.
 
     `seconds` is the median of `samples` calls for the whole batch, `roofline_seconds` what the batch takes at least,
-    `floor_seconds` what a call takes that does nothing, NaN if that is not known.
+    `floor_seconds` what a call takes that does nothing, both NaN where the file does not say it.
     """
 
     spec: str
@@ -114,7 +114,7 @@ def read(path: Path) -> list[Measured]:
     Raises
     ------
     DataFileError
-        If it cannot be read or is something else; names the line.
+        If it cannot be read or is something else; names the line, or the columns that it lacks.
     """
     measured = []
     for line, values in _rows(path):
@@ -123,14 +123,24 @@ def read(path: Path) -> list[Measured]:
     return measured
 
 
+# What a row of any version has.
+_NEEDED = (
+    *("n", "dtype", "target", "layout", "math", "batch", "threads", "status", "median_seconds", "spread", "ratio"),
+    *("samples", "gpu or cpu", "toolkit or compiler", "date"),
+)
+
+
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """The correct rows of a file with their lines."""
     try:
         with path.open(newline="", encoding="utf-8") as stream:
-            for line, values in enumerate(csv.DictReader(stream), start=2):
-                with _named(path, line):
-                    correct = values["status"] == "correct"
-                if correct:
+            reader = csv.DictReader(stream)
+            columns = set(reader.fieldnames or ())
+            if missing := [names for names in _NEEDED if columns.isdisjoint(names.split(" or "))]:
+                reason = f"not a file of `tune`, columns are missing ({', '.join(missing)}): choose another one"
+                raise DataFileError(path, "line 1", reason)
+            for line, values in enumerate(reader, start=2):
+                if values["status"] == "correct":
                     yield line, values
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataFileError(path, "reading", str(error)) from error
@@ -229,22 +239,30 @@ def _value(text: str) -> Any:
 
 def _measured(values: Mapping[str, str]) -> Measured:
     n, batch, dtype = int(values["n"]), int(values["batch"]), values["dtype"]
-    copy, peak = float(values["copy_bytes_per_second"]), float(values["peak_flops_per_second"])
-    ceilings = Ceilings(copy, peak, int(values["threads"]), dtype, values["target"])
-    layout = Layout(values["layout"], int(values["chunk"]) if values["chunk"] else None, values["order"])
     return Measured(
-        spec=values["spec"],
+        spec=values.get("spec") or _point(values).spec.name,
         n=n,
         dtype=dtype,
         math=values["math"],
         batch=batch,
-        protocol=values["protocol"],
+        protocol=values.get("protocol") or "single",
         samples=int(values["samples"]),
         seconds=float(values["median_seconds"]),
         spread=float(values["spread"]),
-        floor_seconds=float(values["floor_seconds"] or "nan"),
-        roofline_seconds=roofline_seconds(n, batch, layout, ceilings),
+        floor_seconds=float(values.get("floor_seconds") or "nan"),
+        roofline_seconds=_roofline(values),
         ratio=float(values["ratio"]),
         machine=values.get("gpu") or values["cpu"],
         date=values["date"],
     )
+
+
+def _roofline(values: Mapping[str, str]) -> float:
+    """What a row's batch takes at least by the ceilings that it names; NaN if it names none."""
+    copy, peak = (values.get(name) for name in ("copy_bytes_per_second", "peak_flops_per_second"))
+    if not copy or not peak:
+        return float("nan")
+    dtype = values["dtype"]
+    ceilings = Ceilings(float(copy), float(peak), int(values["threads"]), dtype, values["target"])
+    layout = Layout(values["layout"], int(values["chunk"]) if values["chunk"] else None, values["order"])
+    return roofline_seconds(int(values["n"]), int(values["batch"]), layout, ceilings)

@@ -159,21 +159,27 @@ def best(rows: Iterable[Measured]) -> list[Measured]:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """The rows as a Markdown table."""
-    lines = [
-        "| n | batch | math | protocol | GFLOP/s | roofline | floor, us | spread | residual | spec |",
-        "| ---: | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
-    ]
-    lines += [
-        f"| {row.n} | {row.batch:,} | {row.math} | {row.protocol} | {row.gflops:,.0f} | {row.roofline_fraction:.0%} "
-        f"| {_microseconds(row.floor_seconds)} | {row.spread:.1%} | {row.ratio:.3f} | `{row.spec}` |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    """The rows as a Markdown table; without the columns of what none of them says."""
+    columns = {
+        "n": [f"{row.n}" for row in rows],
+        "batch": [f"{row.batch:,}" for row in rows],
+        "math": [row.math for row in rows],
+        "protocol": [row.protocol for row in rows],
+        "GFLOP/s": [f"{row.gflops:,.0f}" for row in rows],
+        "roofline": [_known(row.roofline_fraction, ".0%") for row in rows],
+        "floor, us": [_known(row.floor_seconds * 1e6, ".1f") for row in rows],
+        "spread": [f"{row.spread:.1%}" for row in rows],
+        "residual": [f"{row.ratio:.3f}" for row in rows],
+        "spec": [f"`{row.spec}`" for row in rows],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    rules = ("---" if name in ("math", "protocol", "spec") else "---:" for name in columns)
+    lines = (columns, rules, *zip(*columns.values(), strict=True))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _microseconds(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{seconds * 1e6:.1f}"
+def _known(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)
 
 
 def footer(rows: Sequence[Measured]) -> str:
@@ -181,7 +187,8 @@ def footer(rows: Sequence[Measured]) -> str:
     machines = ", ".join(sorted({row.machine for row in rows}))
     dates = ", ".join(sorted({row.date for row in rows}))
     samples = ", ".join(map(str, sorted({row.samples for row in rows})))
-    return f"\n{machines}; {dates}; medians of {samples} samples; cold data; roofline by the machine's own copy"
+    roofline = "" if all(math.isnan(row.roofline_seconds) for row in rows) else "; roofline by the machine's own copy"
+    return f"\n{machines}; {dates}; medians of {samples} samples; cold data{roofline}"
 
 
 def draw(rows: Sequence[Measured], stem: Path) -> list[Path]:

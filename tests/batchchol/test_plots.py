@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -45,6 +47,14 @@ def test_the_same_points_give_the_same_bytes_without_a_date(tmp_path: Path) -> N
     assert first[0] != other[0]
     assert first[1] != other[1]
     assert not any(word in content for content in first for word in (b"dc:date", b"Matplotlib v"))
+
+
+def test_a_roofline_that_is_not_known_is_not_drawn() -> None:
+    axes = plots._figure([*POINTS, Point("fast", 64, 30.0, math.nan)], "T", "").axes[0]
+    assert [x for x, _ in np.asarray(axes.lines[-1].get_xydata())] == [4, 16]
+    axes = plots._figure([replace(point, roofline_gflops=math.nan) for point in POINTS], "T", "").axes[0]
+    assert len(axes.lines) == 3
+    assert "roofline" not in {text.get_text() for text in axes.texts}
 
 
 def test_a_line_for_each_label_and_the_highest_roofline_of_each_n() -> None:

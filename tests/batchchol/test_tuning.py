@@ -18,6 +18,8 @@ from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, GPU_FINALISTS, Point
 from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule, WarpSchedule
 from kernelgen.schedules import FAMILIES, LOOKINGS
 
+DATASETS = Path(__file__).parents[2] / "datasets"
+
 
 def spec_of(n: int, nb: int, looking: str = "left", target: str = "cuda", **choices: Any) -> KernelSpec:
     return KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(nb, looking, **choices), target)
@@ -292,12 +294,22 @@ def test_the_report_shows_the_best_of_each_case(tmp_path: Path, capsys: pytest.C
     assert f"{1 / 3 * 40000 / best / 1e9:,.0f}" == row.split("|")[5].strip()
 
 
+@pytest.mark.parametrize("name", ["tune_avx2_epyc", "tune_avx512_xeon"])
+def test_the_report_of_a_file_without_a_roofline(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first version's files say neither that, nor a floor, nor the names of the kernels."""
+    assert cli.main(["report", str(DATASETS / f"{name}.csv")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("| n | batch | math | protocol | GFLOP/s | spread | residual | spec |\n")
+    assert "`potrf_f32_n100_chunked_col_" in said
+    assert "roofline" not in said
+
+
 @pytest.mark.usefixtures("small_cache")
 def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "other.csv"
     path.write_text("n,status\n4,correct\n")
     assert cli.main(["report", str(path)]) == 2
-    assert "line 2: not a row of a tuning run" in capsys.readouterr().err
+    assert "line 1: not a file of `tune`, columns are missing (dtype, target, " in capsys.readouterr().err
     assert cli.main(["tune", "--n", "1", "--batch", "20000", "--out", str(path)]) == 2
     assert "columns of another version" in capsys.readouterr().err
     assert path.read_text() == "n,status\n4,correct\n"

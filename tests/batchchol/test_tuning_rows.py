@@ -65,7 +65,9 @@ def test_points_that_cannot_be_are_named(column: str, text: str, words: str, tmp
     path = tmp_path / "points.csv"
     spec = KernelSpec(Problem(13), "chunked", "col", ThreadSchedule(4), "cuda")
     point = Point(spec, 32, 1000, 1, "queued", "correct", 1.5e-5, 0.25, 0.5, 25, 2e-6)
-    values = row(point, Ceilings(4e12, 6e13, 1, "float32", "cuda"), {"gpu": "a GPU", "date": "today"})
+    values = row(
+        point, Ceilings(4e12, 6e13, 1, "float32", "cuda"), {"gpu": "a GPU", "toolkit": "CUDA", "date": "today"}
+    )
     append(path, [values | {column: text}])
     with pytest.raises(DataFileError, match=words):
         read_points(path)
