@@ -166,11 +166,6 @@ def test_emit_refuses_families_of_gpus_on_a_cpu(
     assert message in capsys.readouterr().err
 
 
-def test_emit_says_that_a_tile_is_no_larger_than_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["emit", "--n", "8", "--nb", "20", "--target", "avx2"]) == 2
-    assert "nb=20 cannot be built: use an integer from 1 to 16, no more than n" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("thread_table")
 @pytest.mark.parametrize(
     ("options", "words"),
