@@ -89,6 +89,14 @@ def test_emit_prints_the_measured_default(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == generate(spec).text
 
 
+def test_emit_prints_the_kernel_that_the_readme_names(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text()
+    named = re.search(r"names a kernel: `(\w+)`.*?`python -m batchchol (emit [^`]+)`", text, re.DOTALL)
+    assert named is not None
+    assert main(named[2].split()) == 0
+    assert capsys.readouterr().out.startswith(f"/* {named[1]}: ")
+
+
 def test_emit_of_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     options = (
         "--n 6 --dtype float64 --uplo upper --layout interleaved --order row --math fast --nb 2 --looking top "
