@@ -172,7 +172,7 @@ struct __align__(16) Piece {
 /* A half of a tile's columns, of one matrix, is four blocks of 8 rows and 4 columns: the even columns of its first rows,
  * the odd ones, and both of its last rows. So fragments of results, whose lanes have neighbouring columns, are operands'.
  * One matrix follows the other at other banks. Above the diagonal, diagonal tiles have their first half's factor. */
-enum { BLOCK = 32, HALF_TILE = 4 * BLOCK, MATRIX = 2 * HALF_TILE + 4, PIECES = 260, FACTOR = 17, FACTORS = 5 * PIECES, END = 1504, BARRIERS = 9, TURNS = 4 };
+enum { BLOCK = 32, HALF_TILE = 4 * BLOCK, MATRIX = 2 * HALF_TILE + 4, PIECES = 260, FACTOR = 17, FACTORS = 5 * PIECES, END = 1504, BARRIERS = 12, TURNS = 4 };
 
 /* Finished tiles, strip by strip, those of the first strips a second time; the factors of the diagonal tiles' second halves;
  * barriers. */
@@ -200,9 +200,9 @@ INLINE scalar *factor_at(const int half, const int strip, const unsigned round, 
     return (scalar *)(panel + FACTORS + ((strip + (is_second(strip, round) ? SIDE : 0)) * GROUP + m) * FACTOR);
 }
 
-/* What the warps of a strip wait for, and those to its right: each tile below the diagonal is there; the two halves of the
- * diagonal one are factored, and all have been used. */
-enum { FIRST = TILES, SECOND, EMPTY, EACH_STRIP = 3 };
+/* What the warps of a strip wait for, and those to its right: each part of a tile below the diagonal is there, the two halves
+ * of the diagonal one are factored, and all have been used. */
+enum { PARTS = 2, FIRST = PARTS * TILES, SECOND, EMPTY, EACH_STRIP = 3 };
 
 /* Groups have barriers by turns, for who waits for an even phase must not come while the odd one before it goes on. A warp
  * had a tile of at most two groups before, and waited for room until that one's place was left, by those of one or two
@@ -228,13 +228,13 @@ INLINE unsigned group_of(const unsigned round) { return round * gridDim.x + (uns
 INLINE long long first_matrix(const unsigned round) { return (long long)group_of(round) * GROUP; }
 INLINE long long group_start(const unsigned round) { return (long long)group_of(round) * (GROUP * N * N); }
 
-/* One arrives for a tile, and for each half of a diagonal one; where a strip has been used one for each tile to the right, and
- * the diagonal tile's. */
+/* One arrives for a part of a tile, and for each half of a diagonal one; where a strip has been used one for each tile to the
+ * right, and the diagonal tile's. */
 INLINE void set_up_barriers()
 {
     for (int b = threadIdx.x; b < TURNS * BARRIERS; b += 64) {
-        const int strip = (b % BARRIERS - TILES) / EACH_STRIP;
-        const bool empty = b % BARRIERS >= TILES && (b % BARRIERS - TILES) % EACH_STRIP == EMPTY - TILES;
+        const int strip = (b % BARRIERS - FIRST) / EACH_STRIP;
+        const bool empty = b % BARRIERS >= FIRST && (b % BARRIERS - FIRST) % EACH_STRIP == EMPTY - FIRST;
         set_up((Barrier *)(panel + END) + b, empty ? TILES - first_tile(strip + 1) + 1 : 1);
     }
 }
@@ -430,23 +430,17 @@ INLINE void multiply_operands(vec c[GROUP][2][4], vec x[PAIR][4], vec y[PAIR][4]
                 multiply_add(c[step * PAIR % GROUP + m][half], product ? x[m] : s[m], (product == 1 ? t[m] : y[m]) + 2 * half);
 }
 
-/* Takes the product of a tile of a strip and the transpose of another one, from a lane's places in them. A step's operands
- * come while those before are multiplied. Of `all` columns, or of the second half. */
-INLINE void update(vec c[GROUP][2][4], const scalar *left, const scalar *right, const bool all)
+/* Takes the product of a tile of a strip and the transpose of another one, from a lane's places in them: of the columns of
+ * some steps. A step's operands come while those before are multiplied. */
+INLINE void update(vec c[GROUP][2][4], const scalar *left, const scalar *right, const int first, const int last)
 {
     vec x[2][PAIR][4], y[2][PAIR][4];
-    read_operands(x[0], y[0], left, right, all ? 0 : STEPS / 2);
-    if (all)
+    read_operands(x[0], y[0], left, right, first);
 #pragma unroll
-        for (int step = 0; step < STEPS / 2; ++step) {
-            read_operands(x[(step + 1) % 2], y[(step + 1) % 2], left, right, step + 1);
-            multiply_operands(c, x[step % 2], y[step % 2], step);
-        }
-#pragma unroll
-    for (int step = STEPS / 2; step < STEPS; ++step) {
-        if (step + 1 < STEPS)
-            read_operands(x[(step + 1) % 2], y[(step + 1) % 2], left, right, step + 1);
-        multiply_operands(c, x[step % 2], y[step % 2], step);
+    for (int step = first; step < last; ++step) {
+        if (step + 1 < last)
+            read_operands(x[(step + 1 - first) % 2], y[(step + 1 - first) % 2], left, right, step + 1);
+        multiply_operands(c, x[(step - first) % 2], y[(step - first) % 2], step);
     }
 }
 
@@ -481,16 +475,6 @@ INLINE void read_row(vec x[HALF], const scalar *even)
         x[j] = (j % 2 ? odds : evens).at[j / 2];
 }
 
-/* Eight numbers, but for the first ones. */
-INLINE void write_numbers(scalar *to, const vec x[HALF], const int first)
-{
-#pragma unroll
-    for (int i = first; i < HALF; i += 4) {
-        const Piece piece = { { x[i], x[i + 1], x[i + 2], x[i + 3] } };
-        *(Piece *)(to + i) = piece;
-    }
-}
-
 INLINE void write_row(scalar *even, const vec x[HALF])
 {
     const Piece evens = { { x[0], x[2], x[4], x[6] } }, odds = { { x[1], x[3], x[5], x[7] } };
@@ -508,17 +492,18 @@ INLINE void solve_column(vec x[HALF], const vec column[HALF], const int p)
 }
 
 /* Factors the upper or lower square of a half of a diagonal tile, and solves for a row below if there is one: all eight lanes
- * of a matrix factor, and have a row each. `factor` gets columns, with negative reciprocals for pivots; the square the
- * pivots. Returns the number of good ones: once one is not positive no later one is, since its root and reciprocal make
- * them NaN or negative infinity. */
-INLINE mask factor_half(scalar *square, scalar *factor, scalar *below)
+ * of a matrix factor, and each solves for its own row of the square as well, so that nobody has to write all of it. `factor`
+ * gets the columns, with negative reciprocals in place of pivots and no zeros above. Returns the number of good pivots: once
+ * one is not positive no later one is, since its root and reciprocal make them NaN or negative infinity. */
+INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar *factor, scalar *below)
 {
-    const bool writes = own_lane() % HALF == 0;
-    vec a[HALF][HALF], x[HALF], pivots[HALF];
+    const int row = own_lane() % HALF;
+    vec a[HALF][HALF];
     mask good = 0;
 #pragma unroll
     for (int i = 0; i < HALF; ++i)
         read_row(a[i], square + i * 4);
+    read_row(own, square + row * 4);
     if (below)
         read_row(x, below);
     __syncwarp();
@@ -526,22 +511,20 @@ INLINE mask factor_half(scalar *square, scalar *factor, scalar *below)
     for (int p = 0; p < HALF; ++p) {
         vec column[HALF], reciprocal;
         good += -a[p][p] > 0;
-        pivots[p] = pivot(-a[p][p], &reciprocal);
+        pivot(-a[p][p], &reciprocal);
 #pragma unroll
-        for (int i = 0; i < HALF; ++i)
-            column[i] = i < p ? 0 : i == p ? -reciprocal : a[i][p] * -reciprocal;
+        for (int i = p; i < HALF; ++i)
+            column[i] = i == p ? -reciprocal : a[i][p] * -reciprocal;
 #pragma unroll
         for (int j = p + 1; j < HALF; ++j)
 #pragma unroll
             for (int i = j; i < HALF; ++i)
                 a[i][j] += column[i] * column[j];
+        solve_column(own, column, p);
         if (below)
             solve_column(x, column, p);
-        if (writes)
-            write_numbers(factor + p * HALF, column, p / 4 * 4);
+        factor[p * HALF + row] = row == p ? -reciprocal : own[p];
     }
-    if (writes)
-        write_numbers(square, pivots, 0);
     if (below)
         write_row(below, x);
     return good;
@@ -593,15 +576,6 @@ INLINE void read_last_rows(vec c[GROUP][2][4], const scalar *half, const int num
             c[m][number][e] = e < 2 ? 0 : half[m * MATRIX + e * BLOCK + own_lane()];
 }
 
-/* A row of the factor of a square, whose pivots are where it was. */
-INLINE void read_factor(vec x[HALF], const scalar *square, const scalar *factor)
-{
-    const int row = own_lane() % HALF;
-#pragma unroll
-    for (int j = 0; j < HALF; ++j)
-        x[j] = row == j ? square[j] : factor[j * HALF + row];
-}
-
 /* Tells the first bad pivots of a group's matrices, given the good ones of a diagonal tile: once one is bad the later ones are.
  * Before the tile is ready, for then comes the next strip's. */
 INLINE void note_pivots(int *info, const int strip, const unsigned round, const mask good, const long long batch)
@@ -627,8 +601,10 @@ INLINE void finish_diagonal(vec c[GROUP][2][4], scalar *l, int *info, const int 
     write_fragments(tile, c, 0);
     write_last_rows(second, c, 1);
     __syncwarp();
-    scalar *const below = square + 2 * BLOCK + lane % HALF * 4;
-    mask good = factor_half(square, factor_at(0, strip, round, m), below);
+    scalar *const mine = square + lane % HALF * 4;
+    vec upper[HALF], below[HALF], last[HALF];
+    mask good = factor_half(upper, below, square, factor_at(0, strip, round, m), mine + 2 * BLOCK);
+    write_row(mine, upper);
     __syncwarp();
     if (lane == 0 && awaited && strip)
         arrive(barriers + FIRST);
@@ -636,22 +612,19 @@ INLINE void finish_diagonal(vec c[GROUP][2][4], scalar *l, int *info, const int 
     update_half(c, tile, tile);
     write_last_rows(second, c, 1);
     __syncwarp();
-    scalar *const last_square = square + HALF_TILE + 2 * BLOCK;
-    good += factor_half(last_square, factor_at(1, strip, round, m), 0);
+    good += factor_half(last, 0, square + HALF_TILE + 2 * BLOCK, factor_at(1, strip, round, m), 0);
     note_pivots(info, strip, round, good, batch);
     __syncwarp();
     if (lane == 0 && awaited)
         arrive(barriers + SECOND);
     const long long matrices = batch - first_matrix(round);
-    vec x[HALF];
-    l = place_of_row(l, strip, strip, round);
-    read_factor(x, square, factor_at(0, strip, round, m));
-    write_rows(l, x, strip, strip, 0, 0, lane % HALF + 1, matrices);
-    read_row(x, below);
-    write_rows(l, x, strip, strip, HALF, 0, HALF, matrices);
-    read_factor(x, last_square, factor_at(1, strip, round, m));
+    read_row(upper, mine);
+    read_row(below, mine + 2 * BLOCK);
     arrive_as_warp(barriers + EMPTY);
-    write_rows(l, x, strip, strip, HALF, HALF, lane % HALF + 1, matrices);
+    l = place_of_row(l, strip, strip, round);
+    write_rows(l, upper, strip, strip, 0, 0, lane % HALF + 1, matrices);
+    write_rows(l, below, strip, strip, HALF, 0, HALF, matrices);
+    write_rows(l, last, strip, strip, HALF, HALF, lane % HALF + 1, matrices);
 }
 
 INLINE void finish_below(vec c[GROUP][2][4], scalar *l, const int strip, const int row, const unsigned round, const long long batch)
@@ -679,13 +652,14 @@ INLINE void finish_below(vec c[GROUP][2][4], scalar *l, const int strip, const i
         write_row(mine, x[0]);
         write_row(mine + 2 * BLOCK, x[1]);
         __syncwarp();
-        if (half && lane == 0)
-            arrive(barriers_of(round) + first_tile(strip) + row - strip);
+        /* Both halves are told of, or all of the tile. What others wait for comes before what is written to memory. */
+        if (lane == 0 && half >= 2 - PARTS)
+            arrive(barriers_of(round) + PARTS * (first_tile(strip) + row - strip + 1) - 2 + half);
+        if (half == 0)
+            update_half(c, tile, tile_at(strip, strip, round));
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             write_rows(l, x[r], strip, row, r * HALF, half * HALF, HALF, batch - first_matrix(round));
-        if (half == 0)
-            update_half(c, tile, tile_at(strip, strip, round));
     }
 }
 
@@ -726,9 +700,15 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_chunked_col_st
             const int strip = hidden(own_strip), row = hidden(own_row);
             const scalar *const left = panel_tile(before + row, is_second(k, round)) + left_place(own_lane());
             const scalar *const right = panel_tile(before + strip, is_second(k, round)) + right_place(own_lane());
-            wait_for(barriers_of(round) + before + strip, phase_of(round));
-            wait_for(barriers_of(round) + before + row, phase_of(round));
-            update(c, left, right, k > 0);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) {
+                /* The first strip has nothing but padding there. */
+                if (k == 0 && part == 0)
+                    continue;
+                wait_for(barriers_of(round) + PARTS * (before + strip) + part, phase_of(round));
+                wait_for(barriers_of(round) + PARTS * (before + row) + part, phase_of(round));
+                update(c, left, right, part * STEPS / PARTS, (part + 1) * STEPS / PARTS);
+            }
             arrive_as_warp(barriers_of(round) + EACH_STRIP * k + EMPTY);
         }
         const int strip = hidden(own_strip), row = hidden(own_row);

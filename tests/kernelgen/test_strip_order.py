@@ -28,23 +28,25 @@ class Event(NamedTuple):
 def tile_events(shape: StripShape, strip: int, row: int, group: int) -> Iterator[Event]:
     """What the warp that has a tile does, as in the templates strip.cu.jinja and strip_finish.cu.jinja."""
     for k in range(strip):
-        for other in (strip, row):
-            yield Event("waits", ("tile", k, other), group)
-        for other in (strip, row):
-            yield Event("reads", (k, other), group)
+        for part in range(1 if shape.halved and k == 0 else 0, shape.parts):
+            for other in (strip, row):
+                yield Event("waits", ("tile", k, other, part), group)
+            for other in (strip, row):
+                yield Event("reads", (k, other), group)
         yield Event("arrives", ("empty", k), group)
     yield Event("waits", ("empty", strip), group - places(shape, strip))
     if row == strip:
         yield from diagonal_events(shape, strip, group)
         return
-    for half in ("first", "second"):
+    for number, half in enumerate(("first", "second")):
         if half == "first" and shape.halved and strip == 0:
             continue
         yield Event("writes", (strip, row), group)
         yield Event("waits", (half, strip), group)
         yield Event("reads", (strip, strip), group)
         yield Event("writes", (strip, row), group)
-    yield Event("arrives", ("tile", strip, row), group)
+        if number >= 2 - shape.parts:
+            yield Event("arrives", ("tile", strip, row, number + shape.parts - 2), group)
 
 
 def diagonal_events(shape: StripShape, strip: int, group: int) -> Iterator[Event]:

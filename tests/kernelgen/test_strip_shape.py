@@ -47,10 +47,12 @@ def test_each_strip_has_a_warp_and_each_warp_a_tile_of_every_second_group(n: int
         (33, 4, (1, 2, 1)),
         (33, 3, (1, 1, 1)),
         (80, 20, (4, 5, 5, 4, 2)),
-        (96, 24, (4, 4, 5, 5, 4, 2)),
+        (88, 24, (4, 5, 5, 4, 4, 2)),
+        (96, 24, (4, 5, 5, 4, 4, 2)),
         (112, 24, (3, 4, 4, 4, 4, 3, 2)),
+        (120, 24, (2, 3, 4, 4, 4, 3, 2, 2)),
         (128, 8, (1,) * 8),
-        (128, 24, (2, 3, 3, 4, 4, 3, 3, 2)),
+        (128, 24, (3, 3, 4, 4, 3, 3, 2, 2)),
     ],
 )
 def test_warps_are_where_the_work_is(n: int, warps: int, strips: tuple[int, ...]) -> None:
@@ -58,13 +60,19 @@ def test_warps_are_where_the_work_is(n: int, warps: int, strips: tuple[int, ...]
     assert StripShape(n, warps, 0).strip_warps == strips
 
 
+def test_tiles_are_handed_over_by_halves_if_one_is_left_out() -> None:
+    halved, whole = StripShape(40, 6, 1), StripShape(41, 6, 1)
+    assert (halved.parts, whole.parts) == (2, 1)
+    assert (halved.turn_barriers, whole.turn_barriers) == (2 * 6 + 3 * 3, 6 + 3 * 3)
+
+
 def test_shared_memory_of_a_block() -> None:
-    shape = StripShape(33, 6, 1)
+    shape = StripShape(48, 6, 1)
     assert (shape.side, shape.tiles, shape.places) == (3, 6, 9)
     assert (shape.turn_barriers, shape.barriers) == (15, 60)
     assert shape.panel_pieces == 9 * TILE_PIECES + 4 * FACTOR_PIECES
     assert shape.shared_bytes == (9 * 260 + 4 * 68) * 16 + 60 * 8
-    one_place = StripShape(33, 6, 0)
+    one_place = StripShape(48, 6, 0)
     assert (one_place.places, one_place.barriers) == (6, 60)
     assert one_place.shared_bytes == (6 * 260 + 3 * 68) * 16 + 60 * 8
 
