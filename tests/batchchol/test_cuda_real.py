@@ -58,7 +58,9 @@ def test_torch(spd: Spd) -> None:
 
 def test_streams_of_everyone(spd: Spd) -> None:
     a = spd(5000, 12)
-    streams: list[Any] = [device().pycuda.Stream()]
+    # PyCUDA has a context of its own, which is not there yet if another library was the first.
+    with device().current():
+        streams: list[Any] = [device().pycuda.Stream()]
     if torch := pytest.importorskip("torch"):
         streams += [torch.cuda.Stream(), torch.cuda.Stream().cuda_stream]
     for stream in streams:
