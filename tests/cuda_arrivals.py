@@ -20,8 +20,7 @@ from kernelgen import KernelSource, KernelSpec, generate
 _EVERY_LANE = (
     (r"    if \(threadIdx\.x % 32 == 0\)\n        arrive\(barrier\);", "    arrive(barrier);"),
     (r"if \(threadIdx\.x % WARP == 0 && AWAITED", "if (AWAITED"),
-    (r"if \(lane == 0 && (awaited.*)\)(?=\n +arrive\()", r"if (\1)"),
-    (r"if \(half && lane == 0\)(?=\n +arrive\()", "if (half)"),
+    (r"if \(lane == 0 && ((?:awaited|half).*)\)(?=\n +arrive\()", r"if (\1)"),
     (r"(INLINE int warps_of\(const int first, .*?return )([^;]*);", r"\1WARP * (\2);"),
     (r"(set_up\(.* \+ b, )(.*)\);", r"\1WARP * (\2));"),
 )
