@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.checks import check_order, check_unmasked, integer
-from batchchol.layouts import array_shape, dense_view, padded, sizes
+from batchchol.layouts import array_shape, checked_sizes, dense_view, padded
 from batchchol.memory import aligned_empty
 from batchchol.native import supported_targets
 from batchchol.packing import Slots, check_writeable, pack, unpack
@@ -62,7 +62,7 @@ class Batch:
         if check_dtype("data", self.data.dtype) != self.data.dtype:
             raise TypeError(f"data: got dtype {self.data.dtype}, expected native byte order: use Batch.from_dense")
         _check_triangle(self.triangle)
-        n, batch = sizes(self.n, self.batch)
+        n, batch = checked_sizes(self.n, self.batch)
         # The class is frozen: plain ints take the places of NumPy's, which ctypes does not know.
         self.__dict__.update(n=n, batch=batch)
         expected = array_shape(n, batch, self.layout)
@@ -111,7 +111,7 @@ class Batch:
             If it would not fit.
         """
         element = element_dtype("dtype", dtype)
-        n, batch = sizes(n, batch)
+        n, batch = checked_sizes(n, batch)
         layout = default_layout(element) if layout is None else layout
         shape = array_shape(n, batch, layout)
         data = aligned_empty(shape, element, f"a batch of shape {shape}")

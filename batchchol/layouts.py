@@ -25,7 +25,7 @@ def padded(batch: int, layout: Layout) -> int:
     return -(-batch // group) * group
 
 
-def sizes(n: int, batch: int) -> tuple[int, int]:
+def checked_sizes(n: int, batch: int) -> tuple[int, int]:
     """The order of matrices, and how many there are, as plain ints.
 
     Raises
@@ -52,7 +52,7 @@ def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
     TypeError, ValueError
         If n or batch is not an integer or out of range, or layout is no Layout.
     """
-    n, batch = sizes(n, batch)
+    n, batch = checked_sizes(n, batch)
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
     room = padded(batch, layout)

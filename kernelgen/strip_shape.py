@@ -58,10 +58,10 @@ class StripShape:
 
     @property
     def parts(self) -> int:
-        """Parts in which a tile is handed over: its halves if the first strip has one alone, else all of it.
+        """Parts in which a tile is handed over to the strips on its right: two halves, or all of it at once.
 
-        By halves the strips to the right begin sooner, and ask twice: with as many updates of both halves as without
-        padding, that costs more than it gains.
+        By halves they begin sooner, but wait twice for each update. That pays where half of the first strip is
+        padding, and costs more than it gains elsewhere (docs/performance.md, "Strips: own rows, and halves").
         """
         return 2 if self.halved else 1
 

@@ -14,7 +14,7 @@ from batchchol.batch import Batch, check_dtype, check_stack, dtype_name, element
 from batchchol.checks import check_unmasked, integer
 from batchchol.cuda import memory, support
 from batchchol.cuda.device import device
-from batchchol.layouts import array_shape, padded, sizes
+from batchchol.layouts import array_shape, checked_sizes, padded
 from kernelgen import CUDA, Layout
 
 
@@ -41,7 +41,7 @@ class DeviceBatch(Batch):
     @classmethod
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
         element = element_dtype("dtype", dtype)
-        n, batch = sizes(n, batch)
+        n, batch = checked_sizes(n, batch)
         layout = default_layout(n, element, batch) if layout is None else layout
         shape = array_shape(n, batch, layout)
         made = cls(memory.empty(shape, element, f"a batch of shape {shape}"), n, batch, layout)

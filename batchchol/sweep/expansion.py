@@ -86,13 +86,13 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
             expansion.points.append(found)
     if not expansion.points:
         said = "".join(f", {name} of {', '.join(map(str, sorted(values)))}" for name, values in kept.items())
-        said += _others(space, machine)
+        said += _other_backends(space, machine)
         raise SpaceError(f"space {space.name!r} has no points on backend {machine.backend!r}{said}")
     expansion.points.sort(key=_Order(expansion.points))
     return expansion
 
 
-def _others(space: Space, machine: Machine) -> str:
+def _other_backends(space: Space, machine: Machine) -> str:
     """Which backends the points are for, if they are for others alone."""
     backends = list(dict.fromkeys(backend for table in space.tables for backend in table.backends))
     if machine.backend in backends:

@@ -1,4 +1,4 @@
-"""Tuning: what replaces today's choice and what does not, one case from the command line, and the end of a sweep."""
+"""Tuning: one case from the command line, and what the end of a sweep leaves behind."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from batchchol import BatchcholError, cli, defaults, explaining, get_backend, user_tables
-from batchchol.defaults import Choice, array_layout, default_choice, default_layout
+from batchchol.defaults import array_layout, default_choice, default_layout
 from batchchol.sweep import building, case_command, learning, one_case, places, worker
-from batchchol.sweep.contests import Contest, Site, spec_of
+from batchchol.sweep.contests import Site, spec_of
 from batchchol.sweep.one_case import tune_case
 from batchchol.sweep.points import Point
 from batchchol.sweep.promising import Candidate, Wanted
@@ -91,74 +91,6 @@ class FakeMeasurer:
         seconds = point.batch * 1e-9 * family * chunk * (1 + 1 / getattr(schedule, "nb", 1))
         seconds *= 1 + self.noise * (len(self.points) % 2)
         return Row(point, "correct", seconds=(seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
-
-
-def row(spec: KernelSpec, seconds: float, spread: float = 0.0) -> Row:
-    point = SITE.point(spec, None, BATCH)
-    return Row(point, "correct", seconds=tuple(seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)))
-
-
-CONTEST = Contest(ROWS, N, BATCH, Choice(ROWWISE, None, "a table"), (), 3, 5)
-FAST, SLOW = (replace(ROWWISE, schedule=ThreadSchedule(nb)) for nb in (2, 3))
-
-
-@pytest.mark.parametrize(
-    ("own", "theirs", "replaced", "margin"),
-    [
-        ([1.0], [0.98], False, 0.03),
-        ([1.0], [0.96], True, 0.03),
-        ([1.0, 1.2, 1.0], [0.9, 0.9, 0.9], False, 0.2),
-        ([1.0, 1.2, 1.0], [0.8, 0.8, 0.8], True, 0.2),
-        ([1.0, 1.0, 1.0], [0.9, 0.9, 1.1], False, 0.2222),
-        ([1.0], [1.5], False, 0.03),
-    ],
-)
-def test_only_what_is_past_the_margin_replaces_todays(
-    own: list[float], theirs: list[float], replaced: bool, margin: float
-) -> None:
-    rows = [*(row(ROWWISE, seconds) for seconds in own), *(row(FAST, seconds) for seconds in theirs)]
-    entry = CONTEST.decided([*rows, row(SLOW, 9.0)], SITE)
-    assert entry is not None
-    assert (entry.schedule == FAST.schedule, entry.kept, entry.margin) == (replaced, not replaced, margin)
-    assert entry.incumbent == ROWWISE.schedule
-    assert entry.runner_up == (ROWWISE if replaced else FAST).schedule
-    assert (entry.ns, entry.incumbent_ns) == ((theirs if replaced else own)[0] * 1e6, own[0] * 1e6)
-    about = {name: entry.about[name] for name in ("driver", "version", "measured", "candidates", "samples")}
-    assert about == {"driver": "580", "version": "0.1", "measured": 3, "candidates": 5, "samples": 5 * len(own)}
-    assert str(entry.about["date"]).startswith("20")
-
-
-@pytest.mark.parametrize(
-    ("own", "theirs", "words"),
-    [
-        (1.0, 1.256, "25.6% slower"),
-        (1.0, 1.0, "0.0% slower"),
-        (1.02, 1.0, "2.0% faster, within the margin of 3.0%"),
-        (1.2, 1.0, "20.0% faster, past the margin of 3.0%"),
-        (None, 1.0, "today's could not run"),
-    ],
-)
-def test_the_verdict_says_which_one_is_the_faster(own: float | None, theirs: float, words: str) -> None:
-    lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
-    entry = CONTEST.decided([lost if own is None else row(ROWWISE, own), row(FAST, theirs)], SITE)
-    assert entry is not None
-    todays, other = case_command.describe(entry, "cuda")
-    assert other.endswith(f"  {words}")
-    assert todays.endswith("stays") == ("past" not in words and own is not None)
-
-
-def test_of_a_single_round_the_samples_spread_is_the_noise() -> None:
-    entry = CONTEST.decided([row(ROWWISE, 1.0, spread=0.2), row(FAST, 0.9)], SITE)
-    assert entry is not None
-    assert (entry.kept, entry.margin) == (True, 0.2)
-
-
-def test_what_cannot_run_gives_way_and_nothing_comes_of_nothing() -> None:
-    lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
-    entry = CONTEST.decided([lost, row(FAST, 1.0)], SITE)
-    assert entry is not None
-    assert (entry.schedule, entry.incumbent_ns, entry.runner_up, entry.kept) == (FAST.schedule, None, None, False)
-    assert CONTEST.decided([lost], SITE) is None
 
 
 def tune(*options: Any) -> int:
