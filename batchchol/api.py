@@ -149,8 +149,8 @@ def factor(
         `in_place=True` needs `out=batch`.
     out : Batch, optional
         Where the factors go: a batch of the same shape and layout, or `batch` itself to factor in place. By
-        default a new one. In packed layouts the other triangle of `out` is left as it was; it reads as zero
-        through the returned batch's `to_dense`.
+        default a new one. In packed layouts the other triangle of `out` has no meaning after that: a kernel may
+        have written zeros to it, though not in place. It reads as zero through the returned batch's `to_dense`.
     backend : str, optional
         The batch's own.
     threads : int, optional

@@ -16,10 +16,14 @@ from kernelgen.tensor_schedules import StripSchedule
 def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
     """The CUDA source of one factorization kernel, called as those of the thread family are."""
     problem, shape = spec.problem, schedule.shape(spec.problem)
+    # An element of a group is half of a sector, and the next one along a column is the other half.
+    by_sectors = schedule.stride == GROUP and (spec.order == "col") == (problem.uplo == "lower")
     text = render(
         "strip.cu.jinja",
         **variables_of(spec),
         shape=shape,
+        whole_sectors=by_sectors and problem.n % 2 == 1,
+        completes=by_sectors and not spec.in_place,
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
         tile_pieces=TILE_PIECES,

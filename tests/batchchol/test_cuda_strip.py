@@ -253,6 +253,24 @@ def test_blocks_are_written_without_an_instruction_for_it_as_well() -> None:
     check_kernel(spec, 5, GROUP, kernel)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("n", [2, 21, 37, 40, 64])
+def test_sectors_that_columns_share_with_the_other_triangle_are_completed(n: int, in_place: bool) -> None:
+    """By zeros, out of place: where a column begins with the second half of one, or ends with the first half."""
+    spec = strip_spec(n, warps=4, in_place=in_place)
+    shape = spec.schedule.shape(spec.problem)
+    touched = run(spec, dominant(4 * GROUP, n)).l == 0
+    group, i, j = np.ogrid[0:4, 0:n, 0:n]
+    second_half = (group * n * n + j * n + i) % 2 == 1
+    above = second_half[:, 1:, :] & (i[:, 1:] == j) & ((j + shape.pad) % 8 != 0)
+    after = ~second_half[:, -1:, :-1] & ((j[..., :-1] + shape.pad) // 16 < shape.side - 1)
+    expected = np.zeros((4, n, n), dtype=bool)
+    if not in_place:
+        expected[:, :-1, :] |= above
+        expected[:, :1, 1:] |= after
+    assert np.array_equal(touched & ~np.tri(n, dtype=bool), np.repeat(expected, GROUP, axis=0))
+
+
 # ---- One line changed ----
 
 # Four strips, whose warps take turns within a group of matrices and from one to the next, the first two with two
@@ -261,11 +279,18 @@ MUTATED = strip_spec(60, warps=7, ahead=2)
 ONE_PLACE = strip_spec(60, warps=10)
 # Half of the first strip is padding, and tiles are handed over by halves.
 HALVED = strip_spec(56, warps=10)
+# Every other column begins in the middle of a sector, with the last row of the tile above.
+UNEVEN = strip_spec(61, warps=10)
+UNEVEN_HALVED = strip_spec(55, warps=10)
 # More warps than tiles: each has one of every second group.
 CROWDED = strip_spec(60, warps=20)
-MUTATED_BATCH = 7 * GROUP
+# Of an even number of groups, so that arrays that end at a fence begin with a sector as well: which zeros are written
+# above the diagonal depends on that.
+MUTATED_BATCH = 8 * GROUP
 ROOM = r"wait_for_room\(strip, round\);"
-LEFT = r"wait_for\(barriers_of\(round\) \+ PARTS \* \(before \+ row\) \+ part, .*\);"
+LEFT = r"wait_for\(barriers_of\(round\) \+ part_of\(before \+ row, part\), .*\);"
+ABOVE = r"wait_for\(barriers_of\(round\) \+ part_of\(first_tile\(strip\) \+ row - 1 - strip, half\), .*\);"
+DIAGONAL = r"wait_for\(barriers_of\(round\) \+ EACH_STRIP \* strip \+ \(half \? SECOND : FIRST\), .*\);"
 TOLD = r"if \(lane == 0 && half >= 2 - PARTS\)"
 # A wait, an arrival or what is handed over: dropped, something depends on what runs first, or nothing goes on. Not
 # here is what no order of the emulation misses: the tile on the right is always done before the one on the left;
@@ -276,42 +301,49 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "all threads knowing of it": (MUTATED, r"__syncthreads\(\);"),
     "waiting for a tile on the left": (ONE_PLACE, LEFT),
     "a diagonal tile waiting for a used strip": (ONE_PLACE, rf"{ROOM}(?=\n +__syncwarp\(\);\n +write_fragments)"),
-    "a tile below waiting for a used strip": (ONE_PLACE, rf"{ROOM}(?=\n +__syncwarp\(\);\n +l = )"),
+    "a tile below waiting for a used strip": (ONE_PLACE, rf"{ROOM}(?=\n +__syncwarp\(\);\n +const Rows)"),
     "waiting for the first half": (
         ONE_PLACE,
-        r"wait_for\(barriers \+ \(half \? SECOND : FIRST\), phase\);",
-        "if (half) wait_for(barriers + SECOND, phase);",
+        DIAGONAL,
+        "if (half) wait_for(barriers_of(round) + EACH_STRIP * strip + SECOND, phase_of(round));",
     ),
     "waiting for the second half": (
         ONE_PLACE,
-        r"wait_for\(barriers \+ \(half \? SECOND : FIRST\), phase\);",
-        "wait_for(barriers + FIRST, phase);",
+        DIAGONAL,
+        "wait_for(barriers_of(round) + EACH_STRIP * strip + FIRST, phase_of(round));",
     ),
     "waiting for the right phase": (
         ONE_PLACE,
         LEFT,
-        "wait_for(barriers_of(round) + PARTS * (before + row) + part, 0);",
+        "wait_for(barriers_of(round) + part_of(before + row, part), 0);",
     ),
     "waiting for a second half on the left": (HALVED, LEFT, "wait_for(barriers_of(round) + 2 * (before + row), 0);"),
+    "waiting for the tile above": (UNEVEN, ABOVE),
+    "waiting for the second half above": (
+        UNEVEN_HALVED,
+        ABOVE,
+        "wait_for(barriers_of(round) + part_of(first_tile(strip) + row - 1 - strip, 0), phase_of(round));",
+    ),
     "telling of the first half on the left": (HALVED, TOLD, "if (lane == 0 && half)"),
     "waiting for both places": (MUTATED, r"const unsigned places = .*;", "const unsigned places = 2;"),
     "arriving at a used strip": (MUTATED, r"arrive_as_warp\(barriers_of\(round\) \+ EACH_STRIP \* k .*\);"),
     "a diagonal tile arriving there": (MUTATED, r"arrive_as_warp\(barriers \+ EMPTY\);"),
+    "a tile below arriving there": (UNEVEN, r"arrive_as_warp\(barriers_of\(round\) \+ EACH_STRIP \* strip .*\);"),
     "arriving at a first half": (MUTATED, r"arrive\(barriers \+ FIRST\);"),
     "arriving at a second half": (MUTATED, r"arrive\(barriers \+ SECOND\);"),
-    "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(round\) \+ PARTS \* \(first_tile.*\);"),
+    "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(round\) \+ part_of\(first_tile.*\);"),
     "arriving only where somebody waits": (MUTATED, r"if \(lane == 0 && awaited\)(?=\n +arrive\(barriers \+ FIRST)"),
     "all lanes having a square": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll\n +for \(int p)"),
-    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +scalar \*const mine)"),
+    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll 1)"),
     "a first half being factored": (ONE_PLACE, r"__syncwarp\(\);(?=\n.*\n +arrive\(barriers \+ FIRST\))"),
-    "what is left of the second one being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +good \+= factor_half)"),
+    "what is left of the second one being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +}\n +}\n +note_pivots)"),
     "a half below being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +read_row)"),
     "a half below being solved for": (ONE_PLACE, r"__syncwarp\(\);(?=\n.*\n +if \(lane == 0 && half)"),
     "an update": (MUTATED, r"update\(c, .*\);", "(void)left, (void)right;"),
     "an update of a diagonal tile's second half": (MUTATED, r"update_half\(c, tile, tile\);"),
     "an update of a second half": (MUTATED, r"update_half\(c, tile, tile_at\(strip, strip, round\)\);"),
     "a solution": (MUTATED, r"solve_half\(x, .*\);"),
-    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n +scalar \*const mine)"),
+    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n#pragma unroll 1)"),
 }
 
 
@@ -338,7 +370,9 @@ def test_groups_need_barriers_by_turns() -> None:
     assert any(fails_or_is_wrong(CROWDED, kernel, name) for name in DATA)
 
 
-@pytest.mark.parametrize("spec", [MUTATED, ONE_PLACE, HALVED, CROWDED], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec", [MUTATED, ONE_PLACE, HALVED, UNEVEN, UNEVEN_HALVED, CROWDED], ids=lambda spec: spec.name
+)
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     for name in DATA:
         assert not fails_or_is_wrong(spec, EmulatedKernel.of(spec), name)

@@ -204,6 +204,9 @@ INLINE scalar *factor_at(const int half, const int strip, const unsigned round, 
  * of the diagonal one are factored, and all have been used. */
 enum { PARTS = 2, FIRST = PARTS * TILES, SECOND, EMPTY, EACH_STRIP = 3 };
 
+/* The barrier of the part that a half of a tile is in. */
+INLINE int part_of(const int tile, const int half) { return PARTS * tile + (PARTS - 1) * half; }
+
 /* Groups have barriers by turns, for who waits for an even phase must not come while the odd one before it goes on. A warp
  * had a tile of at most two groups before, and waited for room until that one's place was left, by those of one or two
  * before that: so groups that are four apart follow each other. */
@@ -256,10 +259,11 @@ INLINE offset place_of_tile(const int strip, const int row)
     return (offset)((row * TILE - PAD) * ROW + (strip * TILE - PAD) * COL) * 4;
 }
 
-/* Whether an element of a tile is one of the matrices' lower triangles. */
+/* Whether a column of a tile is one of the matrices', and whether an element is one of their lower triangles. */
+INLINE bool is_column(const int strip, const int j) { return strip > 0 || j >= PAD; }
 INLINE bool is_lower(const int strip, const int row, const int i, const int j)
 {
-    return (row > strip || i >= j) && (row > 0 || i >= PAD) && (strip > 0 || j >= PAD);
+    return (row > strip || i >= j) && (row > 0 || i >= PAD) && is_column(strip, j);
 }
 
 /* What there is where a tile has none of them: zeros, but for the identity before the matrices' beginning. */
@@ -357,16 +361,54 @@ INLINE scalar *place_of_row(scalar *l, const int strip, const int row, const uns
     return hidden_place(PLACE(l + group_start(round) + place_of_tile(strip, row) + lane / HALF, lane % HALF, 0));
 }
 
-/* Writes some of eight columns of eight rows, from one of a tile on. */
-INLINE void write_rows(scalar *l, const vec x[HALF], const int strip, const int row, const int first_row, const int first_column, const int columns, const long long matrices)
+/* Memory has sectors of two elements, and reads one from DRAM before a part of it is written. So a column of results that
+ * begins with the second element of one gets a zero above the diagonal as well. */
+INLINE bool begins_sector(const scalar *at) { return (unsigned long long)at / sizeof(Piece) % 2 == 0; }
+
+/* Where a lane writes its rows of even columns of a tile and of odd ones. */
+struct Rows {
+    scalar *at[2];
+    bool moved[2];
+};
+
+INLINE Rows rows_from(scalar *first)
 {
-    const int lane = own_lane();
-    if (lane / HALF >= matrices || (row == 0 && first_row + lane % HALF < PAD))
-        return;
+    return { { first, first }, { false, false } };
+}
+
+/* Writes half of the columns of a tile below the diagonal. */
+INLINE void write_half(const Rows &rows, const vec x[2][HALF], const int strip, const int row, const int half)
+{
 #pragma unroll
-    for (int p = 0; p < HALF; ++p)
-        if (p < columns && (strip > 0 || first_column + p >= PAD))
-            store(PLACE(l, first_row, first_column + p), x[p]);
+    for (int p = 0; p < HALF; ++p) {
+        if (!is_column(strip, half * HALF + p))
+            continue;
+        scalar *const at = PLACE(rows.at[p % 2], 0, half * HALF + p);
+        store(at, x[0][p]);
+        store(PLACE(at, HALF, 0), x[1][p]);
+    }
+}
+
+/* Writes a diagonal tile: all rows of its first columns, and the last rows of the others. */
+INLINE void write_diagonal(const Rows &rows, const vec upper[HALF], const vec below[HALF], const vec last[HALF], const int strip)
+{
+    const int i = own_lane() % HALF;
+    const bool shares = begins_sector(PLACE(rows.at[0], 0, i + 1));
+    const int ends[2] = { i + (shares & is_column(strip, i)), i + (shares & is_column(strip, HALF + i)) };
+#pragma unroll
+    for (int p = 0; p < HALF; ++p) {
+        scalar *const at = PLACE(rows.at[p % 2], 0, p);
+        const bool moved = rows.moved[p % 2], complete = !moved || strip == SIDE - 1;
+        if (is_column(strip, p)) {
+            if (!moved && p <= ends[0])
+                store(at, p <= i ? upper[p] : 0);
+            store(PLACE(at, HALF, 0), moved ? upper[p] : below[p]);
+            if (moved && complete)
+                store(PLACE(at, TILE, 0), below[p]);
+        }
+        if (is_column(strip, HALF + p) && complete && p <= ends[1])
+            store(PLACE(at, moved ? TILE : HALF, HALF), p <= i ? last[p] : 0);
+    }
 }
 
 /* Asks the L2 for a tile of the next group, a line to a lane at a time: that of
@@ -491,11 +533,11 @@ INLINE void solve_column(vec x[HALF], const vec column[HALF], const int p)
         x[j] += x[p] * column[j];
 }
 
-/* Factors the upper or lower square of a half of a diagonal tile, and solves for a row below if there is one: all eight lanes
- * of a matrix factor, and each solves for its own row of the square as well, so that nobody has to write all of it. `factor`
- * gets the columns, with negative reciprocals in place of pivots and no zeros above. Returns the number of good pivots: once
- * one is not positive no later one is, since its root and reciprocal make them NaN or negative infinity. */
-INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar *factor, scalar *below)
+/* Factors the upper or lower square of a half of a diagonal tile, and solves for x, a row below: all eight lanes of a matrix
+ * factor, and each solves for its own row of the square as well, so that nobody has to write all of it. `factor` gets the
+ * columns, with negative reciprocals in place of pivots and no zeros above. Returns the number of good pivots: once one is
+ * not positive no later one is, since its root and reciprocal make them NaN or negative infinity. */
+INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar *factor, const scalar *below)
 {
     const int row = own_lane() % HALF;
     vec a[HALF][HALF];
@@ -504,8 +546,7 @@ INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar
     for (int i = 0; i < HALF; ++i)
         read_row(a[i], square + i * 4);
     read_row(own, square + row * 4);
-    if (below)
-        read_row(x, below);
+    read_row(x, below);
     __syncwarp();
 #pragma unroll
     for (int p = 0; p < HALF; ++p) {
@@ -521,12 +562,9 @@ INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar
             for (int i = j; i < HALF; ++i)
                 a[i][j] += column[i] * column[j];
         solve_column(own, column, p);
-        if (below)
-            solve_column(x, column, p);
+        solve_column(x, column, p);
         factor[p * HALF + row] = row == p ? -reciprocal : own[p];
     }
-    if (below)
-        write_row(below, x);
     return good;
 }
 
@@ -588,78 +626,87 @@ INLINE void note_pivots(int *info, const int strip, const unsigned round, const 
         info[matrix] = good == TILE ? 0 : bad < N ? bad : N;
 }
 
-/* The first eight columns of a diagonal tile, what they take from the others, and those. Rows of results are negatives until
- * they are solved for; eight lanes share a matrix then. */
+/* The first eight columns of a diagonal tile, what they take from the others, and those: one after the other by the same
+ * instructions, of which a cache holds so many. Rows of results are negatives until they are solved for; eight lanes share
+ * a matrix then. */
 INLINE void finish_diagonal(vec c[GROUP][2][4], scalar *l, int *info, const int strip, const unsigned round, const long long batch)
 {
+    enum { NEXT = HALF_TILE + 2 * BLOCK };
     const int lane = own_lane(), m = lane / HALF;
     scalar *const tile = tile_at(strip, strip, round), *const second = tile + HALF_TILE, *const square = tile + m * MATRIX;
+    scalar *const mine = square + lane % HALF * 4;
     Barrier *const barriers = barriers_of(round) + EACH_STRIP * strip;
     const bool awaited = strip < SIDE - 1;
+    vec upper[HALF], below[HALF], own[HALF];
+    mask good = 0;
     wait_for_room(strip, round);
     __syncwarp();
     write_fragments(tile, c, 0);
     write_last_rows(second, c, 1);
     __syncwarp();
-    scalar *const mine = square + lane % HALF * 4;
-    vec upper[HALF], below[HALF], last[HALF];
-    mask good = factor_half(upper, below, square, factor_at(0, strip, round, m), mine + 2 * BLOCK);
-    write_row(mine, upper);
-    __syncwarp();
-    if (lane == 0 && awaited && strip)
-        arrive(barriers + FIRST);
-    read_last_rows(c, second, 1);
-    update_half(c, tile, tile);
-    write_last_rows(second, c, 1);
-    __syncwarp();
-    good += factor_half(last, 0, square + HALF_TILE + 2 * BLOCK, factor_at(1, strip, round, m), 0);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+        good += factor_half(own, below, square + half * NEXT, factor_at(half, strip, round, m), mine + 2 * BLOCK);
+        write_row(mine + half * NEXT, own);
+        if (half == 0) {
+            write_row(mine + 2 * BLOCK, below);
+            __syncwarp();
+            if (lane == 0 && awaited && strip)
+                arrive(barriers + FIRST);
+            read_last_rows(c, second, 1);
+            update_half(c, tile, tile);
+            write_last_rows(second, c, 1);
+            __syncwarp();
+        }
+    }
     note_pivots(info, strip, round, good, batch);
     __syncwarp();
     if (lane == 0 && awaited)
         arrive(barriers + SECOND);
-    const long long matrices = batch - first_matrix(round);
     read_row(upper, mine);
     read_row(below, mine + 2 * BLOCK);
     arrive_as_warp(barriers + EMPTY);
-    l = place_of_row(l, strip, strip, round);
-    write_rows(l, upper, strip, strip, 0, 0, lane % HALF + 1, matrices);
-    write_rows(l, below, strip, strip, HALF, 0, HALF, matrices);
-    write_rows(l, last, strip, strip, HALF, HALF, lane % HALF + 1, matrices);
+    if (m < batch - first_matrix(round))
+        write_diagonal(rows_from(place_of_row(l, strip, strip, round)), upper, below, own, strip);
+}
+
+/* Half of the columns of a tile below the diagonal, and what they take from the others. */
+INLINE void finish_half(vec c[GROUP][2][4], vec x[2][HALF], const int strip, const int row, const int half, const unsigned round)
+{
+    const int lane = own_lane(), m = lane / HALF;
+    scalar *const tile = tile_at(strip, row, round), *const here = tile + half * HALF_TILE;
+    scalar *const mine = here + m * MATRIX + lane % HALF * 4;
+    write_fragments(here, c, half);
+    __syncwarp();
+    read_row(x[0], mine);
+    read_row(x[1], mine + 2 * BLOCK);
+    wait_for(barriers_of(round) + EACH_STRIP * strip + (half ? SECOND : FIRST), phase_of(round));
+    solve_half(x, factor_at(half, strip, round, m));
+    write_row(mine, x[0]);
+    write_row(mine + 2 * BLOCK, x[1]);
+    __syncwarp();
+    /* Both halves are told of, or all of the tile. What others wait for comes before what is written to memory. */
+    if (lane == 0 && half >= 2 - PARTS)
+        arrive(barriers_of(round) + part_of(first_tile(strip) + row - strip, half));
+    if (half == 0)
+        update_half(c, tile, tile_at(strip, strip, round));
 }
 
 INLINE void finish_below(vec c[GROUP][2][4], scalar *l, const int strip, const int row, const unsigned round, const long long batch)
 {
-    const int lane = own_lane(), m = lane / HALF;
-    scalar *const tile = tile_at(strip, row, round);
-    Barrier *const barriers = barriers_of(round) + EACH_STRIP * strip;
-    const int phase = phase_of(round);
+    vec x[2][2][HALF];
     wait_for_room(strip, round);
     __syncwarp();
-    l = place_of_row(l, strip, row, round);
+    const Rows rows = rows_from(place_of_row(l, strip, row, round));
+    const bool present = own_lane() / HALF < batch - first_matrix(round);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         /* Nobody reads the padding, or waits for its factor. */
         if (half == 0 && strip == 0)
             continue;
-        scalar *const here = tile + half * HALF_TILE, *const mine = here + m * MATRIX + lane % HALF * 4;
-        vec x[2][HALF];
-        write_fragments(here, c, half);
-        __syncwarp();
-        read_row(x[0], mine);
-        read_row(x[1], mine + 2 * BLOCK);
-        wait_for(barriers + (half ? SECOND : FIRST), phase);
-        solve_half(x, factor_at(half, strip, round, m));
-        write_row(mine, x[0]);
-        write_row(mine + 2 * BLOCK, x[1]);
-        __syncwarp();
-        /* Both halves are told of, or all of the tile. What others wait for comes before what is written to memory. */
-        if (lane == 0 && half >= 2 - PARTS)
-            arrive(barriers_of(round) + PARTS * (first_tile(strip) + row - strip + 1) - 2 + half);
-        if (half == 0)
-            update_half(c, tile, tile_at(strip, strip, round));
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            write_rows(l, x[r], strip, row, r * HALF, half * HALF, HALF, batch - first_matrix(round));
+        finish_half(c, x[half], strip, row, half, round);
+        if (present)
+            write_half(rows, x[half], strip, row, half);
     }
 }
 
@@ -705,8 +752,8 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_chunked_col_st
                 /* The first strip has nothing but padding there. */
                 if (k == 0 && part == 0)
                     continue;
-                wait_for(barriers_of(round) + PARTS * (before + strip) + part, phase_of(round));
-                wait_for(barriers_of(round) + PARTS * (before + row) + part, phase_of(round));
+                wait_for(barriers_of(round) + part_of(before + strip, part), phase_of(round));
+                wait_for(barriers_of(round) + part_of(before + row, part), phase_of(round));
                 update(c, left, right, part * STEPS / PARTS, (part + 1) * STEPS / PARTS);
             }
             arrive_as_warp(barriers_of(round) + EACH_STRIP * k + EMPTY);
