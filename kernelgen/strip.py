@@ -12,17 +12,25 @@ from kernelgen.strip_shape import GROUP, TILE_PIECES, TURNS
 from kernelgen.targets import ELEMENT_BYTES
 from kernelgen.tensor_schedules import StripSchedule
 
+# With more warps the code that factors a square is there once.
+_WARPS_OF_TWO_COPIES = 24
+
 
 def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
     """The CUDA source of one factorization kernel, called as those of the thread family are."""
     problem, shape = spec.problem, schedule.shape(spec.problem)
     # An element of a group is half of a sector, and the next one along a column is the other half.
     by_sectors = schedule.stride == GROUP and (spec.order == "col") == (problem.uplo == "lower")
+    whole_sectors = by_sectors and problem.n % 2 == 1
     text = render(
         "strip.cu.jinja",
         **variables_of(spec),
         shape=shape,
-        whole_sectors=by_sectors and problem.n % 2 == 1,
+        whole_sectors=whole_sectors,
+        # What two copies of the code that factors a square would take: with so many warps more registers than there
+        # are, and beside the code that moves rows more than the instruction cache holds (docs/performance.md,
+        # "Strips: whole sectors").
+        rolled=whole_sectors or schedule.warps > _WARPS_OF_TWO_COPIES,
         completes=by_sectors and not spec.in_place,
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,

@@ -334,7 +334,7 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(round\) \+ part_of\(first_tile.*\);"),
     "arriving only where somebody waits": (MUTATED, r"if \(lane == 0 && awaited\)(?=\n +arrive\(barriers \+ FIRST)"),
     "all lanes having a square": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll\n +for \(int p)"),
-    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll 1)"),
+    "a diagonal tile being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n#pragma unroll\n +for \(int half)"),
     "a first half being factored": (ONE_PLACE, r"__syncwarp\(\);(?=\n.*\n +arrive\(barriers \+ FIRST\))"),
     "what is left of the second one being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +}\n +}\n +note_pivots)"),
     "a half below being there": (ONE_PLACE, r"__syncwarp\(\);(?=\n +read_row)"),
@@ -343,7 +343,7 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "an update of a diagonal tile's second half": (MUTATED, r"update_half\(c, tile, tile\);"),
     "an update of a second half": (MUTATED, r"update_half\(c, tile, tile_at\(strip, strip, round\)\);"),
     "a solution": (MUTATED, r"solve_half\(x, .*\);"),
-    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n#pragma unroll 1)"),
+    "a lower half": (MUTATED, r"write_last_rows\(second, c, 1\);(?=\n +__syncwarp\(\);\n#pragma unroll\n)"),
 }
 
 

@@ -533,11 +533,11 @@ INLINE void solve_column(vec x[HALF], const vec column[HALF], const int p)
         x[j] += x[p] * column[j];
 }
 
-/* Factors the upper or lower square of a half of a diagonal tile, and solves for x, a row below: all eight lanes of a matrix
- * factor, and each solves for its own row of the square as well, so that nobody has to write all of it. `factor` gets the
- * columns, with negative reciprocals in place of pivots and no zeros above. Returns the number of good pivots: once one is
- * not positive no later one is, since its root and reciprocal make them NaN or negative infinity. */
-INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar *factor, const scalar *below)
+/* Factors the upper or lower square of a half of a diagonal tile, and if it `solves`, solves for x, a row below: all eight
+ * lanes of a matrix factor, and each solves for its own row of the square as well, so that nobody has to write all of it.
+ * `factor` gets the columns, with negative reciprocals in place of pivots and no zeros above. Returns the number of good
+ * pivots: once one is not positive no later one is, since its root and reciprocal make them NaN or negative infinity. */
+INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar *factor, const scalar *below, const bool solves)
 {
     const int row = own_lane() % HALF;
     vec a[HALF][HALF];
@@ -546,7 +546,8 @@ INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar
     for (int i = 0; i < HALF; ++i)
         read_row(a[i], square + i * 4);
     read_row(own, square + row * 4);
-    read_row(x, below);
+    if (solves)
+        read_row(x, below);
     __syncwarp();
 #pragma unroll
     for (int p = 0; p < HALF; ++p) {
@@ -562,7 +563,8 @@ INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar
             for (int i = j; i < HALF; ++i)
                 a[i][j] += column[i] * column[j];
         solve_column(own, column, p);
-        solve_column(x, column, p);
+        if (solves)
+            solve_column(x, column, p);
         factor[p * HALF + row] = row == p ? -reciprocal : own[p];
     }
     return good;
@@ -626,9 +628,8 @@ INLINE void note_pivots(int *info, const int strip, const unsigned round, const 
         info[matrix] = good == TILE ? 0 : bad < N ? bad : N;
 }
 
-/* The first eight columns of a diagonal tile, what they take from the others, and those: one after the other by the same
- * instructions, of which a cache holds so many. Rows of results are negatives until they are solved for; eight lanes share
- * a matrix then. */
+/* The first eight columns of a diagonal tile, what they take from the others, and those. Rows of results are negatives until
+ * they are solved for; eight lanes share a matrix then. */
 INLINE void finish_diagonal(vec c[GROUP][2][4], scalar *l, int *info, const int strip, const unsigned round, const long long batch)
 {
     enum { NEXT = HALF_TILE + 2 * BLOCK };
@@ -644,11 +645,11 @@ INLINE void finish_diagonal(vec c[GROUP][2][4], scalar *l, int *info, const int 
     write_fragments(tile, c, 0);
     write_last_rows(second, c, 1);
     __syncwarp();
-#pragma unroll 1
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
-        good += factor_half(own, below, square + half * NEXT, factor_at(half, strip, round, m), mine + 2 * BLOCK);
-        write_row(mine + half * NEXT, own);
+        good += factor_half(own, below, square + half * NEXT, factor_at(half, strip, round, m), mine + 2 * BLOCK, half == 0);
         if (half == 0) {
+            write_row(mine, own);
             write_row(mine + 2 * BLOCK, below);
             __syncwarp();
             if (lane == 0 && awaited && strip)
