@@ -22,6 +22,9 @@ from kernelgen.schedules import has_math, with_math
 from kernelgen.targets import ELEMENT_BYTES
 
 _Any = TypeVar("_Any")
+# A chunk replaces that of the order before where it is this much faster: a batch has to live with its layout, and a
+# table has few of them, so it follows them more closely than schedules. One run differs from the next by as much.
+_LAYOUT_MARGIN = 0.01
 
 
 def table(
@@ -209,35 +212,49 @@ def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
 
 
 def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
-    """The best chunk of each order for the smallest batch that was measured, and for the largest.
+    """The best chunk of each order for the smallest batch that was measured, and for the largest: in all maths, and in
+    each one whose best chunks are others.
 
     That of the smallest serves up to 1.4 times as many, the nearest by ratio to it and twice as many: on an H200 the
     largest one's was the faster for these already in 34 of 50 cases (datasets/few_h200.csv).
     """
     for dtype in sorted({point.spec.problem.dtype for point in points}):
-        cells = by_cell(
-            [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
-        )
-        least, most = ({n: (n, batch) for n, batch in sorted(cells, reverse=turn)} for turn in (True, False))
-        many = _chunks([(cell, cells[cell]) for cell in sorted(most.values())])
-        few = _chunks([(cell, cells[cell]) for cell in sorted(set(least.values()) - set(most.values()))])
-        chosen: dict[Cell, Layout] = {}
-        for n in few.keys() | many.keys():
-            size = least[n][1]
-            chosen[n, size] = _serving(few if least[n] != most[n] else many, n)
-            chosen[n, 2 * size] = _serving(many, n)
-        for n, batch, layout in _merged(chosen):
-            yield Placement(dtype, n, batch, layout)
+        own = [point for point in points if point.spec.problem.dtype == dtype and point.spec.layout == "chunked"]
+        usual = _merged(_layouts_of(own))
+        yield from (Placement(dtype, *cell) for cell in usual)
+        for math in _maths(own):
+            cells = _merged(_layouts_of([point for point in own if point.spec.schedule.math == math]))
+            if cells != usual:
+                yield from (Placement(dtype, *cell, math) for cell in cells)
+
+
+def _maths(points: Iterable[Point]) -> list[str]:
+    """Those that were measured, the default one first."""
+    return sorted({point.spec.schedule.math for point in points}, key=MATHS.index)
+
+
+def _layouts_of(points: Sequence[Point]) -> dict[Cell, Layout]:
+    """The layout of each order at the smallest batch, and at twice as many."""
+    cells = by_cell(points)
+    least, most = ({n: (n, batch) for n, batch in sorted(cells, reverse=turn)} for turn in (True, False))
+    many = _chunks([(cell, cells[cell]) for cell in sorted(most.values())])
+    few = _chunks([(cell, cells[cell]) for cell in sorted(set(least.values()) - set(most.values()))])
+    chosen: dict[Cell, Layout] = {}
+    for n in few.keys() | many.keys():
+        size = least[n][1]
+        chosen[n, size] = _serving(few if least[n] != most[n] else many, n)
+        chosen[n, 2 * size] = _serving(many, n)
+    return chosen
 
 
 def _chunks(cells: Sequence[tuple[Cell, list[Point]]]) -> dict[int, Layout]:
-    """The best chunk of each order's only cell, in all maths, or the one of the order before within the margin."""
+    """The best chunk of each order's only cell, in all maths, or the one of the order before that is as good."""
     chunks: dict[int, Layout] = {}
     for (n, _), rivals in _no_slower_than_larger(cells):
         times = _times_of_the_best(rivals)
         before = next(reversed(chunks.values()), None)
         fastest = min(times, key=lambda chunk: times[chunk])
-        if before is not None and times.get(before.chunk, float("inf")) <= times[fastest] * (1 + MARGIN):
+        if before is not None and times.get(before.chunk, float("inf")) <= times[fastest] * (1 + _LAYOUT_MARGIN):
             fastest = before.chunk
         if fastest is not None:
             chunks[n] = Layout.chunked(fastest)
@@ -256,7 +273,7 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
     """
     by_math = [
         _seconds_by_chunk([point for point in points if point.spec.schedule.math == math])
-        for math in sorted({point.spec.schedule.math for point in points}, key=MATHS.index)
+        for math in _maths(points)
     ]
     common = set.intersection(*map(set, by_math)) or set(by_math[0])
     relative = {
@@ -266,35 +283,50 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
 
 
 def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Point]]]) -> list[tuple[Cell, list[Point]]]:
-    """Without orders at which nothing as fast as at a larger one was measured: what serves that one serves them."""
+    """Without orders at which nothing as fast as at a larger one was measured, nor anything on the chunk that was the
+    best there: what serves that one serves them.
+    """
     kept: list[tuple[Cell, list[Point]]] = []
-    least = float("inf")
+    least, chunk = float("inf"), None
     for (n, batch), rivals in reversed(cells):
-        each = fastest(rivals).median_seconds / batch
-        if each <= least:
+        winner = fastest(rivals)
+        each = winner.median_seconds / batch
+        if each <= least or chunk in {point.chunk for point in rivals}:
             kept.append(((n, batch), rivals))
-        least = min(least, each)
+        if each < least:
+            least, chunk = each, winner.chunk
     return kept[::-1]
 
 
 def _arrays(points: Sequence[Point], copy_bytes_per_second: float) -> Iterable[Placement]:
-    """Where canonical arrays in rows are best factored as they are, and where in chunks, copies included."""
+    """Where canonical arrays in rows are best factored as they are, and where in chunks, copies included: in the
+    default math, and in another one if that makes a difference.
+    """
     for dtype in sorted({point.spec.problem.dtype for point in points}):
-        own = _of_one_math([point for point in points if point.spec.problem.dtype == dtype])
-        cells: dict[Cell, Layout] = {}
-        for (n, batch), rivals in by_cell(own).items():
-            direct = [point for point in rivals if _place(point).order == "row"]
-            packed = _seconds_by_chunk([point for point in rivals if point.spec.layout == "chunked"])
-            if not direct or not packed:
-                continue
-            chunk = min(packed, key=lambda chunk: packed[chunk])
-            floors = [point.floor_seconds for point in rivals if point.floor_seconds >= 0]
-            floor = min(floors, default=0.0)
-            through = packed_seconds(packed[chunk], n, dtype, batch, copy_bytes_per_second, floor)
-            as_they_are = fastest(direct).median_seconds <= through * (1 + MARGIN)
-            cells[n, batch] = Layout.canonical() if as_they_are or chunk is None else Layout.chunked(chunk)
-        for n, size, layout in _merged(cells):
-            yield Placement(dtype, n, size, layout)
+        own = [point for point in points if point.spec.problem.dtype == dtype]
+        usual = _merged(_arrays_of(own, MATHS[0], copy_bytes_per_second))
+        yield from (Placement(dtype, *cell) for cell in usual)
+        for math in MATHS[1:]:
+            cells = _merged(_arrays_of(own, math, copy_bytes_per_second))
+            if cells != usual:
+                yield from (Placement(dtype, *cell, math) for cell in cells)
+
+
+def _arrays_of(points: Sequence[Point], math: str, copy_bytes_per_second: float) -> dict[Cell, Layout]:
+    """Where arrays of each order and batch are best factored in a math, or in the other one where that was not."""
+    cells: dict[Cell, Layout] = {}
+    for (n, batch), rivals in by_cell(_of_one_math(points, math)).items():
+        direct = [point for point in rivals if _place(point).order == "row"]
+        packed = _seconds_by_chunk([point for point in rivals if point.spec.layout == "chunked"])
+        if not direct or not packed:
+            continue
+        chunk = min(packed, key=lambda chunk: packed[chunk])
+        floors = [point.floor_seconds for point in rivals if point.floor_seconds >= 0]
+        dtype, floor = rivals[0].spec.problem.dtype, min(floors, default=0.0)
+        through = packed_seconds(packed[chunk], n, dtype, batch, copy_bytes_per_second, floor)
+        as_they_are = fastest(direct).median_seconds <= through * (1 + MARGIN)
+        cells[n, batch] = Layout.canonical() if as_they_are or chunk is None else Layout.chunked(chunk)
+    return cells
 
 
 def packed_seconds(
@@ -306,14 +338,13 @@ def packed_seconds(
     return seconds + copied + 2 * floor_seconds
 
 
-def _of_one_math(points: Sequence[Point]) -> list[Point]:
-    """At each order and batch the points of one class of accuracy, the default one where it was measured."""
-    cells = by_cell(points)
-    first = {cell: min(MATHS.index(point.spec.schedule.math) for point in found) for cell, found in cells.items()}
-    return [
-        point for cell, found in cells.items() for point in found
-        if MATHS.index(point.spec.schedule.math) == first[cell]
-    ]  # fmt: skip
+def _of_one_math(points: Sequence[Point], math: str) -> list[Point]:
+    """At each order and batch the points of one class of accuracy, this one where it was measured."""
+    chosen: list[Point] = []
+    for found in by_cell(points).values():
+        first = min(_maths(found), key=lambda other: other != math)
+        chosen += [point for point in found if point.spec.schedule.math == first]
+    return chosen
 
 
 def _seconds_by_chunk(points: Iterable[Point]) -> dict[int | None, float]:

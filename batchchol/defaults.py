@@ -21,6 +21,7 @@ from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.refusals import whole
+from kernelgen.schedule_checks import MATHS
 from kernelgen.schedules import DEFAULT_THREADS, has_math, with_math
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
@@ -248,30 +249,35 @@ def default_layout(
     arch: str | None = None,
     batch: int | None = None,
     device: str | None = None,
+    math: str | None = None,
 ) -> Layout:
     """The layout in which `batch` matrices of order `n` are factored fastest; large batches, if nobody says how many.
 
-    Where none was measured, chunks of as many matrices as a warp has threads, or a SIMD register lanes. What the user
-    measured on a device counts for batches of a known size.
+    Where nobody says in which math, the best of both together. Where none was measured, chunks of as many matrices as
+    a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
+    size.
     """
-    if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device)):
+    check_math(math)
+    if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device, math)):
         return own.layout
-    row = shipped_placements("layouts", n, target, dtype, arch)
+    row = shipped_placements("layouts", n, target, dtype, arch, math)
     if row:
         chosen = row[-1] if batch is None else nearest(row, batch)
-        return _where_it_runs(chosen.layout, n, batch or TYPICAL_BATCH, target, dtype, arch)
+        return _where_it_runs(chosen.layout, n, batch or TYPICAL_BATCH, target, dtype, arch, math or MATHS[0])
     return Layout.chunked(DEFAULT_THREADS if TARGETS[target].gpu else TARGETS[target].lanes(dtype))
 
 
-def _where_it_runs(chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None) -> Layout:
+def _where_it_runs(
+    chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None, math: str
+) -> Layout:
     """The layout or, where a GPU cannot run its kernel as it was measured, that whose kernel was the fastest.
 
-    Of those that it can run, if need be with less ahead of its turn; on the table's GPU, and in the default math.
+    Of those that it can run, if need be with less ahead of its turn; on the table's GPU.
     """
     table = source_of(target, arch).table
 
     def usual(layout: Layout, arch: str) -> Choice:
-        found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, arch=arch)
+        found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, math=math, arch=arch)
         return nearest(found, batch)
 
     if arch in (None, table.name) or usual(chosen, str(arch)).spec == usual(chosen, table.name).spec:
@@ -294,26 +300,50 @@ def array_layout(
     dtype: str = "float32",
     arch: str | None = None,
     device: str | None = None,
+    math: str = "ieee",
 ) -> Layout:
     """The layout in which C-contiguous arrays (batch, n, n) are factored fastest, copies between layouts included.
 
     Where none was measured, as they are on a CPU, whose kernels transpose them in cache, and as batches on a GPU.
     """
-    if own := tuned_placement("arrays", n, batch, target, dtype, arch, device):
+    check_math(math)
+    if own := tuned_placement("arrays", n, batch, target, dtype, arch, device, math):
         return own.layout
-    row = shipped_placements("arrays", n, target, dtype, arch)
+    row = shipped_placements("arrays", n, target, dtype, arch, math)
     if row:
         return nearest(row, batch).layout
     if TARGETS[target].gpu:
-        return default_layout(n, target=target, dtype=dtype, arch=arch, batch=batch)
+        return default_layout(n, target=target, dtype=dtype, arch=arch, batch=batch, math=math)
     return Layout.canonical()
 
 
+def check_math(math: str | None) -> None:
+    """Refuse a math that there is not.
+
+    Raises
+    ------
+    SpecError
+        If it is neither None nor one of them.
+    """
+    if math is not None and math not in MATHS:
+        raise SpecError(f"math={math!r} cannot be built: use one of {', '.join(map(repr, MATHS))}")
+
+
 def tuned_placement(
-    section: str, n: int, batch: int, target: str, dtype: str, arch: str | None, device: str | None
+    section: str,
+    n: int,
+    batch: int,
+    target: str,
+    dtype: str,
+    arch: str | None,
+    device: str | None,
+    math: str | None = None,
 ) -> Placed | None:
-    """The user's placement that answers, "layouts" of batches or "arrays"; None if there is none."""
-    if device is None:
+    """The user's placement that answers, "layouts" of batches or "arrays"; None if there is none.
+
+    They are placed by what kernels of the default math took.
+    """
+    if device is None or math not in (None, MATHS[0]):
         return None
     own = [
         each
@@ -326,12 +356,21 @@ def tuned_placement(
 
 @lru_cache(maxsize=1024)
 def shipped_placements(
-    section: Literal["layouts", "arrays"], n: int, target: str, dtype: str, arch: str | None
+    section: Literal["layouts", "arrays"],
+    n: int,
+    target: str,
+    dtype: str,
+    arch: str | None,
+    math: str | None = None,
 ) -> tuple[Placement, ...]:
-    """The entries of a section for an order, one a batch; those of the other dtype if a dtype has none."""
+    """The entries of a section for an order, one a batch; those of the other dtype if a dtype has none.
+
+    A math has its own, or those for any.
+    """
     known: tuple[Placement, ...] = getattr(source_of(target, arch).table, section)
-    own = [each for each in known if each.dtype == dtype]
-    return next(rows(own or known, n), ())
+    of_dtype = [each for each in known if each.dtype == dtype] or known
+    own = [each for each in of_dtype if each.math == math] if math is not None else []
+    return next(rows(own or [each for each in of_dtype if each.math is None], n), ())
 
 
 @cache

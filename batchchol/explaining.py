@@ -70,23 +70,25 @@ class Explanation:
 
 def of_arrays(asked: Asked) -> Explanation:
     """What `cholesky` does with an array (batch, n, n)."""
-    at = {"target": asked.target, "dtype": asked.dtype, "arch": asked.arch, "device": asked.device}
-    layout = array_layout(asked.n, asked.batch, **at)
-    return of_layout(asked, layout, _why(asked, "arrays"))
+    layout = array_layout(asked.n, asked.batch, math=asked.math, **_where(asked))
+    return of_layout(asked, layout, _why(asked, "arrays", asked.math))
 
 
 def of_batches(asked: Asked) -> Explanation:
     """What `factor` does with a batch for which nobody chose a layout."""
-    at = {"target": asked.target, "dtype": asked.dtype, "arch": asked.arch, "device": asked.device}
-    return of_layout(asked, default_layout(asked.n, batch=asked.batch, **at), _why(asked, "layouts"))
+    layout = default_layout(asked.n, batch=asked.batch, **_where(asked))
+    return of_layout(asked, layout, _why(asked, "layouts", None))
 
 
 def usual_layout(asked: Asked, kind: str) -> Layout:
     """The layout of a kind that is the usual one: NumPy's order, or the chunk of batches."""
     if kind == "chunked":
-        at = {"target": asked.target, "dtype": asked.dtype, "arch": asked.arch, "device": asked.device}
-        return default_layout(asked.n, batch=asked.batch, **at)
+        return default_layout(asked.n, batch=asked.batch, **_where(asked))
     return Layout.canonical() if kind == "canonical" else Layout.interleaved()
+
+
+def _where(asked: Asked) -> dict[str, Any]:
+    return {"target": asked.target, "dtype": asked.dtype, "arch": asked.arch, "device": asked.device}
 
 
 def of_layout(asked: Asked, layout: Layout, reason: str = "it was asked for") -> Explanation:
@@ -161,13 +163,13 @@ def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:
     return ", ".join(filter(None, words))
 
 
-def _why(asked: Asked, section: Literal["layouts", "arrays"]) -> str:
+def _why(asked: Asked, section: Literal["layouts", "arrays"], math: str | None) -> str:
     """Why matrices go into the layout that they do."""
     n, batch, target, dtype, arch = asked.n, asked.batch, asked.target, asked.dtype, asked.arch
-    if own := tuned_placement(section, n, batch, target, dtype, arch, asked.device):
+    if own := tuned_placement(section, n, batch, target, dtype, arch, asked.device, math):
         before = "" if own.incumbent_ns is None else f", {own.ns:g} ns a matrix against {own.incumbent_ns:g}"
         return f"the user's table, tuned at batch {own.batch:,} on {own.about.get('date')}{before} in {own.incumbent}"
-    if row := shipped_placements(section, n, target, dtype, arch):
+    if row := shipped_placements(section, n, target, dtype, arch, math):
         chosen = nearest(row, batch)
         near = f", near batch {chosen.batch:,}" if chosen.batch else ""
         return f"{source_of(target, arch).reason}; {section} up to order {chosen.n}{near}"

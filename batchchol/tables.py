@@ -65,12 +65,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Placement:
-    """The layout to use up to order `n`; `batch` as for `Entry`."""
+    """The layout to use up to order `n`; `batch` as for `Entry`. `math`: for this one alone, where it has its own."""
 
     dtype: str
     n: int
     batch: int | None
     layout: Layout
+    math: str | None = None
 
 
 @dataclass(frozen=True)
@@ -238,13 +239,14 @@ def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
 def _placement(values: Mapping[str, Any]) -> Placement:
     chosen = dict(values)
     dtype, n, batch = chosen.pop("dtype"), chosen.pop("n"), chosen.pop("batch", None)
-    return Placement(dtype, n, batch, Layout(chosen.pop("layout"), **chosen))
+    math = chosen.pop("math", None)
+    return Placement(dtype, n, batch, Layout(chosen.pop("layout"), **chosen), math)
 
 
 def _placement_values(each: Placement) -> dict[str, Any]:
     layout = each.layout
     where = {"layout": layout.kind, "chunk": layout.chunk, "order": layout.order if layout.order == "row" else None}
-    return _said({"dtype": each.dtype, "n": each.n, "batch": each.batch, **where})
+    return _said({"dtype": each.dtype, "math": each.math, "n": each.n, "batch": each.batch, **where})
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

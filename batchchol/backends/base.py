@@ -158,13 +158,15 @@ class Backend(Protocol):
     def lanes(self, dtype: str) -> int:
         """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
+    def default_layout(
+        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+    ) -> Layout:
         """The layout in which it factors `batch` matrices of order `n` fastest; large batches, if nobody says.
 
-        That of batches for which nobody chose one.
+        That of batches for which nobody chose one. `math`, "ieee" or "fast": in which; both together, if nobody says.
         """
 
-    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
         """The layout in which arrays of shape (batch, n, n) are factored fastest, copies between layouts included."""
 
     def last_level_cache_bytes(self) -> int:

@@ -20,6 +20,7 @@ from batchchol import datasets, memory, residual
 from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol, rotation
 from batchchol.batch import Batch, default_layout, info_array
 from batchchol.compiler import find_compiler
+from batchchol.defaults import check_math
 from batchchol.errors import BackendUnavailable, BatchcholError, CompileError, OutOfMemory
 from batchchol.layouts import padded, stride
 from batchchol.native import load, supported_targets
@@ -92,10 +93,14 @@ class CpuBackend:
     def lanes(self, dtype: str) -> int:
         return SIMD_TARGETS[self.target].lanes(dtype)
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
+    def default_layout(
+        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+    ) -> Layout:
+        check_math(math)
         return default_layout(dtype)
 
-    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
+        check_math(math)
         return Layout.canonical()
 
     def last_level_cache_bytes(self) -> int:

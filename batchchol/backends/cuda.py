@@ -106,12 +106,14 @@ class CudaBackend:
         # A warp reads a chunk's elements as one line.
         return WARP
 
-    def default_layout(self, n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
-        return default_layout(n, dtype, batch)
+    def default_layout(
+        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+    ) -> Layout:
+        return default_layout(n, dtype, batch, math)
 
-    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32") -> Layout:
-        named = dtype_name(np.dtype(dtype))
-        return array_layout(n, batch, target=self.target, dtype=named, arch=self.architecture, device=self.model)
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
+        where = {"target": self.target, "arch": self.architecture, "device": self.model}
+        return array_layout(n, batch, dtype=dtype_name(np.dtype(dtype)), math=math, **where)
 
     def last_level_cache_bytes(self) -> int:
         return self._attribute("L2_CACHE_SIZE")

@@ -157,11 +157,16 @@ class DeviceBatch(Batch):
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
 
 
-def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None) -> Layout:
-    """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size."""
+def default_layout(
+    n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+) -> Layout:
+    """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size.
+
+    In one math, or in both together if nobody says.
+    """
     gpu, named = device(), dtype_name(element_dtype("dtype", dtype))
     where = {"target": CUDA.name, "arch": gpu.architecture, "device": gpu.model}
-    return defaults.default_layout(n, dtype=named, batch=batch, **where)
+    return defaults.default_layout(n, dtype=named, batch=batch, math=math, **where)
 
 
 def _check_array(a: Any, argument: str) -> None:

@@ -137,7 +137,7 @@ def test_canonical_points_have_cases_of_their_own_by_the_order_of_the_lower_tria
 
 def test_the_layout_of_batches_is_the_best_chunk_at_the_largest_batch() -> None:
     points = [point(8, thread(4), 1.0, LARGE), point(8, thread(4), 1.5, LARGE, chunk=4)]
-    points += [point(16, thread(4), 1.02, LARGE), point(16, thread(4), 1.0, LARGE, chunk=4)]
+    points += [point(16, thread(4), 1.005, LARGE), point(16, thread(4), 1.0, LARGE, chunk=4)]
     points += [point(32, thread(4), 1.2, LARGE), point(32, thread(4), 1.0, LARGE, chunk=4)]
     layouts = [(each.n, each.layout) for each in table(points, "sm_90").layouts]
     assert layouts == [(16, Layout.chunked(32)), (32, Layout.chunked(4))]
@@ -159,9 +159,29 @@ def test_the_layout_of_batches_suits_both_maths() -> None:
     points = [point(8, thread(4, math=math), 1.0, LARGE, chunk) for math, chunk in (("fast", 4), ("ieee", 8))]
     points += [point(8, thread(4), 1.3, LARGE, 4), point(8, thread(4, math="fast"), 1.5, LARGE, 8)]
     alone = point(8, thread(4, math="fast"), 0.1, LARGE, 16)
-    assert [each.layout for each in table([*points, alone], "sm_90").layouts] == [Layout.chunked(4)]
-    apart = [point(8, thread(4), 2.0, LARGE, 8), alone]
-    assert [each.layout for each in table(apart, "sm_90").layouts] == [Layout.chunked(8)]
+
+    def chunks(points: list[Point]) -> dict[str | None, int | None]:
+        return {each.math: each.layout.chunk for each in table(points, "sm_90").layouts}
+
+    assert chunks([*points, alone]) == {None: 4, "ieee": 8, "fast": 16}
+    assert chunks([point(8, thread(4), 2.0, LARGE, 8), alone]) == {None: 8, "fast": 16}, "each is said if it differs"
+
+
+def test_an_order_that_was_measured_on_the_chunk_of_a_faster_one_has_its_own() -> None:
+    faster, slower = [point(16, thread(4), 1.0, LARGE, chunk=4)], [point(15, thread(4), 1.5, LARGE, chunk=8)]
+    assert [each.layout.chunk for each in table([*faster, *slower], "sm_90").layouts] == [4]
+    slower += [point(15, thread(4), 1.7, LARGE, chunk=4)]
+    layouts = [(each.n, each.layout.chunk) for each in table([*faster, *slower], "sm_90").layouts]
+    assert layouts == [(15, 8), (16, 4)]
+
+
+def test_arrays_may_have_another_layout_in_another_math() -> None:
+    row = Layout.canonical("row")
+    points = [point(16, thread(4), 3.0), point(16, thread(4), 2.0, layout=row)]
+    points += [point(16, thread(4, math="fast"), 0.5), point(16, thread(4, math="fast"), 2.0, layout=row)]
+    copy = 4 * 16**2 * 4 * SMALL
+    arrays = {each.math: each.layout for each in table(points, "sm_90", copy_bytes_per_second=copy).arrays}
+    assert arrays == {None: row, "fast": Layout.chunked(32)}
 
 
 def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
