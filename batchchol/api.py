@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.backends import Backend, chosen_backend, get_backend
 from batchchol.batch import Batch, check_dtype, dtype_name
-from batchchol.checks import check_order, check_unmasked
+from batchchol.checks import check_choice, check_order, check_unmasked
 from batchchol.defaults import default_spec
 from batchchol.memory import aligned_empty
 from batchchol.prepared import prepare
 from batchchol.recording import current_recorder
 from kernelgen import KernelSpec, Layout
 from kernelgen.refusals import whole
+from kernelgen.schedule_checks import MATHS
 
 Real = TypeVar("Real", np.float32, np.float64)
 
@@ -38,13 +39,30 @@ class Factor(NamedTuple):
 
 @overload
 def cholesky(
-    a: NDArray[Real], *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+    a: NDArray[Real],
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
 ) -> NDArray[Real]: ...
 @overload
 def cholesky(
-    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+    a: ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
 ) -> Any: ...
-def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None) -> Any:
+def cholesky(
+    a: ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
+) -> Any:
     """Cholesky factors of symmetric positive definite matrices.
 
     Parameters
@@ -59,6 +77,10 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
         copied to the GPU and back, in slices if it does not fit there.
     spec : KernelSpec, optional
         The kernel to use; by default the one measured to be fastest.
+    math : str, optional
+        "ieee", the default, for correctly rounded square roots and divisions; or "fast", for approximate ones,
+        denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 3. A spec has its
+        own.
 
     Returns
     -------
@@ -87,7 +109,7 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
     DeviceError
         If the GPU or its driver refuses a call.
     """
-    factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec)
+    factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math)
     known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
     if known.any():
         host = np.asarray(a) if known is info else None
@@ -96,7 +118,12 @@ def cholesky(a: ArrayLike, *, upper: bool = False, backend: str | None = None, s
 
 
 def cholesky_ex(
-    a: ArrayLike, *, upper: bool = False, backend: str | None = None, spec: KernelSpec | None = None
+    a: ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
 ) -> Cholesky:
     """Cholesky factors and LAPACK's info of each matrix; never raises because of the matrices' values.
 
@@ -112,17 +139,17 @@ def cholesky_ex(
     if hasattr(a, "__cuda_array_interface__"):
         if backend not in (None, "cuda"):
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return Cholesky(*_factor_there(a, upper, spec))
+        return Cholesky(*_factor_there(a, upper, spec, math))
     matrices = _checked(a)
     if matrices.size == 0:
         # What is wrong with a call does not depend on how many matrices there are.
         chosen_backend(backend)
-        _check_spec(matrices.shape[-1], dtype_name(matrices.dtype), upper, spec)
+        _check_spec(matrices.shape[-1], dtype_name(matrices.dtype), upper, spec, math)
         return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
     device = get_backend(backend)
     *outer, n, _ = matrices.shape
-    dense = matrices.reshape(math.prod(outer), n, n)
-    chosen, layout = _choice(device, n, len(dense), dtype_name(matrices.dtype), upper, spec, host=True)
+    dense = matrices.reshape(prod(outer), n, n)
+    chosen, layout = _choice(device, n, len(dense), dtype_name(matrices.dtype), upper, spec, math, host=True)
     l, info = _factor_arrays(device, dense, chosen, layout)
     return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
 
@@ -135,6 +162,7 @@ def factor(
     backend: str | None = None,
     threads: int | None = None,
     stream: Any = None,
+    math: str | None = None,
 ) -> Factor:
     """Factor a batch in its own layout, without packing, where it lives.
 
@@ -159,6 +187,9 @@ def factor(
         A stream of PyCUDA, torch or CuPy, or the address of one, for a batch on a GPU, where the call returns before
         the work is done; by default the default stream. Work on another stream begins when what the default stream
         has been given by then is done; wait for that stream before the result is used on any other, as by `to_dense`.
+    math : str, optional
+        "ieee", the default, or "fast", as for `cholesky`. The backend's `default_layout` says in which layout a batch
+        is factored fastest in it.
 
     Returns
     -------
@@ -190,7 +221,7 @@ def factor(
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
-    prepared = prepare(batch, spec, out)
+    prepared = prepare(batch, spec, out, math)
     device, kernel, result = prepared.device, prepared.kernel, prepared.result
     info = device.info(batch, prepared.spec, poisoned=False)
     if kernel is not None:
@@ -242,15 +273,24 @@ def _check_square(shape: tuple[int, ...]) -> None:
 
 
 def _choice(
-    device: Backend, n: int, batch: int, dtype: str, upper: bool, given: KernelSpec | None, *, host: bool
+    device: Backend,
+    n: int,
+    batch: int,
+    dtype: str,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    *,
+    host: bool,
 ) -> tuple[KernelSpec, Layout]:
     """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best."""
-    _check_spec(n, dtype, upper, given)
+    _check_spec(n, dtype, upper, given, math)
     if given is not None:
         if reason := device.unsupported(given):
             raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
         return given, _layout_of(device, given)
-    layout = device.array_layout(n, batch, dtype)
+    math = math or MATHS[0]
+    layout = device.array_layout(n, batch, dtype, math)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
     copied = layout.kind != "canonical" or (host and device.name == "cuda")
     spec = default_spec(
@@ -260,6 +300,7 @@ def _choice(
         layout=layout.kind,
         chunk=layout.chunk,
         order=layout.order,
+        math=math,
         uplo="upper" if upper else "lower",
         in_place=copied,
         batch=batch,
@@ -269,12 +310,11 @@ def _choice(
     return spec, layout
 
 
-def _check_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None) -> None:
-    """Refuse a spec that does not fit the arrays."""
+def _check_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None) -> None:
+    """Refuse a spec that does not fit the arrays, or the math that is asked for."""
+    check_choice(given, math)
     if given is None:
         return
-    if not isinstance(given, KernelSpec):
-        raise TypeError(f"spec: got {type(given).__name__}, expected a KernelSpec: start from default_spec")
     if upper != (given.problem.uplo == "upper"):
         raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")
     if given.in_place:
@@ -315,18 +355,18 @@ def _dense() -> Any:
     return dense
 
 
-def _factor_there(a: Any, upper: bool, given: KernelSpec | None) -> tuple[Any, Any]:
+def _factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Any, Any]:
     """Factors and info of an array (..., n, n) on a GPU, there."""
     device, dense = get_backend("cuda"), _dense()
     matrices = dense.view(a)
     _check_square(matrices.shape)
     *outer, n, _ = matrices.shape
-    batch = math.prod(outer)
+    batch = prod(outer)
     if not batch or not n:
-        _check_spec(n, dtype_name(matrices.dtype), upper, given)
+        _check_spec(n, dtype_name(matrices.dtype), upper, given, math)
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return nothing
-    spec, layout = _choice(device, n, batch, dtype_name(matrices.dtype), upper, given, host=False)
+    spec, layout = _choice(device, n, batch, dtype_name(matrices.dtype), upper, given, math, host=False)
     factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
     return factored
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelgen import MAX_N
+from kernelgen import MAX_N, KernelSpec
 from kernelgen.refusals import whole
+from kernelgen.schedule_checks import MATHS
 
 
 def integer(argument: str, got: object) -> int:
@@ -31,6 +32,23 @@ def check_order(argument: str, n: int) -> None:
             f"{argument}: got matrices of order {n}, expected at most {MAX_N}: larger ones are "
             "numpy.linalg.cholesky's job"
         )
+
+
+def check_math(math: str | None) -> None:
+    """Refuse the name of a class of accuracy that there is not; None is nobody's wish."""
+    if math is not None and math not in MATHS:
+        raise ValueError(f"math: got {math!r}, expected one of {', '.join(map(repr, MATHS))}")
+
+
+def check_choice(spec: KernelSpec | None, math: str | None) -> None:
+    """Refuse what is no spec, no math, or a spec of another math."""
+    check_math(math)
+    if spec is None:
+        return
+    if not isinstance(spec, KernelSpec):
+        raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
+    if math not in (None, spec.schedule.math):
+        raise ValueError(f"math: got {math!r} beside a spec of {spec.schedule.math!r}, expected one of the two alone")
 
 
 def check_unmasked(argument: str, a: Any) -> None:

@@ -212,8 +212,9 @@ def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
 
 
 def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
-    """The best chunk of each order for the smallest batch that was measured, and for the largest: in all maths, and in
-    each one whose best chunks are others.
+    """The best chunk of each order for the smallest batch that was measured, and for the largest.
+
+    In all maths, and for each one whose best chunks are others in that alone.
 
     That of the smallest serves up to 1.4 times as many, the nearest by ratio to it and twice as many: on an H200 the
     largest one's was the faster for these already in 34 of 50 cases (datasets/few_h200.csv).
@@ -272,8 +273,7 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
     Who packs a batch does not say in which it will be factored.
     """
     by_math = [
-        _seconds_by_chunk([point for point in points if point.spec.schedule.math == math])
-        for math in _maths(points)
+        _seconds_by_chunk([point for point in points if point.spec.schedule.math == math]) for math in _maths(points)
     ]
     common = set.intersection(*map(set, by_math)) or set(by_math[0])
     relative = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from batchchol.architectures import lightened
+from batchchol.checks import check_math
 from batchchol.native import supported_targets
 from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - where benchmarks find it in every version
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
@@ -315,18 +316,6 @@ def array_layout(
     if TARGETS[target].gpu:
         return default_layout(n, target=target, dtype=dtype, arch=arch, batch=batch, math=math)
     return Layout.canonical()
-
-
-def check_math(math: str | None) -> None:
-    """Refuse a math that there is not.
-
-    Raises
-    ------
-    SpecError
-        If it is neither None nor one of them.
-    """
-    if math is not None and math not in MATHS:
-        raise SpecError(f"math={math!r} cannot be built: use one of {', '.join(map(repr, MATHS))}")
 
 
 def tuned_placement(

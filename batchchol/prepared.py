@@ -9,8 +9,10 @@ from typing import NamedTuple
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel, check_runnable
 from batchchol.batch import Batch
+from batchchol.checks import check_choice
 from batchchol.defaults import default_spec, generation
 from kernelgen import TARGETS, KernelSpec
+from kernelgen.schedule_checks import MATHS
 
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
@@ -18,11 +20,12 @@ _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 class Prepared(NamedTuple):
     """What `prepare` found: `kernel` factors the batch into `result`, whose triangle is marked; None for no matrices.
 
-    `batch` and `given` are what it was asked for; what is chosen by default is as new as `generation`.
+    `batch`, `given` and `math` are what it was asked for; what is chosen by default is as new as `generation`.
     """
 
     batch: weakref.ref[Batch]
     given: KernelSpec | None
+    math: str | None
     device: Backend
     spec: KernelSpec
     kernel: Kernel | None
@@ -35,58 +38,61 @@ class _Chosen(NamedTuple):
 
     triangle: str | None
     given: KernelSpec | None
+    math: str | None
     device: Backend
     spec: KernelSpec
     kernel: Kernel | None
     generation: object
 
 
-def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None) -> Prepared:
-    """Check what is to be factored, by which spec and into what.
+def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None = None) -> Prepared:
+    """Check what is to be factored, by which spec or in which math, and into what.
 
-    The result remembers it: whoever factors the same batch into it again, by the same spec, finds it there. A batch
+    The result remembers it: whoever factors the same batch into it again, in the same way, finds it there. A batch
     that is factored into new ones remembers all but the result. (Checking took a third of a small call.)
 
     Raises
     ------
     TypeError, ValueError
-        If spec or out do not belong to the batch, or its backend cannot run the spec on its layout.
+        If spec, math or out do not belong to each other or the batch, or its backend cannot run the spec on its
+        layout.
     OutOfMemory
         If the factors would not fit.
     """
     if out is not None:
         last: Prepared | None = out.__dict__.get(_REMEMBERED)
-        same = last is not None and last.batch() is batch and last.given is given
+        same = last is not None and last.batch() is batch and last.given is given and last.math == math
         if last is not None and same and last.generation is generation() and out.writeable:
             return last
         # Copies of `out` are made below: were this among what they copy, each call would hold on to all before it.
         out.__dict__.pop(_REMEMBERED, None)
     else:
         known: _Chosen | None = batch.__dict__.get(_CHOSEN)
-        same = known is not None and known.given is given and known.triangle == batch.triangle
+        same = known is not None and (known.triangle, known.math) == (batch.triangle, math) and known.given is given
         if known is not None and same and known.generation is generation():
             fresh = batch.like(known.spec.problem.uplo)
             return Prepared(
-                weakref.ref(batch), given, known.device, known.spec, known.kernel, fresh, known.generation
+                weakref.ref(batch), given, math, known.device, known.spec, known.kernel, fresh, known.generation
             )
+    check_choice(given, math)
     device = get_backend(batch.backend)
     in_place = out is not None and out.shares_memory(batch)
-    spec = _default(device, batch, in_place) if given is None else given
+    spec = _default(device, batch, in_place, math or MATHS[0]) if given is None else given
     check_runnable(device, spec, batch)
     result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
     if result is out:
         # `out` must not remember itself: its memory would stay until the garbage collector finds the cycle.
         result = copy(out)
     kernel = device.kernel(spec) if batch.batch else None
-    prepared = Prepared(weakref.ref(batch), given, device, spec, kernel, result, generation())
+    prepared = Prepared(weakref.ref(batch), given, math, device, spec, kernel, result, generation())
     if out is not None:
         out.__dict__[_REMEMBERED] = prepared
     else:
-        batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, device, spec, kernel, prepared.generation)
+        batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, math, device, spec, kernel, prepared.generation)
     return prepared
 
 
-def _default(device: Backend, batch: Batch, in_place: bool) -> KernelSpec:
+def _default(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
     return default_spec(
         batch.n,
         target=_fitting_target(device, batch),
@@ -94,6 +100,7 @@ def _default(device: Backend, batch: Batch, in_place: bool) -> KernelSpec:
         layout=batch.layout.kind,
         chunk=batch.layout.chunk,
         order=batch.layout.order,
+        math=math,
         in_place=in_place,
         batch=batch.batch,
         arch=device.architecture,

@@ -19,8 +19,8 @@ from numpy.typing import DTypeLike, NDArray
 from batchchol import datasets, memory, residual
 from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol, rotation
 from batchchol.batch import Batch, default_layout, info_array
+from batchchol.checks import check_math
 from batchchol.compiler import find_compiler
-from batchchol.defaults import check_math
 from batchchol.errors import BackendUnavailable, BatchcholError, CompileError, OutOfMemory
 from batchchol.layouts import padded, stride
 from batchchol.native import load, supported_targets

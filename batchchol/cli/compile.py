@@ -174,7 +174,7 @@ def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
     """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one.
 
-    Where nobody says the chunk, few matrices may go into others than many.
+    Where nobody says the chunk, few matrices may go into others than many, and those of one math into others again.
     """
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
     at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
@@ -184,7 +184,10 @@ def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
         return [with_choices(default_spec(**case), chosen)]
     specs = [choice.spec for choice in choices(**case)]
     if problem["chunk"] is None and problem["layout"] == "chunked":
-        specs.append(default_spec(**case | {"chunk": default_layout(problem["n"], batch=1, **at).chunk, "batch": 1}))
+        for math in (None, problem["math"]):
+            many, few = (default_layout(problem["n"], batch=batch, math=math, **at).chunk for batch in (None, 1))
+            specs += [choice.spec for choice in choices(**case | {"chunk": many})]
+            specs.append(default_spec(**case | {"chunk": few, "batch": 1}))
     return list(dict.fromkeys(specs))
 
 

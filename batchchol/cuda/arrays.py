@@ -157,9 +157,7 @@ class DeviceBatch(Batch):
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
 
 
-def default_layout(
-    n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
-) -> Layout:
+def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None) -> Layout:
     """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size.
 
     In one math, or in both together if nobody says.

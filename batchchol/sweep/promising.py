@@ -49,7 +49,8 @@ class Wanted(NamedTuple):
 def layouts_of_today(wanted: Wanted, kinds: Sequence[str], site: Site) -> list[Layout]:
     """The layouts whose schedules are used today, of these kinds: that of arrays, and that of batches."""
     at = {"target": site.target, "dtype": wanted.dtype, "arch": site.arch, "device": site.device}
-    chunked = [default_layout(wanted.n, batch=wanted.batch, **at), array_layout(wanted.n, wanted.batch, **at)]
+    chunked = [default_layout(wanted.n, batch=wanted.batch, math=math, **at) for math in (None, wanted.math)]
+    chunked.append(array_layout(wanted.n, wanted.batch, math=wanted.math, **at))
     layouts = [Layout.canonical("row"), *chunked, Layout.interleaved()]
     return [layout for layout in dict.fromkeys(layouts) if layout.kind in kinds]
 

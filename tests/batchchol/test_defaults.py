@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -243,7 +244,7 @@ def test_a_batch_is_factored_by_the_schedule_of_its_size(
         there = get_backend("cuda").from_dense(spd(batch, 5))
         assert prepare(there, None, None).spec.schedule.nb == size
         for host in (True, False):
-            spec, layout = _choice(get_backend("cuda"), 5, batch, "float32", False, None, host=host)
+            spec, layout = _choice(get_backend("cuda"), 5, batch, "float32", False, None, None, host=host)
             assert (spec.schedule.nb, layout) == (size, Layout.chunked(32))
 
 
@@ -273,6 +274,25 @@ def test_arrays_are_placed_by_order_and_batch(tables: Callable[..., None]) -> No
     assert [array_layout(16, batch, target="cuda") for batch in (1, 10**4, 10**6)] == [row, row, Layout.chunked(8)]
 
 
+def test_a_math_may_have_layouts_of_its_own(tables: Callable[..., None]) -> None:
+    row, usual = Layout.canonical("row"), Placement("float32", 32, None, Layout.chunked(8))
+    placed = (usual, Placement("float32", 32, None, Layout.chunked(4), "fast"))
+    arrays = (Placement("float32", 32, None, row), Placement("float32", 32, None, Layout.chunked(4), "fast"))
+    tables(made((IEEE, 128, None, ThreadSchedule(4)), layouts=placed, arrays=arrays))
+    assert [default_layout(16, target="cuda", math=math).chunk for math in (None, "ieee", "fast")] == [8, 8, 4]
+    assert [array_layout(16, 9, target="cuda", math=math).chunk for math in ("ieee", "fast")] == [None, 4]
+    for function in (partial(default_layout, 16), partial(array_layout, 16, 9)):
+        with pytest.raises(ValueError, match="math: got 'exact', expected one of 'ieee', 'fast'"):
+            function(target="cuda", math="exact")
+
+
+def test_fast_batches_of_the_shipped_table_go_into_the_chunks_of_strips() -> None:
+    layouts = [default_layout(96, target="cuda", arch="sm_90", math=math).chunk for math in (None, "fast")]
+    assert layouts == [8, 4]
+    spec = default_spec(96, target="cuda", arch="sm_90", chunk=4, math="fast")
+    assert spec.family == "strip"
+
+
 @pytest.mark.parametrize("target", SIMD_TARGETS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_on_a_cpu_chunks_are_registers_and_arrays_stay_as_they_are(target: str, dtype: str) -> None:
@@ -288,3 +308,13 @@ def test_a_family_of_one_math_serves_that_alone() -> None:
         for math in ("ieee", "fast")
     }
     assert families == {"ieee": "block", "fast": "strip"}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_arrays_are_factored_in_the_math_that_is_asked_for(fake_gpu: object, backend: str) -> None:
+    device = get_backend(backend)
+    for host in (True, False):
+        for math, expected in ((None, "ieee"), ("fast", "fast")):
+            spec, layout = _choice(device, 96, 40_000, "float32", False, None, math, host=host)
+            assert spec.schedule.math == expected
+            assert layout == device.array_layout(96, 40_000, "float32", expected)

@@ -276,5 +276,6 @@ def test_layouts_of_a_size_that_was_tuned(fake_gpu: object, spd: Callable[..., A
     assert (batch.layout, gpu.array_layout(N, 50), gpu.array_layout(N, 1000)) == (moved, moved, before[1])
     assert gpu.from_dense(spd(101, N)).layout == before[0]
     assert gpu.default_layout(N) == before[0], "of a size that nobody knows"
+    assert moved not in (gpu.default_layout(N, batch=50, math="fast"), gpu.array_layout(N, 50, math="fast"))
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": gpu.model}
     assert default_layout(N, batch=25, **at) == array_layout(N, 25, **at) == moved
