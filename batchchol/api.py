@@ -97,7 +97,8 @@ def cholesky(
         that is not, and how many such matrices there are. A NaN counts as not positive, where
         numpy.linalg.cholesky returns NaN.
     TypeError, ValueError
-        If the dtype or the shape is not as above, elements are masked, or the spec is of another problem.
+        If the dtype or the shape is not as above, elements are masked, the spec is of another problem, or there is
+        no such math.
     UnknownBackend, BackendUnavailable
         If there is no such backend, or it cannot be used here; says what is missing and how to get it.
     CompilerNotFound, CompileError, CacheError
@@ -199,8 +200,9 @@ def factor(
     Raises
     ------
     TypeError, ValueError
-        If `spec` or `out` does not belong to `batch`, the spec reads a triangle of it that has no meaning, or the
-        backend cannot run the spec on its layout; if `threads` or another argument is not as above.
+        If `spec`, `math` or `out` does not belong to `batch` or to each other, the spec reads a triangle of it that
+        has no meaning, or the backend cannot run the spec on its layout; if `threads` or another argument is not as
+        above.
     OutOfMemory
         If the factors would not fit.
     CompilerNotFound, CompileError, CacheError

@@ -234,8 +234,9 @@ def test_any_number_of_blocks_will_do(in_place: bool) -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_arrays_that_begin_anywhere(in_place: bool) -> None:
-    check_arrays_that_begin_anywhere(strip_spec(20, warps=3, in_place=in_place))
+@pytest.mark.parametrize("n", [20, 21])
+def test_arrays_that_begin_anywhere(n: int, in_place: bool) -> None:
+    check_arrays_that_begin_anywhere(strip_spec(n, warps=3, in_place=in_place))
 
 
 @pytest.mark.parametrize("stride", [4, 32])
