@@ -16,14 +16,14 @@ _FILL = 0xA5
 _NO_ACCESS, _READ = 0, 1
 # Linux's number: Python 3.11 does not have the name.
 _NO_RESERVE = 0x4000
-# What a GPU's vector loads rely on, wherever an array begins.
-_ALIGNMENT = 16
+# A sector of a GPU's memory: which zeros a kernel writes beside results depends on what shares one with them.
+_ALIGNMENT = 32
 
 
 class FencedMemory:
     """An array between two pages that nobody may touch, at the beginning of the room between them or at its end.
 
-    One that begins at its page is aligned as the driver aligns; one that ends there, to 16 bytes. The bytes that
+    One that begins at its page is aligned as the driver aligns; one that ends there, to 32 bytes. The bytes that
     alignment leaves over hold a pattern, by which `damage` sees what was written there.
     """
 

@@ -285,9 +285,7 @@ UNEVEN = strip_spec(61, warps=10)
 UNEVEN_HALVED = strip_spec(55, warps=10)
 # More warps than tiles: each has one of every second group.
 CROWDED = strip_spec(60, warps=20)
-# Of an even number of groups, so that arrays that end at a fence begin with a sector as well: which zeros are written
-# above the diagonal depends on that.
-MUTATED_BATCH = 8 * GROUP
+MUTATED_BATCH = 7 * GROUP
 ROOM = r"wait_for_room\(strip, round\);"
 LEFT = r"wait_for\(barriers_of\(round\) \+ part_of\(before \+ row, part\), .*\);"
 ABOVE = r"wait_for\(barriers_of\(round\) \+ part_of\(first_tile\(strip\) \+ row - 1 - strip, half\), .*\);"
