@@ -290,7 +290,7 @@ def _choice(
     if given is not None:
         if reason := device.unsupported(given):
             raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
-        return given, _layout_of(device, given)
+        return given, _layout_of(device, given, batch)
     math = math or MATHS[0]
     layout = device.array_layout(n, batch, dtype, math)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
@@ -328,11 +328,14 @@ def _check_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math:
         )
 
 
-def _layout_of(device: Backend, spec: KernelSpec) -> Layout:
+def _layout_of(device: Backend, spec: KernelSpec, batch: int) -> Layout:
     """The layout that a spec works in; where it leaves the chunk open, the fastest: on a CPU that is the smallest."""
     if spec.layout != "chunked":
         return Layout(spec.layout, None, spec.order)
-    fastest = spec.lanes if device.name == "cpu" else device.default_layout(spec.problem.n, spec.problem.dtype).chunk
+    if device.name == "cpu":
+        fastest: int | None = spec.lanes
+    else:
+        fastest = device.default_layout(spec.problem.n, spec.problem.dtype, batch, spec.schedule.math).chunk
     return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)
 
 

@@ -284,14 +284,15 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
 
 def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Point]]]) -> list[tuple[Cell, list[Point]]]:
     """Without orders at which nothing as fast as at a larger one was measured, nor anything on the chunk that was the
-    best there: what serves that one serves them.
+    best there, in every math: what serves that one serves them.
     """
+    maths = _maths([point for _, rivals in cells for point in rivals])
     kept: list[tuple[Cell, list[Point]]] = []
     least, chunk = float("inf"), None
     for (n, batch), rivals in reversed(cells):
         winner = fastest(rivals)
         each = winner.median_seconds / batch
-        if each <= least or chunk in {point.chunk for point in rivals}:
+        if each <= least or {point.spec.schedule.math for point in rivals if point.chunk == chunk} == set(maths):
             kept.append(((n, batch), rivals))
         if each < least:
             least, chunk = each, winner.chunk

@@ -74,10 +74,10 @@ def of_arrays(asked: Asked) -> Explanation:
     return of_layout(asked, layout, _why(asked, "arrays", asked.math))
 
 
-def of_batches(asked: Asked) -> Explanation:
-    """What `factor` does with a batch for which nobody chose a layout."""
-    layout = default_layout(asked.n, batch=asked.batch, **_where(asked))
-    return of_layout(asked, layout, _why(asked, "layouts", None))
+def of_batches(asked: Asked, layout_math: str | None = None) -> Explanation:
+    """What `factor` does with a batch for which nobody chose a layout, or that is in the one for a math."""
+    layout = default_layout(asked.n, batch=asked.batch, math=layout_math, **_where(asked))
+    return of_layout(asked, layout, _why(asked, "layouts", layout_math))
 
 
 def usual_layout(asked: Asked, kind: str) -> Layout:

@@ -178,7 +178,7 @@ def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
     """
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
     at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
-    chunk = problem["chunk"] or default_layout(problem["n"], **at).chunk
+    chunk = problem["chunk"] or default_layout(problem["n"], math=problem["math"], **at).chunk
     case = problem | {"target": CUDA.name, "order": order, "chunk": chunk}
     if chosen:
         return [with_choices(default_spec(**case), chosen)]

@@ -48,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
         found = {f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}": arrays}
         found["factor(batch), of a batch whose layout nobody chose"] = batches
+        own = explaining.of_batches(asked, asked.math)
+        if own.layout != batches.layout:
+            found[f"factor(batch), of one in default_layout(n, batch=..., math={asked.math!r})"] = own
     else:
         layout = explaining.usual_layout(asked, arguments.layout)
         found = {"factor(batch)": explaining.of_layout(asked, layout)}

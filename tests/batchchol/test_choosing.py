@@ -175,6 +175,14 @@ def test_an_order_that_was_measured_on_the_chunk_of_a_faster_one_has_its_own() -
     assert layouts == [(15, 8), (16, 4)]
 
 
+def test_an_order_that_was_measured_on_that_chunk_in_one_math_has_no_layout_for_both() -> None:
+    faster = [point(16, thread(4, math=math), 1.0, LARGE, chunk=4) for math in ("ieee", "fast")]
+    slower = [point(15, thread(4, math=math), 1.5, LARGE, chunk=8) for math in ("ieee", "fast")]
+    slower += [point(15, thread(4, math="fast"), 1.2, LARGE, chunk=4)]
+    layouts = [(each.math, each.n, each.layout.chunk) for each in table([*faster, *slower], "sm_90").layouts]
+    assert layouts == [(None, 16, 4)]
+
+
 def test_arrays_may_have_another_layout_in_another_math() -> None:
     row = Layout.canonical("row")
     points = [point(16, thread(4), 3.0), point(16, thread(4), 2.0, layout=row)]

@@ -254,11 +254,11 @@ def test_blocks_are_written_without_an_instruction_for_it_as_well() -> None:
     check_kernel(spec, 5, GROUP, kernel)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("where", [{}, {"in_place": True}, {"order": "row", "uplo": "upper"}], ids=str)
 @pytest.mark.parametrize("n", [2, 21, 37, 40, 64])
-def test_sectors_that_columns_share_with_the_other_triangle_are_completed(n: int, in_place: bool) -> None:
+def test_sectors_that_columns_share_with_the_other_triangle_are_completed(n: int, where: dict[str, Any]) -> None:
     """By zeros, out of place: where a column begins with the second half of one, or ends with the first half."""
-    spec = strip_spec(n, warps=4, in_place=in_place)
+    spec = strip_spec(n, warps=4, **where)
     shape = spec.schedule.shape(spec.problem)
     touched = run(spec, dominant(4 * GROUP, n)).l == 0
     group, i, j = np.ogrid[0:4, 0:n, 0:n]
@@ -266,7 +266,7 @@ def test_sectors_that_columns_share_with_the_other_triangle_are_completed(n: int
     above = second_half[:, 1:, :] & (i[:, 1:] == j) & ((j + shape.pad) % 8 != 0)
     after = ~second_half[:, -1:, :-1] & ((j[..., :-1] + shape.pad) // 16 < shape.side - 1)
     expected = np.zeros((4, n, n), dtype=bool)
-    if not in_place:
+    if not spec.in_place:
         expected[:, :-1, :] |= above
         expected[:, :1, 1:] |= after
     assert np.array_equal(touched & ~np.tri(n, dtype=bool), np.repeat(expected, GROUP, axis=0))

@@ -164,3 +164,17 @@ def test_a_runner_up_that_is_faster_says_why_it_is_none(
     tables(replace(TABLE, cases={CHUNKS: (entry,)}))
     said = explain(capsys, "--n", "32", "--batch", "300000", "--arch", "sm_90", "--layout", "chunked")
     assert f"  runner-up  {words}" in said
+
+
+def test_a_math_may_have_layouts_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explain(capsys, "--n", "96", "--batch", "40000", "--arch", "sm_90", "--math", "fast")
+    *_, batches, own = said.split("\n\n")
+    assert "chunks of 8" in batches
+    assert own.startswith("factor(batch), of one in default_layout(n, batch=..., math='fast'): in chunks of 4")
+    assert "_strip_" in own
+    assert (
+        len(explain(capsys, "--n", "128", "--batch", "40000", "--arch", "sm_90", "--math", "fast").split("\n\n")) == 3
+    )
+    for math, layout in (("ieee", "as they are, in row order"), ("fast", "in chunks of 2")):
+        few = explain(capsys, "--n", "21", "--batch", "1024", "--arch", "sm_90", "--math", math)
+        assert layout in few.split("\n\n")[1].splitlines()[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchchol.sweep.contests import Site
-from batchchol.sweep.promising import Candidate, Wanted, apart, candidates, variations
+from batchchol.sweep.promising import Candidate, Wanted, apart, candidates, layouts_of_today, variations
 from batchchol.tables import Case, Entry, Placement, Table
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 
@@ -58,3 +58,21 @@ def test_variations_are_launched_early_where_that_is_another_kernel() -> None:
         assert len(varied) == len(set(varied)) == 2 * len(variations([LATE], SITE))
         assert {bool(each.spec.schedule.pdl) for each in varied} == {early}
         assert (LATE in varied) != early
+
+
+def test_the_layouts_of_today_are_those_of_the_math_too(tables: Callable[..., None]) -> None:
+    placed = [
+        Placement("float32", N, None, Layout.chunked(32)),
+        Placement("float32", N, None, Layout.chunked(4), "fast"),
+    ]
+    arrays = (
+        Placement("float32", N, None, Layout.canonical()),
+        Placement("float32", N, None, Layout.chunked(2), "fast"),
+    )
+    of_chunks = {Case("float32", "ieee", "chunked"): (Entry(N, None, ThreadSchedule(5)),)}
+    tables(Table("sm_90", "cuda", of_chunks, tuple(placed), arrays))
+    found = {math: layouts_of_today(WANTED._replace(math=math), ("chunked",), SITE) for math in ("ieee", "fast")}
+    assert {math: [layout.chunk for layout in layouts] for math, layouts in found.items()} == {
+        "ieee": [32],
+        "fast": [32, 4, 2],
+    }

@@ -73,6 +73,7 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3, pdl=True), "cuda"),
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
     KernelSpec(Problem(20), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
+    KernelSpec(Problem(37), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
 ]
 ANY_BLOCK = KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "cuda")
 EVERYTHING = {
