@@ -97,7 +97,8 @@ def check_arrays_that_begin_anywhere(spec: KernelSpec, batch: int = 13) -> None:
         memory = [GuardedMemory(a.shape, dtype, offset) for _ in range(2)]
         memory[0].array[...] = a
         result = memory[0] if spec.in_place else memory[1]
-        result.array[...] = a if spec.in_place else 0
+        # Out of place a strip writes zeros above the diagonal, which ones depends on the address.
+        result.array[...] = 0 if spec.family == "strip" and not spec.in_place else a
         info = np.full(batch, -1, np.int32)
         pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
         kernel.program.launch_unfenced(kernel.source, batch, *pointers, apart, batch)

@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, cholesky, default_spec, factor, get_backend
 from batchchol.layouts import array_shape
-from batchchol.prepared import prepare
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]
@@ -400,29 +398,3 @@ def test_remembering_keeps_no_batch_alive(spd: Spd) -> None:
     del batch
     gc.collect()
     assert seen() is None
-
-
-def test_the_math_is_that_which_is_asked_for(spd: Spd) -> None:
-    """Also of a batch that was factored in another one before, into a new one and into the same."""
-    batch = Batch.from_dense(spd(40, N))
-    out = batch.like()
-    for _ in range(2):
-        for math, expected in ((None, "ieee"), ("fast", "fast"), ("ieee", "ieee")):
-            assert prepare(batch, None, None, math).spec.schedule.math == expected
-            assert prepare(batch, None, out, math).spec.schedule.math == expected
-    assert_lower_factors(factor(batch, math="fast").L, batch.to_dense())
-    by_spec = factor(batch, spec_of(batch, chunk=batch.layout.chunk, math="fast")).L
-    np.testing.assert_array_equal(factor(batch, math="fast").L.to_dense(), by_spec.to_dense())
-
-
-def test_a_math_that_there_is_not_or_that_is_not_the_specs_is_refused(spd: Spd) -> None:
-    dense = spd(40, N)
-    batch = Batch.from_dense(dense)
-    canonical = default_spec(N, layout="canonical", order="row")
-    for call in (partial(factor, batch), partial(cholesky, dense), partial(cholesky, dense[:0])):
-        with pytest.raises(ValueError, match="math: got 'exact', expected one of 'ieee', 'fast'"):
-            call(math="exact")
-    for call in (partial(factor, batch, spec_of(batch)), partial(cholesky, dense, spec=canonical)):
-        with pytest.raises(ValueError, match="math: got 'fast' beside a spec of 'ieee'"):
-            call(math="fast")
-        call(math="ieee")
