@@ -25,18 +25,29 @@ def integer(argument: str, got: object) -> int:
     return number
 
 
-def check_order(argument: str, n: int) -> None:
-    """Refuse arrays of matrices that are too large for any kernel."""
+def flag(argument: str, got: object) -> bool:
+    """The plain bool of True or False, NumPy's too.
+
+    Raises
+    ------
+    TypeError
+        If it is anything else: "no" is true, as far as Python is concerned.
+    """
+    if not isinstance(got, bool | np.bool_):
+        raise TypeError(f"{argument}: got {got!r}, expected True or False")
+    return bool(got)
+
+
+def check_order(argument: str, n: int, advice: str) -> None:
+    """Refuse matrices that are too large for any kernel; ends with the advice."""
     if n > MAX_N:
-        raise ValueError(
-            f"{argument}: got matrices of order {n}, expected at most {MAX_N}: larger ones are "
-            "numpy.linalg.cholesky's job"
-        )
+        raise ValueError(f"{argument}: got matrices of order {n}, expected at most {MAX_N}: {advice}")
 
 
 def check_math(math: str | None) -> None:
     """Refuse the name of a class of accuracy that there is not; None is nobody's wish."""
-    if math is not None and math not in MATHS:
+    # Arrays are compared element by element.
+    if math is not None and not (isinstance(math, str) and math in MATHS):
         raise ValueError(f"math: got {math!r}, expected one of {', '.join(map(repr, MATHS))}")
 
 
@@ -52,9 +63,14 @@ def check_choice(spec: KernelSpec | None, math: str | None) -> None:
 
 
 def check_unmasked(argument: str, a: Any) -> None:
-    """Refuse an array of which elements are masked: kernels would take what is under the mask."""
+    """Refuse an array of which elements are masked, or lists of such: kernels would take what is under the mask."""
+    if isinstance(a, list | tuple):
+        for part in a:
+            # A number needs no call.
+            if isinstance(part, list | tuple | np.ndarray):
+                check_unmasked(argument, part)
     # NumPy imports its masked arrays late, and no plain array needs them.
-    if type(a) is not np.ndarray and isinstance(a, np.ndarray) and np.ma.is_masked(a):
+    elif type(a) is not np.ndarray and isinstance(a, np.ndarray) and np.ma.is_masked(a):
         raise ValueError(
             f"{argument}: got an array of which elements are masked, expected none: use .filled() to put numbers "
             "in their places, or .data for what is under the mask"

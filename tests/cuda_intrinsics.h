@@ -173,11 +173,11 @@ template <typename T> T rounded(T value)
 /* A number that depends on every bit and repeats: which way an approximation errs. */
 inline uint64_t scrambled(uint64_t value) { return (value * 0x9E3779B97F4A7C15ull) >> 32; }
 
-/* CUDA promises 2 units in the last place: the nearest one, or a neighbour. */
+/* CUDA promises 2 units in the last place: the nearest one, or a neighbour; of infinity exactly 0. */
 inline float rsqrtf(float x)
 {
     const float nearest = float(1 / sqrt(double(x)));
-    if (!isfinite(nearest))
+    if (!isfinite(nearest) || nearest == 0)
         return nearest;
     const int away = int(scrambled(bits<uint32_t>(x)) % 3) - 1;
     return away == 0 ? nearest : nextafterf(nearest, away < 0 ? 0 : INFINITY);

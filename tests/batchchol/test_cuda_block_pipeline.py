@@ -143,8 +143,7 @@ def test_an_infinite_pivot_has_an_info_of_the_matrix() -> None:
     exact = run_kernel(pipeline(6, 4, lanes=4, pipeline=1), a).info
     fast = run_kernel(pipeline(6, 4, lanes=4, math="fast", pipeline=1), a).info
     assert (exact == 0).all()
-    assert (fast >= 3).all()
-    assert (fast <= 6).all()
+    assert (fast == 0).all()
 
 
 def test_same_bits_as_without_a_pipeline() -> None:

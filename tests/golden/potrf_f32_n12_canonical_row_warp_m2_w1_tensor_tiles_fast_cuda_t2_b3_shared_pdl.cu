@@ -34,7 +34,19 @@ enum { N = 12, SIDE = 2, MATRICES = 2, TILES = 2, SOLVERS = 16, SLOTS = 1, PANEL
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrtf(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
+}
+
+INLINE bool is_nan(const vec x) { return x != x; }
+
+/* Infinity for NaN in a row of a diagonal tile's factor. An infinite pivot's root is infinite; the product with its reciprocal,
+ * 0, was NaN. Of other pivots, NaN is left of the diagonal only where the row fails, and an infinite element fails as well. */
+INLINE void make_infinite(vec x[8])
+{
+#pragma unroll
+    for (int p = 0; p < 8; ++p)
+        x[p] = fminf(x[p], __uint_as_float(0x7f800000u));
 }
 
 /* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
@@ -190,8 +202,7 @@ INLINE void solve(vec x[8], const Diagonal &tile, const int below)
 }
 
 /* The reciprocal of a good pivot's root is a number and not negative; once one is not, the pivots after it are NaN or
- * -infinity, so that the last one tells whether there is one. An infinite pivot is good, as LAPACK has it; its root
- * comes out as NaN. */
+ * -infinity, so that the last one tells whether there is one. An infinite pivot is good, as LAPACK has it. */
 INLINE bool is_good(const vec reciprocal) { return __float_as_uint(reciprocal) < 0x7f800000u; }
 
 /* The first bad pivot of a tile that has one, 1 to 8. */
@@ -441,6 +452,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_
                 if (slot == 0 || 8 * k + slot * SOLVERS < 8 * SIDE) {
                     const int below = row + slot * SOLVERS;
                     solve(x[slot], tile, below);
+                    if (slot == 0 && __builtin_expect(is_nan(x[0][7]), false))
+                        make_infinite(x[0]);
                     if (below >= 8 && 8 * k + below < 8 * SIDE)
                         write_row(rows, x[slot], places[slot]);
                     if (below < 8)

@@ -21,7 +21,19 @@ INLINE vec load(const scalar *from) { return *from; }
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrtf(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
+}
+
+INLINE bool is_nan(const vec x) { return x != x; }
+
+/* Infinity for NaN in a row of a diagonal tile's factor. An infinite pivot's root is infinite; the product with its reciprocal,
+ * 0, was NaN. Of other pivots, NaN is left of the diagonal only where the row fails, and an infinite element fails as well. */
+INLINE void make_infinite(vec x[8])
+{
+#pragma unroll
+    for (int p = 0; p < 8; ++p)
+        x[p] = fminf(x[p], __uint_as_float(0x7f800000u));
 }
 
 /* The number of a thread's warp, as one that the compiler knows to be the same for all of its lanes: branches on it keep
@@ -567,6 +579,8 @@ INLINE mask factor_half(vec own[HALF], vec x[HALF], const scalar *square, scalar
             solve_column(x, column, p);
         factor[p * HALF + row] = row == p ? -reciprocal : own[p];
     }
+    if (__builtin_expect(is_nan(own[HALF - 1]), false))
+        make_infinite(own);
     return good;
 }
 

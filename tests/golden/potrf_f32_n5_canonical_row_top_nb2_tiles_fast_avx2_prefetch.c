@@ -26,22 +26,25 @@ typedef float vec_in_memory __attribute__((vector_size(32), aligned(4), may_alia
 
 INLINE vec load(const scalar *from) { return *(const vec_in_memory *)from; }
 INLINE void store(scalar *to, vec value) { *(vec_in_memory *)to = value; }
-/* The hardware's estimate of 1 / sqrt(d), 12 bits, and 1 Newton step. */
+/* The hardware's estimate of 1 / sqrt(d), 12 bits, and 1 Newton step. Half of the smallest normal pivots is denormal, hence
+ * half of the estimate. */
 INLINE vec reciprocal_square_root(vec d)
 {
     vec r = _mm256_rsqrt_ps(d);
-    r = r * ((float)1.5 - ((float)0.5 * d * r) * r);
+    r = r * ((float)1.5 - (d * r) * ((float)0.5 * r));
     return r;
 }
 
 /* The pivot of a column and its reciprocal. */
 INLINE vec pivot(vec d, vec *reciprocal)
 {
+    /* Estimates make NaN of infinity, whose root is infinity and the reciprocal of that 0. */
+    const vec infinity = (vec){0} + (float)__builtin_inf();
     const vec r = reciprocal_square_root(d);
-    const vec root = d * r;
-    *reciprocal = r;
+    const vec infinite = _mm256_cmp_ps(d, infinity, _CMP_EQ_OQ), root = d * r;
+    *reciprocal = _mm256_andnot_ps(infinite, r);
     /* One step from 12 bits leaves three units in the last place; the root's own residual takes them away. */
-    return root + (d - root * root) * r * (float)0.5;
+    return _mm256_blendv_ps(root + (d - root * root) * r * (float)0.5, d, infinite);
 }
 
 /* An estimate takes denormals for zero: so must the test of the pivot's sign. */

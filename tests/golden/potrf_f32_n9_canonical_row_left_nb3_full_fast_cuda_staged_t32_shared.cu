@@ -20,7 +20,8 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrtf(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
 }
 
 enum { N = 9, NB = 3, ROW = 9, COL = 1, WORK_ROW = 9, WORK_COL = 1 };

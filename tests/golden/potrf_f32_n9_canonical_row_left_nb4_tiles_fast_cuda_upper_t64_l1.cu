@@ -21,7 +21,8 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrtf(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
 }
 
 enum { N = 9, NB = 4, ROW = 1, COL = 9, WORK_ROW = 1, WORK_COL = 9 };

@@ -21,7 +21,8 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrt(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
 }
 
 enum { N = 10, NB = 4, LANES = 4, SIDE = 3, TILES = 6, PAD = 2, WIDTH = 2, PIECES = 2, TILE = 36, PANEL = 108 };

@@ -26,22 +26,25 @@ typedef double vec_in_memory __attribute__((vector_size(64), aligned(8), may_ali
 
 INLINE vec load(const scalar *from) { return *(const vec_in_memory *)from; }
 INLINE void store(scalar *to, vec value) { *(vec_in_memory *)to = value; }
-/* The hardware's estimate of 1 / sqrt(d), 14 bits, and 2 Newton steps. */
+/* The hardware's estimate of 1 / sqrt(d), 14 bits, and 2 Newton steps. Half of the smallest normal pivots is denormal, hence
+ * half of the estimate. */
 INLINE vec reciprocal_square_root(vec d)
 {
     vec r = _mm512_rsqrt14_pd(d);
-    r = r * ((double)1.5 - ((double)0.5 * d * r) * r);
-    r = r * ((double)1.5 - ((double)0.5 * d * r) * r);
+    r = r * ((double)1.5 - (d * r) * ((double)0.5 * r));
+    r = r * ((double)1.5 - (d * r) * ((double)0.5 * r));
     return r;
 }
 
 /* The pivot of a column and its reciprocal. */
 INLINE vec pivot(vec d, vec *reciprocal)
 {
+    /* Estimates make NaN of infinity, whose root is infinity and the reciprocal of that 0. */
+    const vec infinity = (vec){0} + (double)__builtin_inf();
     const vec r = reciprocal_square_root(d);
-    const vec root = d * r;
-    *reciprocal = r;
-    return root;
+    const __mmask8 finite = _mm512_cmp_pd_mask(d, infinity, _CMP_NEQ_UQ);
+    *reciprocal = _mm512_maskz_mov_pd(finite, r);
+    return _mm512_mask_mul_pd(d, finite, d, r);
 }
 
 /* An estimate takes denormals for zero: so must the test of the pivot's sign. */

@@ -21,7 +21,8 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrt(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
 }
 
 enum { N = 7, NB = 3, ROW = 7, COL = 1, WORK_ROW = 7, WORK_COL = 1 };

@@ -32,7 +32,8 @@ enum { NEXT_ROW = 1, NEXT_COLUMN = 4, NEXT_MATRIX = 16, THREADS = MATRICES * NB 
 INLINE vec pivot(const vec d, vec *reciprocal)
 {
     *reciprocal = rsqrt(d);
-    return d * *reciprocal;
+    /* An infinite pivot is positive, as LAPACK has it, and the only one of which the reciprocal is 0. */
+    return *reciprocal == 0 ? d : d * *reciprocal;
 }
 
 INLINE vec reciprocal(const vec d) { return __drcp_rn(d); }
