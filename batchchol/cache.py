@@ -8,17 +8,20 @@ An entry is three files in one folder:
 
 The record is written last, and each file in one step, so that a record never points at a payload that is not
 whole. Records may share a payload: a module of several kernels is stored once. What is damaged later (a truncated
-payload, a flipped byte, a deleted file) is found by the payload's hash at look-up and is a miss: the entry is
-built again.
+payload, a flipped bit, a deleted file, a record of another key) is found by the hashes at look-up and is a miss: the
+entry is built again.
+
+Code is loaded from here, so the folder must be one that only root and the current user can change; files of others in
+it are misses. Each file is read once, and what was verified is what is used.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,11 +30,18 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.errors import CacheError
+from batchchol.files import TEMPORARY_PREFIX, replace_entry
+from batchchol.files import replace_file as replace_file  # until its users look there
+from batchchol.scratch import scratch_folder
+from batchchol.trusted import Untrusted, read_file, resolve_folder
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]+")
-TEMPORARY_PREFIX = ".partial-"
 _STALE_SECONDS = 3600.0
+RECORD_BYTES = 1 << 16
+"""The largest record: that of a kernel has a thousandth."""
+PAYLOAD_BYTES = 1 << 28
+"""The largest payload: more than any kernel's code."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +51,15 @@ class Artifact:
     Attributes
     ----------
     path : Path
-        The payload's file; its bytes were verified when it was looked up.
+        The payload's file, for messages: what is there may be replaced at any time.
+    data : bytes
+        The payload, verified.
     metadata : Mapping[str, Any]
         What the builder recorded about it (JSON values).
     """
 
     path: Path
+    data: bytes = field(repr=False)
     metadata: Mapping[str, Any]
 
 
@@ -87,13 +100,13 @@ class Record:
         return _digest(data) == Path(self.payload).stem
 
 
-def parse_record(data: bytes) -> Record:
-    """Read an entry's file.
+def parse_record(key: str, data: bytes) -> Record:
+    """Read the file of an entry.
 
     Raises
     ------
     ValueError
-        If it is damaged in any way.
+        If it is damaged in any way, or the record of another key.
     """
     try:
         record = json.loads(data)
@@ -101,7 +114,10 @@ def parse_record(data: bytes) -> Record:
         # The name is compared before anything is opened: a damaged record must not lead out of the folder.
         if not isinstance(metadata, dict) or name != _payload_name(digest, Path(name).suffix):
             raise ValueError(f"got {name!r} for a payload of {digest!r}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        # Records of earlier versions have none.
+        if "check" in record and record["check"] != _check(key, name, metadata):
+            raise ValueError("it does not have its own hash, or is of another key")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not the record of a cache entry: {error!r}") from error
     return Record(name, metadata)
 
@@ -136,28 +152,6 @@ def default_folder() -> Path:
         raise CacheError("no home folder to keep kernels in: set BATCHCHOL_CACHE to a folder") from error
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: readers see the old bytes or all of the new ones.
-
-    Raises
-    ------
-    OSError
-        As the system reports it; `path` is as it was and nothing is left beside it.
-    """
-    # Not flushed to the disk on purpose: a file that a power cut emptied fails its hash and is built again.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            # Temporary files are the owner's alone; results and plots are for others to read as well.
-            os.fchmod(stream.fileno(), 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 class ArtifactCache:
     """Compiled artifacts by key in one folder, safe for many processes at once.
 
@@ -171,15 +165,28 @@ class ArtifactCache:
         self.folder = default_folder() if folder is None else Path(os.path.abspath(folder))
 
     def get(self, key: str) -> Artifact | None:
-        """Return the entry of `key`, its payload verified, or None if it is missing or damaged in any way."""
+        """Return the entry of `key`, verified, or None if it is missing, damaged in any way, or of another user.
+
+        Raises
+        ------
+        CacheError
+            If others can change what is in the folder; says what to do.
+        """
         _check_key(key)
+        folder = self._trusted()
         try:
-            record = parse_record((self.folder / f"{key}.json").read_bytes())
-            if not record.names((self.folder / record.payload).read_bytes()):
-                return None
+            record = parse_record(key, read_file(folder / f"{key}.json", RECORD_BYTES))
+            data = read_file(folder / record.payload, PAYLOAD_BYTES)
         except (OSError, ValueError):
             return None
-        return Artifact(self.folder / record.payload, record.metadata)
+        return Artifact(self.folder / record.payload, data, record.metadata) if record.names(data) else None
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of one of the cache's files, whatever they are; None if it cannot be read."""
+        try:
+            return read_file(self._trusted() / name, PAYLOAD_BYTES)
+        except (OSError, Untrusted):
+            return None
 
     def put(
         self,
@@ -203,29 +210,30 @@ class ArtifactCache:
         """
         _check_key(key)
         _check_suffix(source_suffix)
-        _encode(metadata)
-        path = self.store(payload, suffix)
-        return self.link(key, path, metadata, source, source_suffix)
+        _plain(metadata)
+        data = payload if isinstance(payload, bytes) else payload.read_bytes()
+        path = self.store(data, suffix)
+        self.link(key, path, metadata, source, source_suffix)
+        return Artifact(path, data, _plain(metadata))
 
-    def store(self, payload: bytes | Path, suffix: str) -> Path:
-        """Store a payload, a compiled object or the file that holds it, without a record; return its file.
+    def store(self, payload: bytes, suffix: str) -> Path:
+        """Store a payload, a compiled object, without a record; return its file.
 
         Raises
         ------
         CacheError
-            If the folder cannot be created or written.
+            If the folder cannot be created or written, or others can change what is in it.
         """
         _check_suffix(suffix)
-        data = payload if isinstance(payload, bytes) else payload.read_bytes()
-        path = self.folder / _payload_name(_digest(data), suffix)
+        path = self.folder / _payload_name(_digest(payload), suffix)
         self.prepare()
-        self._write(path, data)
+        self._write(path.name, payload)
         return path
 
     def link(
         self, key: str, payload: Path, metadata: Mapping[str, Any], source: str = "", source_suffix: str = ".c"
-    ) -> Artifact:
-        """Record an entry whose payload :meth:`store` has stored; return it.
+    ) -> None:
+        """Record an entry whose payload :meth:`store` has stored.
 
         A source that is not empty is kept beside it, for reading.
 
@@ -236,11 +244,12 @@ class ArtifactCache:
         """
         _check_key(key)
         _check_suffix(source_suffix)
-        record = _encode({"sha256": payload.stem, "payload": payload.name, "metadata": dict(metadata)})
+        plain = _plain(metadata)
+        record = {"sha256": payload.stem, "payload": payload.name, "metadata": plain}
+        record["check"] = _check(key, payload.name, plain)
         if source:
-            self._write(self.folder / f"{key}{source_suffix}", source.encode())
-        self._write(self.folder / f"{key}.json", record)
-        return Artifact(self.folder / payload.name, dict(metadata))
+            self._write(f"{key}{source_suffix}", source.encode())
+        self._write(f"{key}.json", json.dumps(record, sort_keys=True, indent=1).encode())
 
     def stored_keys(self) -> list[str]:
         """The keys of all records, damaged ones included, in alphabetical order."""
@@ -261,30 +270,67 @@ class ArtifactCache:
         Raises
         ------
         CacheError
-            If the folder cannot be created or written (where that can be known, before anything is built).
+            If the folder cannot be created or written (where that can be known, before anything is built), or
+            others can change what is in it.
         """
-        found = self.get(key)
-        if found is not None:
-            return found
+        return self.get(key) or self.build(key, build)
+
+    def build(self, key: str, build: Callable[[Path], Built]) -> Artifact:
+        """Build and store the entry of `key`, whether there is one or not; see :meth:`get_or_build`."""
         self.prepare()
-        with tempfile.TemporaryDirectory(prefix="batchchol-") as scratch:
-            built = build(Path(scratch))
+        with scratch_folder() as scratch:
+            built = build(scratch)
             return self.put(key, built.payload, built.suffix, built.metadata, built.source, built.source_suffix)
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def keep_failed(self, source: str, suffix: str) -> Path:
+        """Keep a source that did not compile, once however often it fails; return its file.
+
+        Raises
+        ------
+        CacheError
+            If the folder cannot be written.
+        """
+        self.prepare()
+        name = f"{_digest(source.encode())[:16]}{suffix}"
         try:
-            replace_file(path, data)
+            (self._trusted() / "failed").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise _unusable(self.folder, error) from error
+            raise _unusable(self.folder / "failed", error) from error
+        self._write(f"failed/{name}", source.encode())
+        return self.folder / "failed" / name
 
     def prepare(self) -> None:
         """Make the folder, or raise a CacheError: where that can be known before anything is built."""
+        folder = self._trusted()
         try:
-            # For the owner alone: whoever can write here can have code loaded.
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not os.access(self.folder, os.W_OK | os.X_OK):
-                raise PermissionError(13, "Permission denied")
-            _remove_stale(self.folder)
+            # For the owner alone, whatever the umask.
+            for part in (*reversed(folder.parents), folder):
+                if not part.exists():
+                    part.mkdir(mode=0o700, exist_ok=True)
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            _remove_stale(folder)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            # A file that a power cut emptied fails its hash and is built again.
+            replace_entry(self._trusted() / name, data, 0o644)
+        except OSError as error:
+            raise _unusable(self.folder / name, error) from error
+
+    def _trusted(self) -> Path:
+        """The folder, links resolved, that nobody else can change."""
+        try:
+            return resolve_folder(self.folder)
+        except Untrusted as error:
+            raise CacheError(
+                f"code is not loaded from the cache folder {self.folder}: {error}. "
+                "Or set BATCHCHOL_CACHE to a folder of your own"
+            ) from error
         except OSError as error:
             raise _unusable(self.folder, error) from error
 
@@ -309,11 +355,18 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _encode(record: Mapping[str, Any]) -> bytes:
+def _check(key: str, payload: str, metadata: Mapping[str, Any]) -> str:
+    """What tells a record from a damaged one, and from that of another key."""
+    return _digest(json.dumps([key, payload, metadata], sort_keys=True).encode())
+
+
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as they are read back."""
     try:
-        return json.dumps(dict(record), sort_keys=True, indent=1).encode()
+        plain: dict[str, Any] = json.loads(json.dumps(dict(metadata)))
     except TypeError as error:
         raise ValueError(f"metadata: expected values that JSON can hold: {error}") from error
+    return plain
 
 
 def _remove_stale(folder: Path) -> None:
@@ -325,8 +378,8 @@ def _remove_stale(folder: Path) -> None:
                 path.unlink()
 
 
-def _unusable(folder: Path, error: OSError) -> CacheError:
+def _unusable(path: Path, error: OSError) -> CacheError:
     return CacheError(
-        f"the cache folder {folder} cannot be written ({error.strerror or error}): "
-        "make room or give write permission there, or set BATCHCHOL_CACHE to another folder"
+        f"the cache cannot be used: {path}: {error.strerror or error}: make room or give write permission there, "
+        "or set BATCHCHOL_CACHE to another folder"
     )

@@ -1,29 +1,34 @@
 """The kernels of a cache as one file, to be carried to another machine.
 
 The file is a zip archive of the cache's own files: records, payloads, sources. Nothing of it is believed: names that
-are not those of cache files are refused, payloads are those of their hashes, and what is damaged is named and left
-out while the rest is taken.
+are not those of cache files are refused, payloads are those of their hashes, no more is read than such files have,
+whatever their headers say, and what is damaged is named and left out while the rest is taken.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import tempfile
+import stat
 import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchchol.cache import Artifact, ArtifactCache, Record, parse_record
+from batchchol.cache import PAYLOAD_BYTES, RECORD_BYTES, Artifact, ArtifactCache, Record, parse_record
 from batchchol.errors import CacheError, DataFileError
+from batchchol.files import replacing
 
 _MEMBER = re.compile(r"[0-9a-f]{64}\.[A-Za-z0-9]+")
-# Larger than any kernel's code: what claims more is an attack on the memory, or damaged.
-_LARGEST_MEMBER = 1 << 28
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# The list of the members, of which each takes 50 bytes or more there and ten times as many in memory.
+_DIRECTORY_BYTES = 1 << 25
+_CHUNK_BYTES = 1 << 20
+# What kernels unpack to: their code to less than 10 times its packed size, their sources to less than 50 times.
+_LEAST_UNPACKED, _LARGEST_RATIO = 1 << 26, 100
 
 
 @dataclass(frozen=True)
@@ -67,20 +72,10 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
     DataFileError
         If the file cannot be written.
     """
-    try:
-        descriptor, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=".partial-")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                packed = _write(cache, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED), architectures)
-                os.fchmod(stream.fileno(), 0o644)
-            _require_entries(packed, cache, file, architectures)
-            os.replace(name, file)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as error:
-        raise DataFileError(file, "archive", f"cannot be written: {error.strerror or error}") from error
+    with replacing(file) as stream:
+        with zipfile.ZipFile(stream, "w") as archive:
+            packed = _write(cache, archive, architectures)
+        _require_entries(packed, cache, file, architectures)
     return packed
 
 
@@ -101,15 +96,15 @@ def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
     Raises
     ------
     DataFileError
-        If the file cannot be read, is no zip archive or has nothing in it.
+        If the file cannot be read, is no zip archive or has nothing in it, or unpacks to far more than kernels do.
     CacheError
         If the cache folder cannot be written.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
+        with _Archive(file) as stream, zipfile.ZipFile(stream) as archive:
             if not archive.namelist():
                 raise DataFileError(file, "archive", "has no kernels in it: pack it again where there are some")
-            return _Unpacking(archive, cache).run()
+            return _Unpacking(archive, cache, stream.most).run()
     except OSError as error:
         raise DataFileError(file, "archive", f"cannot be read: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
@@ -122,18 +117,26 @@ def _write(cache: ArtifactCache, archive: zipfile.ZipFile, architectures: Collec
     entries = damaged = 0
     written: set[str] = set()
     files = _by_stem(path.name for path in cache.folder.glob("*"))
-    with archive:
-        for key in cache.stored_keys():
-            artifact = cache.get(key)
-            if artifact is None:
-                damaged += 1
-            elif architectures is None or architecture(artifact) in architectures:
-                entries += 1
-                for name in (artifact.path.name, *files[key]):
-                    if name not in written:
-                        written.add(name)
-                        archive.write(cache.folder / name, name)
+    for key in cache.stored_keys():
+        artifact = cache.get(key)
+        if artifact is None:
+            damaged += 1
+        elif architectures is None or architecture(artifact) in architectures:
+            entries += 1
+            for name in sorted({artifact.path.name, *files[key]} - written):
+                written.add(name)
+                data = artifact.data if name == artifact.path.name else cache.read(name)
+                if data is not None:
+                    archive.writestr(_member(name), data)
     return Packed(entries, damaged)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """Without a time, so that equal kernels make equal archives."""
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    return info
 
 
 def _by_stem(names: Iterable[str]) -> dict[str, list[str]]:
@@ -145,12 +148,34 @@ def _by_stem(names: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-class _Unpacking:
-    """One call of `unpack`."""
+class _Archive(io.FileIO):
+    """A regular file of which nobody reads very much at once, as zipfile would read a list of members."""
 
-    def __init__(self, archive: zipfile.ZipFile, cache: ArtifactCache) -> None:
+    def __init__(self, file: Path) -> None:
+        # Opening a pipe would wait for its writer.
+        super().__init__(file, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        status = os.fstat(self.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise DataFileError(file, "archive", "is no regular file: give the file that `cache pack` wrote")
+        self.size = status.st_size
+        self.most = max(_LEAST_UNPACKED, _LARGEST_RATIO * status.st_size)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self.size - self.tell())
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > _DIRECTORY_BYTES:
+            raise zipfile.BadZipFile(f"it lists more members than {_DIRECTORY_BYTES:,} bytes can name")
+        return super().read(wanted)
+
+
+class _Unpacking:
+    """One call of `unpack`, which reads `most` bytes."""
+
+    def __init__(self, archive: zipfile.ZipFile, cache: ArtifactCache, most: int) -> None:
         self.archive = archive
         self.cache = cache
+        self.most = self.left = most
         self.done = Unpacked()
         self.members: dict[str, zipfile.ZipInfo] = {}
         self.files: dict[str, list[str]] = {}
@@ -158,8 +183,7 @@ class _Unpacking:
 
     def run(self) -> Unpacked:
         self._list()
-        records = dict(self._records())
-        for key, record in records.items():
+        for key, record in self._records():
             self._take(key, record)
         return self.done
 
@@ -171,8 +195,8 @@ class _Unpacking:
                 self.done.refused[info.filename] = "is not the name of a cache file"
             elif names[info.filename] > 1:
                 self.done.refused[info.filename] = "is there more than once"
-            elif info.file_size > _LARGEST_MEMBER:
-                self.done.refused[info.filename] = f"has {info.file_size:,} bytes, more than any kernel"
+            elif info.compress_type not in _COMPRESSIONS:
+                self.done.refused[info.filename] = "is compressed in another way than `cache pack` does"
             else:
                 self.members[info.filename] = info
         self.files = _by_stem(self.members)
@@ -181,7 +205,7 @@ class _Unpacking:
         for name in sorted(self.members):
             if name.endswith(".json") and (data := self._read(name)) is not None:
                 try:
-                    yield Path(name).stem, parse_record(data)
+                    yield Path(name).stem, parse_record(Path(name).stem, data)
                 except ValueError as error:
                     self.done.refused[name] = str(error)
 
@@ -214,10 +238,28 @@ class _Unpacking:
         return "", ".c"
 
     def _read(self, name: str) -> bytes | None:
-        """The bytes of a member, or None, and it is refused, if they are damaged."""
+        """The bytes of a member, or None, and it is refused, if they are damaged, or more than it may have."""
+        most = RECORD_BYTES if name.endswith(".json") else PAYLOAD_BYTES
+        data = bytearray()
         try:
-            return self.archive.read(self.members[name])
-        # What zipfile raises for damaged data, unknown compression and encryption.
+            with self.archive.open(self.members[name]) as stream:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    data += chunk
+                    self._count(len(chunk))
+                    if len(data) > most:
+                        self.done.refused[name] = f"has more than {most:,} bytes, which no kernel has"
+                        return None
+        # What zipfile raises for damaged data and encryption.
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
             self.done.refused[name] = f"is damaged: {error}"
             return None
+        return bytes(data)
+
+    def _count(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise DataFileError(
+                Path(str(self.archive.filename)),
+                "archive",
+                f"unpacks to more than {self.most:,} bytes, which kernels do not: pack it again",
+            )

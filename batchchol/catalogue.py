@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numbers
 import tomllib
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
+
+from batchchol.arguments import integer, number, shown
 
 Value = int | float | str | tuple[int, ...]
 
@@ -73,10 +76,12 @@ def parse(recipe: Recipe, name: str, text: str) -> Value:
     default = _parameter(recipe, name).default
     try:
         if isinstance(default, tuple):
-            return tuple(int(item) for item in text.split(",") if item.strip())
-        return type(default)(text)
-    except ValueError as error:
-        raise ValueError(f"{recipe.name}: {name}: got {text!r}, expected {_expected(default)}") from error
+            return tuple(integer(item.strip()) for item in text.split(",") if item.strip())
+        if isinstance(default, str):
+            return text
+        return integer(text) if isinstance(default, int) else number(text)
+    except ArgumentTypeError as error:
+        raise ValueError(f"{recipe.name}: {name}: got {shown(text)}, expected {_expected(default)}") from error
 
 
 def _recipe(name: str, table: dict[str, Any]) -> Recipe:

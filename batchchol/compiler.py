@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from batchchol import elf
-from batchchol.cache import replace_file
-from batchchol.compiling import Compilation, Unusable, probe, split_command
-from batchchol.errors import CompileError, CompilerNotFound
+from batchchol.compiling import TIME_LIMIT, Compilation, Running, Unusable, probe, split_command
+from batchchol.errors import CompileError, CompilerNotFound, DataFileError
+from batchchol.files import replace_file
+from batchchol.scratch import scratch_folder
 
 Family = Literal["gcc", "clang"]
 
@@ -81,7 +82,13 @@ def find_compiler() -> Compiler:
 
 
 def compile_shared(
-    compiler: Compiler, source: str, output: Path, flags: Sequence[str], *, time_limit: float = 120.0
+    compiler: Compiler,
+    source: str,
+    output: Path,
+    flags: Sequence[str],
+    *,
+    time_limit: float = TIME_LIMIT,
+    running: Running | None = None,
 ) -> float:
     """Compile C source to a shared object at `output`, which appears whole or not at all.
 
@@ -97,6 +104,8 @@ def compile_shared(
         Options after ``-shared -fPIC``, libraries included.
     time_limit : float
         Seconds after which the compiler and all its processes are killed.
+    running : Running, optional
+        Ends the compiler when it is stopped.
 
     Returns
     -------
@@ -108,12 +117,14 @@ def compile_shared(
     CompileError
         Status "timeout" at the time limit, "compile" for every other failure; the message has the first lines
         that the compiler wrote and where the source was kept.
+    Stopped
+        If `running` was stopped meanwhile.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="batchchol-") as folder:
-            seconds, shared = _compile_in(Path(folder), compiler, source, flags, time_limit)
+        with scratch_folder() as folder:
+            seconds, shared = _compile_in(folder, compiler, source, flags, time_limit, running)
             replace_file(output, shared)
-    except OSError as error:
+    except (OSError, DataFileError) as error:
         raise CompileError(
             "compile",
             f"cannot compile to {output} with {compiler.path} ({error}): make room and give write permission "
@@ -154,11 +165,16 @@ def _identify(path: Path, arguments: tuple[str, ...], modified: int) -> Compiler
 
 
 def _compile_in(
-    folder: Path, compiler: Compiler, source: str, flags: Sequence[str], time_limit: float
+    folder: Path,
+    compiler: Compiler,
+    source: str,
+    flags: Sequence[str],
+    time_limit: float,
+    running: Running | None,
 ) -> tuple[float, bytes]:
     command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
     compilation = Compilation("the C compiler", command, source, "kernel.c")
-    seconds = compilation.run(folder, time_limit)
+    seconds = compilation.run(folder, time_limit, running)
     shared = folder / "kernel.so"
     data = shared.read_bytes() if shared.is_file() else b""
     if not elf.is_whole(data):

@@ -6,12 +6,10 @@ failure, time limit, Ctrl-C) its processes are gone afterwards; a source that di
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -20,8 +18,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from batchchol.cache import default_folder, replace_file
+from batchchol.cache import ArtifactCache
 from batchchol.errors import CacheError, CompileError
+from batchchol.scratch import scratch_folder
+
+TIME_LIMIT = 120.0
+"""Seconds that one run of a compiler may take by default."""
 
 _ANSWER_LINES = 100
 _QUOTED_LINES = 12
@@ -120,15 +122,10 @@ class Compilation:
 
     def _keep(self) -> str:
         """Keep the source, once however often it fails, and say where."""
-        data = self.source.encode()
         try:
-            folder = default_folder() / "failed"
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = folder / f"{hashlib.sha256(data).hexdigest()[:16]}{Path(self.file).suffix}"
-            replace_file(path, data)
-        except (OSError, CacheError) as error:
+            return f"the source was kept in {ArtifactCache().keep_failed(self.source, Path(self.file).suffix)}"
+        except CacheError as error:
             return f"the source could not be kept ({error})"
-        return f"the source was kept in {path}"
 
 
 def run(
@@ -150,7 +147,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=messages,
             stderr=messages,
-            start_new_session=True,
+            process_group=0,
         )
         expired = _wait(process, time_limit, running or Running())
         return process.returncode, expired, time.perf_counter() - start
@@ -164,14 +161,14 @@ def probe(command: Sequence[str], time_limit: float) -> str:
     Unusable
         If it cannot be started or gives no answer in time.
     """
-    with tempfile.TemporaryDirectory(prefix="batchchol-") as folder:
+    with scratch_folder() as folder:
         try:
-            _, expired, _ = run(command, Path(folder), time_limit)
+            _, expired, _ = run(command, folder, time_limit)
         except OSError as error:
             raise Unusable(f"cannot be started ({error})") from error
         if expired:
             raise Unusable(f"did not tell its version within {time_limit:g} s")
-        return first_lines(messages_file(Path(folder)), _ANSWER_LINES)
+        return first_lines(messages_file(folder), _ANSWER_LINES)
 
 
 def split_command(command: str) -> list[str]:
@@ -218,7 +215,25 @@ def _wait(process: subprocess.Popen[bytes], time_limit: float, running: Running)
     return expired.is_set()
 
 
+def kill_session(leader: int) -> None:
+    """Kill all processes of a session that this process began, after its leader: the compilers that it ran."""
+    # What one of them began meanwhile is found by the next look; one that is dead and that nobody has asked for its
+    # status stays there, so that the looks are few.
+    for _ in range(3):
+        members = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _in_session(pid, leader)]
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _in_session(pid: int, leader: int) -> bool:
+    try:
+        return pid not in (leader, os.getpid()) and os.getsid(pid) == leader
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # Its session began with it, so the group's number is its own and holds nobody else's processes.
+    # The group began with it, so that its number is its own and holds nobody else's processes.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -11,9 +11,7 @@ thread, process or device makes it: `philox` documents the random stream and `re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,14 +24,12 @@ from batchchol.datafiles import (
     SLICE_BYTES,
     Slices,
     load,
-    read_slices,
-    read_text,
     save,
     slice_length,
-    write_text,
 )
 from batchchol.memory import aligned_empty
-from batchchol.parallel import available_threads
+from batchchol.parallel import available_threads, over_ranges
+from batchchol.textfiles import read_slices, read_text, write_text
 
 if TYPE_CHECKING:
     from batchchol.batch import Batch
@@ -247,19 +243,15 @@ def _check_dtype(dtype: str) -> None:
 
 
 def _share(work: Callable[[int, int], None], count: int, step: int, threads: int) -> None:
-    """Call work(first, last) on ranges of whole steps that cover `count`, a range a thread.
+    """Call work(first, last) on ranges of whole steps that cover `count`; NumPy releases the GIL meanwhile."""
 
-    NumPy lets go of the GIL in the long operations. The pool is not the one of `parallel`: `Batch.put` uses
-    that one inside `work`, and would wait for itself.
-    """
-    steps = -(-count // step)
-    hands = max(1, min(threads, steps))
-    bounds = [min(count, steps * hand // hands * step) for hand in range(hands + 1)]
-    if hands == 1:
-        return work(0, count)
-    with ThreadPoolExecutor(hands) as pool:
-        for done in [pool.submit(work, *ends) for ends in pairwise(bounds)]:
-            done.result()
+    def steps(first: int, last: int) -> int:
+        work(first * step, min(count, last * step))
+        return 0
+
+    # A step takes a millisecond and more: each is handed out as if it moved much memory.
+    hands = -(-count // step)
+    over_ranges(steps, hands, threads, hands << 30, arrays=())
 
 
 def _thread_count(threads: int | None) -> int:

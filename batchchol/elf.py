@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 _EXECUTABLE = 0x2 | 0x4  # allocated, and with instructions
 
@@ -25,17 +26,28 @@ def is_whole(data: bytes) -> bool:
 
 
 def code_sections(data: bytes) -> list[tuple[str, int]]:
-    """Name and bytes of each section with executable code in a 64-bit ELF file."""
+    """Name and bytes of each section with executable code in a 64-bit ELF file.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged.
+    """
+    try:
+        return list(_code_sections(data))
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"not an ELF file with sections: {error}") from error
+
+
+def _code_sections(data: bytes) -> Iterator[tuple[str, int]]:
     order = _order(data)
     (table,) = struct.unpack_from(order + "Q", data, 0x28)
     size, count, names = struct.unpack_from(order + "3H", data, 0x3A)
     headers = [struct.unpack_from(order + "IIQQQQ", data, table + index * size) for index in range(count)]
     strings = headers[names][4]
-    return [
-        (_text(data, strings + name), length)
-        for name, _, flags, _, _, length in headers
-        if flags & _EXECUTABLE == _EXECUTABLE
-    ]
+    for name, _, flags, _, _, length in headers:
+        if flags & _EXECUTABLE == _EXECUTABLE:
+            yield _text(data, strings + name), length
 
 
 def _order(data: bytes) -> str:

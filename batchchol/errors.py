@@ -30,6 +30,14 @@ class CompilerNotFound(BatchcholError):
     """No usable compiler was found."""
 
 
+class CpuUnavailable(BackendUnavailable, CompilerNotFound):
+    """The CPU's kernels cannot be built: there is no C compiler."""
+
+
+class NoCompilerWarning(UserWarning):
+    """There is no C compiler, so LAPACK stands in for generated kernels; issued once per process."""
+
+
 class CompileError(BatchcholError):
     """A kernel did not compile.
 

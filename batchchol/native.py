@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 from batchchol import elf
 from batchchol.cache import Artifact, ArtifactCache, Built, cache_key
 from batchchol.compiler import Compiler, compile_shared, find_compiler
+from batchchol.compiling import TIME_LIMIT, Running
 from batchchol.errors import BackendUnavailable, CompileError
-from batchchol.stats import CompileStats
+from batchchol.loading import load_library
+from batchchol.stats import CompileStats, read_stats
 from kernelgen import GENERATOR_VERSION, SIMD_TARGETS, KernelSource
 
 # Contraction is allowed in both accuracy classes (design: ieee rounds roots and quotients correctly, sums may fuse).
@@ -60,11 +63,22 @@ def supported_targets() -> tuple[str, ...]:
     return tuple(name for name in SIMD_TARGETS if _REQUIRED_FEATURES[name] <= cpu_features())
 
 
-def load(source: KernelSource, target: str) -> Library:
+def load(
+    source: KernelSource, target: str, *, time_limit: float = TIME_LIMIT, running: Running | None = None
+) -> Library:
     """Compile, or find in the cache, and load a generated source.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds that the compiler may take.
+    running : Running, optional
+        Ends the compiler when it is stopped.
 
     Raises
     ------
+    Stopped
+        If `running` was stopped meanwhile.
     BackendUnavailable
         If this CPU does not have the target's instructions.
     CompilerNotFound, CompileError, CacheError
@@ -76,12 +90,15 @@ def load(source: KernelSource, target: str) -> Library:
         )
     compiler = find_compiler()
     flags = (*COMMON_FLAGS, *source.flags)
-    cache_folder, key = ArtifactCache(), key_of(source, compiler.identity)
-    artifact = cache_folder.get_or_build(key, lambda folder: _build(source, compiler, flags, folder))
+    kernels, key = ArtifactCache(), key_of(source, compiler.identity)
+    if found := kernels.get(key):
+        with suppress(_Damaged):
+            return _library(found, source.entry)
+    built = kernels.build(key, lambda folder: _build(source, compiler, flags, folder, time_limit, running))
     try:
-        return Library(ctypes.CDLL(str(artifact.path)), _stats(artifact))
-    except OSError as error:
-        raise CompileError("compile", f"{artifact.path} was built but cannot be loaded: {error}") from error
+        return _library(built, source.entry)
+    except _Damaged as error:
+        raise CompileError("compile", f"{built.path} was built but cannot be loaded: {error}") from error
 
 
 def key_of(source: KernelSource, compiler: str) -> str:
@@ -97,24 +114,47 @@ def key_of(source: KernelSource, compiler: str) -> str:
     )
 
 
-def _build(source: KernelSource, compiler: Compiler, flags: tuple[str, ...], folder: Path) -> Built:
+def _build(
+    source: KernelSource,
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    folder: Path,
+    time_limit: float,
+    running: Running | None,
+) -> Built:
     output = folder / "kernel.so"
-    seconds = compile_shared(compiler, source.text, output, flags)
+    seconds = compile_shared(compiler, source.text, output, flags, time_limit=time_limit, running=running)
+    shared = output.read_bytes()
     metadata = {
         "entry": source.entry,
         "compile_seconds": seconds,
-        "code_bytes": code_bytes(output),
+        "code_bytes": code_bytes(shared),
         "compiler": compiler.identity,
         "flags": list(flags),
     }
-    return Built(output, ".so", metadata, source.text)
+    return Built(shared, ".so", metadata, source.text)
 
 
-def _stats(artifact: Artifact) -> CompileStats:
-    metadata = artifact.metadata
-    return CompileStats(metadata["compile_seconds"], metadata["code_bytes"], metadata["compiler"])
+class _Damaged(Exception):
+    """Why an entry of the cache is not the kernel that it should be, though its hash is right."""
 
 
-def code_bytes(path: Path) -> int:
+def _library(artifact: Artifact, entry: str) -> Library:
+    """The loaded library of an entry."""
+    try:
+        stats = read_stats(artifact.metadata)
+    except ValueError as error:
+        raise _Damaged(str(error)) from error
+    if not elf.is_whole(artifact.data):
+        raise _Damaged("it is no whole shared object")
+    try:
+        handle = load_library(artifact.data, entry)
+        getattr(handle, entry)
+    except (OSError, AttributeError) as error:
+        raise _Damaged(str(error)) from error
+    return Library(handle, stats)
+
+
+def code_bytes(data: bytes) -> int:
     """Bytes of executable code in a 64-bit ELF file."""
-    return sum(length for _, length in elf.code_sections(path.read_bytes()))
+    return sum(length for _, length in elf.code_sections(data))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from batchchol.compiler import find_compiler
@@ -35,12 +38,24 @@ def compiler_command(folder: Path) -> str | None:
     header = folder / "system.h"
     (folder / "system.h.gch").mkdir(parents=True, exist_ok=True)
     header.write_text(_TEXT)
-    for target in supported_targets():
-        # Another worker may be at it too: whoever is last replaces the other's.
-        made, precompiled = folder / f"{target}-{os.getpid()}.gch", folder / "system.h.gch" / target
-        if not precompiled.exists():
-            flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
-            if subprocess.run([*compiler.command, *flags, header, "-o", made], check=False).returncode:
-                return None
-            made.replace(precompiled)
+    # First those that no other worker is at, then those that one was at, in case it failed.
+    for waiting in (fcntl.LOCK_NB, 0):
+        for target in supported_targets():
+            with open(folder / f"{target}.lock", "w") as lock, suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | waiting)
+                if not _precompile(header, target, compiler.command):
+                    return None
     return shlex.join([*compiler.command, "-include", str(header)])
+
+
+def _precompile(header: Path, target: str, command: Sequence[str]) -> bool:
+    """Whether the header is there for a target; half written it has another name."""
+    precompiled = header.with_suffix(".h.gch") / target
+    if precompiled.exists():
+        return True
+    flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
+    made = header.with_name(f"{target}.gch")
+    if subprocess.run([*command, *flags, header, "-o", made], check=False).returncode:
+        return False
+    made.replace(precompiled)
+    return True

@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from batchchol.arguments import architectures
 from batchchol.cache import ArtifactCache
 
-if TYPE_CHECKING:
-    from batchchol.cache import Artifact
-
 HELP = "what the cache of compiled kernels has; pack it into one file, unpack it elsewhere"
+
+_SHOWN, _SHOWN_CHARACTERS = 20, 100
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry without its payload, of which a cache may have more than the memory."""
+
+    path: Path
+    size: int
+    metadata: Mapping[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +52,10 @@ def _pack(arguments: argparse.Namespace) -> int:
     from batchchol.cache_archive import pack
 
     packed = pack(ArtifactCache(), arguments.file, arguments.arch)
-    size = arguments.file.stat().st_size
-    print(f"{arguments.file}: {packed.entries} entries, {megabytes(size)}")
+    # Not behind an archive that goes to the standard output.
+    kept = arguments.file.is_file()
+    size = f", {megabytes(arguments.file.stat().st_size)}" if kept else ""
+    print(f"{arguments.file}: {packed.entries} entries{size}", file=sys.stdout if kept else sys.stderr)
     if packed.damaged:
         print(f"damaged entries that were left out: {packed.damaged}", file=sys.stderr)
     return 0
@@ -54,8 +67,10 @@ def _unpack(arguments: argparse.Namespace) -> int:
     cache = ArtifactCache()
     done = unpack(arguments.file, cache)
     print(f"{cache.folder}: {done.entries} entries taken, {done.newer_here} were there")
-    for name, reason in done.refused.items():
-        print(f"refused {name!r}: {reason}", file=sys.stderr)
+    for name, reason in islice(done.refused.items(), _SHOWN):
+        print(f"refused {name[:_SHOWN_CHARACTERS]!r}: {reason}", file=sys.stderr)
+    if (more := len(done.refused) - _SHOWN) > 0:
+        print(f"refused {more:,} more", file=sys.stderr)
     return 1 if done.refused else 0
 
 
@@ -63,11 +78,11 @@ def _info(_: argparse.Namespace) -> int:
     from batchchol.cache_archive import architecture
 
     cache = ArtifactCache()
-    found: dict[str, list[Artifact]] = defaultdict(list)
+    found: dict[str, list[_Entry]] = defaultdict(list)
     keys = cache.stored_keys()
     for key in keys:
         if artifact := cache.get(key):
-            found[architecture(artifact)].append(artifact)
+            found[architecture(artifact)].append(_Entry(artifact.path, len(artifact.data), artifact.metadata))
     print(f"folder    {cache.folder}")
     for arch in sorted(found):
         print(f"{arch:9} {_describe(found[arch])}")
@@ -76,12 +91,12 @@ def _info(_: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(artifacts: list[Artifact]) -> str:
+def _describe(entries: list[_Entry]) -> str:
     # A GPU kernel has two records, and kernels of one module share a payload.
-    kernels = {(artifact.path, artifact.metadata.get("entry")) for artifact in artifacts}
-    payloads = {artifact.path for artifact in artifacts}
-    compilers = sorted({str(artifact.metadata.get("compiler", "unknown")) for artifact in artifacts})
-    size = megabytes(sum(path.stat().st_size for path in payloads))
+    kernels = {(entry.path, str(entry.metadata.get("entry"))) for entry in entries}
+    payloads = {entry.path: entry.size for entry in entries}
+    compilers = sorted({str(entry.metadata.get("compiler", "unknown")) for entry in entries})
+    size = megabytes(sum(payloads.values()))
     return f"kernels: {len(kernels)}, files: {len(payloads)}, {size}, {'; '.join(compilers)}"
 
 

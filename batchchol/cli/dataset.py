@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchchol import interrupts
+from batchchol.arguments import integer
+from batchchol.batchfiles import data_file
 from batchchol.errors import BatchcholError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 HELP = "list the data sets, generate one, convert between .npy and text, or show what a file holds"
 
 DTYPES = ("float32", "float64")
-FORMATS = (".npy", ".txt")
-_REPORT_SECONDS = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,24 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     making = actions.add_parser("generate", help="make matrices start ... start + batch - 1 of a data set")
     making.add_argument("name", help="a recipe: see list")
-    making.add_argument("--n", type=int, required=True, help="order of the matrices")
-    making.add_argument("--batch", type=int, required=True, help="how many matrices")
-    making.add_argument("--start", type=int, default=0, help="index of the first one (default 0)")
-    making.add_argument("--seed", type=int, default=0, help="0 to 2**64 - 1 (default 0)")
+    making.add_argument("--n", type=integer, required=True, help="order of the matrices")
+    making.add_argument("--batch", type=integer, required=True, help="how many matrices")
+    making.add_argument("--start", type=integer, default=0, help="index of the first one (default 0)")
+    making.add_argument("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)")
     making.add_argument("--dtype", choices=DTYPES, default="float32")
-    making.add_argument("--out", type=_data_file, required=True, help="file to write: .npy, or .txt for text")
+    making.add_argument("--out", type=data_file, required=True, help="file to write: .npy, or .txt for text")
     making.add_argument("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
     making.set_defaults(act=_generate)
 
     converting = actions.add_parser("convert", help="copy a batch from one format or precision to another")
-    converting.add_argument("source", type=_data_file, help=".npy or .txt file")
-    converting.add_argument("out", type=_data_file, help=".npy or .txt file to write")
+    converting.add_argument("source", type=data_file, help=".npy or .txt file")
+    converting.add_argument("out", type=data_file, help=".npy or .txt file to write")
     converting.add_argument("--dtype", choices=DTYPES, help="default: as in the .npy file; float64 for text")
     converting.set_defaults(act=_convert)
 
     showing = actions.add_parser("show", help="what a file holds: sizes, range, symmetry, definiteness")
-    showing.add_argument("file", type=_data_file, help=".npy or .txt file")
-    showing.add_argument("--matrix", type=int, metavar="I", help="print matrix I (from 0) instead")
+    showing.add_argument("file", type=data_file, help=".npy or .txt file")
+    showing.add_argument("--matrix", type=integer, metavar="I", help="print matrix I (from 0) instead")
     showing.set_defaults(act=_show)
 
 
@@ -101,18 +100,22 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    return _write(arguments.out, _read(arguments.source, arguments.dtype))
+    from batchchol import batchfiles
+
+    return _write(arguments.out, batchfiles.read(arguments.source, arguments.dtype))
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    slices = _read(arguments.file, None)
+    from batchchol import batchfiles
+
+    slices = batchfiles.read(arguments.file, None)
     if arguments.matrix is not None:
         return _print_matrix(slices, arguments.matrix)
     text = arguments.file.suffix == ".txt"
     print(f"format     {'text, read as float64' if text else 'npy, ' + slices.dtype}")
     print(f"batch      {slices.batch:,}\nn          {slices.n}")
     print(f"bytes      {arguments.file.stat().st_size:,}")
-    for name, value in _survey(_watched(slices, "examined")):
+    for name, value in _survey(batchfiles.watched(slices, "examined")):
         print(f"{name:10} {value}")
     return 0
 
@@ -152,43 +155,11 @@ def _survey(slices: Slices) -> Iterator[tuple[str, str]]:
     yield "definite", f"{definite:,} of {batch:,}{first}"
 
 
-def _read(path: Path, dtype: str | None) -> Slices:
-    from batchchol.datafiles import Slices, load, read_slices
-
-    if path.suffix == ".txt":
-        return read_slices(path, dtype or "float64")
-    slices = Slices.of(load(path))
-    return slices.astype(dtype) if dtype else slices
-
-
 def _write(path: Path, slices: Slices) -> int:
-    from batchchol.datafiles import save, write_text
+    from batchchol import batchfiles
 
     batch, n, dtype = slices.batch, slices.n, slices.dtype
-    (write_text if path.suffix == ".txt" else save)(path, _watched(slices, "written"))
+    with interrupts.advice(f"{path} was not written, run the same command again"):
+        batchfiles.write(path, batchfiles.watched(slices, "written"), path.suffix)
     print(f"{path}: {batch:,} matrices of order {n}, {dtype}, {path.stat().st_size:,} bytes")
     return 0
-
-
-def _watched(slices: Slices, done: str) -> Slices:
-    """The same slices; how far they got appears on stderr every few seconds."""
-    from batchchol.datafiles import Slices
-
-    def parts() -> Iterator[tuple[int, Any]]:
-        reported, count = time.monotonic(), 0
-        for start, dense in slices:
-            yield start, dense
-            count += len(dense)
-            if time.monotonic() - reported >= _REPORT_SECONDS:
-                reported = time.monotonic()
-                share = f"{count / slices.batch:.0%}"
-                print(f"batchchol: {count:,} of {slices.batch:,} matrices {done} ({share})", file=sys.stderr)
-
-    return Slices(slices.batch, slices.n, slices.dtype, parts())
-
-
-def _data_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in FORMATS:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a name that ends in .npy or .txt")
-    return path

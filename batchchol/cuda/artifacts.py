@@ -8,16 +8,16 @@ found by it, those compiled last. The payload, a module of one or several kernel
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from batchchol.cache import Artifact, ArtifactCache, cache_key
-from batchchol.cuda.toolkit import Code, Kind, Nvcc, parse_architecture
+from batchchol.cuda.toolkit import Code, Kind, Nvcc, kernels_in, parse_architecture
 from batchchol.cuda.usage import Usage
-from batchchol.stats import CompileStats
+from batchchol.stats import CompileStats, read_stats
 from kernelgen import GENERATOR_VERSION, KernelSource
 
 # The oldest architecture that PTX is looked for: nvcc has made none for older ones since CUDA 12.
@@ -31,7 +31,9 @@ class Module:
     Attributes
     ----------
     path : Path
-        Its cubin or PTX, which other kernels may share: equal paths are equal modules.
+        The file of its cubin or PTX, which other kernels may share: equal paths are equal modules.
+    data : bytes
+        The cubin or PTX, verified.
     kind : {"cubin", "ptx"}
         PTX is compiled once more by the driver when it is loaded.
     entry : str
@@ -42,6 +44,7 @@ class Module:
     """
 
     path: Path
+    data: bytes = field(repr=False)
     kind: Kind
     entry: str
     stats: CompileStats
@@ -49,13 +52,13 @@ class Module:
 
 def find_compiled(cache: ArtifactCache, source: KernelSource, arch: str, nvcc: Nvcc) -> Module | None:
     """The kernel as this nvcc compiled it, or None."""
-    return _module(cache.get(_key(source, arch, nvcc)))
+    return _module(cache.get(_key(source, arch, nvcc)), source.entry)
 
 
 def find_carried(cache: ArtifactCache, source: KernelSource, arch: str) -> Module | None:
     """The kernel as any compiler made it last, for `arch` or one whose code runs there, or None."""
     for candidate in runnable_architectures(arch):
-        if found := _module(cache.get(_key(source, candidate, None))):
+        if found := _module(cache.get(_key(source, candidate, None)), source.entry):
             return found
     return None
 
@@ -82,9 +85,9 @@ def keep(cache: ArtifactCache, sources: Sequence[KernelSource], arch: str, nvcc:
     modules = []
     for source, seconds in zip(sources, _shares(sources, code), strict=True):
         metadata = _metadata(source, arch, nvcc, code, seconds)
-        artifact = cache.link(_key(source, arch, nvcc), payload, metadata, source.text, ".cu")
+        cache.link(_key(source, arch, nvcc), payload, metadata, source.text, ".cu")
         cache.link(_key(source, arch, None), payload, metadata)
-        modules.append(_read(artifact))
+        modules.append(Module(payload, code.data, code.kind, source.entry, read_stats(metadata)))
     return modules
 
 
@@ -126,25 +129,16 @@ def _metadata(source: KernelSource, arch: str, nvcc: Nvcc, code: Code, seconds: 
     }
 
 
-def _module(artifact: Artifact | None) -> Module | None:
+def _module(artifact: Artifact | None, entry: str) -> Module | None:
+    """The module of an entry of the cache; None if it is not that of the kernel, though its hash is right."""
     if artifact is None:
         return None
-    try:
-        return _read(artifact)
-    except (KeyError, TypeError):
-        # Damaged in a way that its hash does not show: built again.
+    kind: Any = artifact.metadata.get("kind")
+    if artifact.metadata.get("entry") != entry or artifact.path.suffix != f".{kind}":
         return None
-
-
-def _read(artifact: Artifact) -> Module:
-    metadata: Mapping[str, Any] = artifact.metadata
-    stats = CompileStats(
-        metadata["compile_seconds"],
-        metadata["code_bytes"],
-        metadata["compiler"],
-        metadata["registers"],
-        metadata["spill_bytes"],
-        metadata["shared_bytes"],
-        metadata["stack_bytes"],
-    )
-    return Module(artifact.path, metadata["kind"], metadata["entry"], stats)
+    if kind not in get_args(Kind) or entry not in kernels_in(artifact.data, kind):
+        return None
+    try:
+        return Module(artifact.path, artifact.data, kind, entry, read_stats(artifact.metadata))
+    except ValueError:
+        return None

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Literal
 
 from batchchol import elf
-from batchchol.compiling import Compilation, Running, Unusable, messages_file, probe, split_command
+from batchchol.compiling import TIME_LIMIT, Compilation, Running, Unusable, messages_file, probe, split_command
 from batchchol.cuda.usage import Usage, read_usage
 from batchchol.errors import CompileError, CompilerNotFound
+from batchchol.scratch import scratch_folder
 
 Kind = Literal["cubin", "ptx"]
 
 STANDARD_PATH = Path("/usr/local/cuda/bin/nvcc")
-# Seconds that one run of the compiler may take.
-TIME_LIMIT = 120.0
 
 _HINT = (
     "install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or name one: BATCHCHOL_NVCC=/path/to/nvcc "
@@ -40,7 +39,7 @@ _HOST_HINT = "nvcc needs a C++ compiler: install one (Debian and Ubuntu: apt ins
 _PROBE_SECONDS = 20.0
 _VERSION = re.compile(r"^Cuda compilation tools, release .*\bV(?P<version>\d+(?:\.\d+)+)", re.MULTILINE)
 _BUILD = re.compile(r"^Build (?P<build>\S+)", re.MULTILINE)
-_ARCHITECTURE = re.compile(r"(?P<code>sm|compute)_(?P<number>\d{2,3})(?P<suffix>[af]?)")
+_ARCHITECTURE = re.compile(r"(?P<code>sm|compute)_(?P<number>[0-9]{2,3})(?P<suffix>[af]?)")
 # nvcc reads options from these without being told: they decide what a kernel is.
 _OPTION_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
@@ -202,8 +201,8 @@ def compile_code(
     command = (*nvcc.command, f"-{kind}", f"-arch={target}", "-std=c++17", *report, *flags, "-o", output, "kernel.cu")
     compilation = Compilation("nvcc", command, text, "kernel.cu", keep)
     try:
-        with tempfile.TemporaryDirectory(prefix="batchchol-") as folder:
-            return _compile_in(Path(folder), compilation, kind, target, entries, time_limit, running)
+        with scratch_folder() as folder:
+            return _compile_in(folder, compilation, kind, target, entries, time_limit, running)
     except OSError as error:
         raise CompileError(
             "compile",
@@ -229,7 +228,7 @@ def _compile_in(
         raise
     output = folder / f"kernel.{kind}"
     data = output.read_bytes() if output.is_file() else b""
-    found = _code_bytes(data) if kind == "cubin" else _ptx_entries(data)
+    found = kernels_in(data, kind)
     if missing := [entry for entry in entries if entry not in found]:
         reason = f"reported success but wrote no whole {kind} with {', '.join(missing)} ({len(data)} bytes)"
         raise compilation.error(folder, "compile", reason)
@@ -237,12 +236,18 @@ def _compile_in(
     return Code(data, kind, target, seconds, usage, found)
 
 
+def kernels_in(data: bytes, kind: str) -> dict[str, int]:
+    """The kernels of a module and the bytes of their code, 0 in PTX; none if it is damaged."""
+    return _code_bytes(data) if kind == "cubin" else _ptx_entries(data)
+
+
 def _code_bytes(data: bytes) -> dict[str, int]:
-    """Bytes of machine code of each kernel of a cubin; nothing of one that is not whole."""
-    if not elf.is_whole(data):
-        return {}
     prefix = ".text."
-    return {name.removeprefix(prefix): size for name, size in elf.code_sections(data) if name.startswith(prefix)}
+    try:
+        sections = elf.code_sections(data) if elf.is_whole(data) else []
+    except ValueError:
+        return {}
+    return {name.removeprefix(prefix): size for name, size in sections if name.startswith(prefix)}
 
 
 def _ptx_entries(data: bytes) -> dict[str, int]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import os
+import stat
+import struct
+import subprocess
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +19,7 @@ import pytest
 from batchchol import cache_archive
 from batchchol.cache import ArtifactCache, cache_key
 from batchchol.cache_archive import Packed, pack, unpack
+from batchchol.cli import main
 from batchchol.errors import CacheError, DataFileError
 
 KEYS = {name: cache_key({"name": name}) for name in ("cpu", "first", "second", "carried", "old")}
@@ -88,7 +95,7 @@ def test_damaged_entries_are_not_packed(cache: ArtifactCache, tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_written_is_named(cache: ArtifactCache, tmp_path: Path) -> None:
-    with pytest.raises(DataFileError, match="cannot be written") as caught:
+    with pytest.raises(DataFileError, match="there is no folder") as caught:
         pack(cache, tmp_path / "no folder" / "kernels.zip")
     assert "no folder" in str(caught.value)
 
@@ -101,7 +108,7 @@ def test_packing_that_fails_leaves_the_file_as_it_was(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zipfile.ZipFile, "write", fail)
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", fail)
     with pytest.raises(KeyboardInterrupt):
         pack(cache, file)
     assert file.read_bytes() == before
@@ -194,10 +201,10 @@ def test_a_name_that_is_there_twice_is_refused(file: Path, empty: ArtifactCache)
 def test_members_too_large_for_a_kernel_are_refused(
     file: Path, empty: ArtifactCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_archive, "_LARGEST_MEMBER", 5000)
+    monkeypatch.setattr(cache_archive, "PAYLOAD_BYTES", 5000)
     done = unpack(file, empty)
     name = f"{digest(PAYLOADS['module'])}.cubin"
-    assert done.refused == {name: "has 5,994 bytes, more than any kernel"}
+    assert done.refused == {name: "has more than 5,000 bytes, which no kernel has"}
     assert done.entries == 2
 
 
@@ -218,3 +225,156 @@ def test_a_cache_that_cannot_be_written_is_named(file: Path, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError, match="BATCHCHOL_CACHE"):
         unpack(file, ArtifactCache(tmp_path / "file" / "cache"))
+
+
+def set_sizes(file: Path, size: int) -> Path:
+    """Have both headers of every member of an archive claim a size."""
+    data = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        places = [info.header_offset + 22 for info in archive.infolist()]
+        place = archive.start_dir
+    while data[place : place + 4] == b"PK\x01\x02":
+        places.append(place + 24)
+        place += 46 + sum(struct.unpack_from("<3H", data, place + 28))
+    for place in places:
+        struct.pack_into("<I", data, place, size)
+    file.write_bytes(data)
+    return file
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_whose_header_lies_takes_no_memory(tmp_path: Path, empty: ArtifactCache, compression: int) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr(f"{KEYS['cpu']}.json", bytes(1 << 23))
+    set_sizes(path, 100)
+    tracemalloc.start()
+    try:
+        assert list(unpack(path, empty).refused) == [f"{KEYS['cpu']}.json"]
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+    assert not empty.folder.exists()
+
+
+def bomb(path: Path, members: int, size: int) -> Path:
+    """An archive of valid entries whose payloads are zeros."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(members):
+            key, payload = cache_key({"number": str(number)}), bytes(size + number)
+            record = {"sha256": digest(payload), "payload": f"{digest(payload)}.so", "metadata": {}}
+            archive.writestr(f"{key}.json", json.dumps(record))
+            archive.writestr(f"{digest(payload)}.so", payload)
+    return path
+
+
+def test_an_archive_that_unpacks_to_far_more_than_kernels_is_refused(
+    tmp_path: Path, empty: ArtifactCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_archive, "_LEAST_UNPACKED", 1 << 20)
+    file = bomb(tmp_path / "bomb.zip", members=40, size=1 << 17)
+    with pytest.raises(DataFileError, match=r"bomb\.zip: archive: unpacks to more than [\d,]+ bytes"):
+        unpack(file, empty)
+    written = sum(path.stat().st_size for path in empty.folder.iterdir())
+    assert written < (1 << 20) + 100 * file.stat().st_size
+
+
+def test_a_list_of_very_many_members_is_not_read(
+    tmp_path: Path, empty: ArtifactCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_archive, "_DIRECTORY_BYTES", 100_000)
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(3000):
+            archive.writestr(f"{number}", b"")
+    with pytest.raises(DataFileError, match="lists more members than 100,000 bytes can name"):
+        unpack(tmp_path / "many.zip", empty)
+
+
+def test_members_that_overlap_are_read_within_the_limit(
+    tmp_path: Path, empty: ArtifactCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many names in the list, the bytes of all are those of one member."""
+    monkeypatch.setattr(cache_archive, "_LEAST_UNPACKED", 1 << 16)
+    payload, path = os.urandom(30_000), tmp_path / "overlap.zip"
+    name = f"{digest(payload)}.so"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(name, payload)
+        info = archive.getinfo(name)
+        for number in range(100):
+            other = copy.copy(info)
+            other.filename = f"{cache_key({'number': str(number)})}.json"
+            archive.filelist.append(other)
+    done = unpack(path, empty)
+    assert len(done.refused) == 100
+    assert not empty.folder.exists()
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, empty: ArtifactCache, path: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataFileError, match=r"is no regular file|Is a directory"):
+        unpack(tmp_path / path, empty)
+
+
+def test_an_archive_goes_through_a_pipe(cache: ArtifactCache, empty: ArtifactCache, tmp_path: Path) -> None:
+    pipe, copied = tmp_path / "pipe", tmp_path / "copied.zip"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", pipe, copied]) as reader:
+        pack(cache, pipe)
+        reader.wait(60)
+    unpack(copied, empty)
+    assert contents(empty) == contents(cache)
+
+
+def test_a_device_is_not_replaced(cache: ArtifactCache, full_device: Path) -> None:
+    with pytest.raises(DataFileError, match="full: writing: No space left"):
+        pack(cache, full_device)
+    assert stat.S_ISCHR(os.stat(full_device).st_mode)
+
+
+def test_records_of_the_first_versions_are_taken(file: Path, empty: ArtifactCache) -> None:
+    def strip(members: dict[str, bytes]) -> None:
+        for name, data in members.items():
+            if name.endswith(".json"):
+                record = json.loads(data)
+                del record["check"]
+                members[name] = json.dumps(record).encode()
+
+    assert unpack(rewritten(file, strip), empty).entries == 5
+    assert empty.get(KEYS["cpu"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["unpack", "/dev/zero"], "/dev/zero: archive: is no regular file"),
+        (["unpack", "/"], "/: archive: cannot be read: Is a directory"),
+        (["pack", "/nonexistent/kernels.zip"], "there is no folder /nonexistent"),
+    ],
+)
+def test_commands_say_what_is_wrong_in_a_line(
+    cache: ArtifactCache,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(cache.folder))
+    assert main(["cache", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("batchchol: error: ")
+    assert message in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_long_list_of_what_was_refused_is_cut(
+    file: Path, empty: ArtifactCache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten(file, lambda members: members.update({f"{number}{'x' * 1000}": b"" for number in range(100)}))
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(empty.folder))
+    assert main(["cache", "unpack", str(file)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert (len(lines), lines[-1]) == (21, "refused 80 more")
+    assert max(map(len, lines)) < 200

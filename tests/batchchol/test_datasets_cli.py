@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from batchchol import datasets
-from batchchol.cli import dataset as command
+from batchchol import batchfiles, datasets
 from batchchol.cli import main
 
 
@@ -101,7 +100,7 @@ def test_show_prints_one_matrix(tmp_path, capsys):
 
 
 def test_long_work_reports_progress(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(batchfiles, "_REPORT_SECONDS", 0.0)
     assert run("generate", "banded", "--n", 2, "--batch", 7, "--out", tmp_path / "a.npy") == 0
     assert "batchchol: 7 of 7 matrices written (100%)\n" in capsys.readouterr().err
 
@@ -127,8 +126,8 @@ def test_long_work_reports_progress(tmp_path, capsys, monkeypatch):
         ),
         (("convert", "missing.npy", "a.npy"), "missing.npy: opening: No such file"),
         (("convert", "missing.txt", "a.npy"), "missing.txt: opening: No such file"),
-        (("show", "damaged.txt"), "damaged.txt: line 4: row 2 of matrix 1 of 1 has 1 numbers, expected 2"),
-        (("convert", "damaged.txt", "a.npy"), "damaged.txt: line 4"),
+        (("show", "damaged.txt"), "damaged.txt: line 5: the file ends before number 2 of row 2 of matrix 1 of 1"),
+        (("convert", "damaged.txt", "a.npy"), "damaged.txt: line 5"),
         (("convert", "large.npy", "a.npy", "--dtype", "float32"), "does not fit in float32"),
         (("show", "large.npy", "--matrix", 1), "--matrix: got 1, expected 0 to 0"),
     ],
@@ -142,6 +141,13 @@ def test_bad_values_are_messages_and_leave_no_file(tmp_path, monkeypatch, capsys
     assert shown.startswith("batchchol: error: ")
     assert message in shown
     assert sorted(os.listdir(tmp_path)) == ["damaged.txt", "large.npy"]
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.txt"])
+def test_a_batch_that_fills_the_disk_is_refused_at_once(tmp_path, capsys, name):
+    assert run("generate", "wishart", "--n", 32, "--batch", 10**12, "--out", tmp_path / name) == 2
+    assert "bytes are free there: write less" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
 
 
 def test_other_suffixes_are_refused(tmp_path, capsys):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from batchchol import native
+from batchchol.cache import Artifact, parse_record
 from batchchol.errors import BackendUnavailable, CacheError, CompileError
 from batchchol.native import code_bytes, load, supported_targets
 from kernelgen import KernelSource
@@ -150,6 +156,111 @@ def test_damaged_cache_is_repaired_by_the_next_process(run_python: Run, cache: P
     assert {path.name for path in cache.iterdir()} == whole.keys()
 
 
+OTHER = KernelSource("int other(int x) { return x; }\n", "other", 1, ())
+
+
+def rename_a_field(folder: Path, record: dict[str, Any]) -> None:
+    record["metadata"]["compile_sefonds"] = record["metadata"].pop("compile_seconds")
+
+
+def change_a_type(folder: Path, record: dict[str, Any]) -> None:
+    record["metadata"]["code_bytes"] = "many"
+
+
+def payload_of_another_kernel(folder: Path, record: dict[str, Any]) -> None:
+    load(OTHER, "generic")
+    record["sha256"] = next(path.stem for path in folder.glob("*.so") if path.stem != record["sha256"])
+
+
+def payload_that_is_no_object(folder: Path, record: dict[str, Any]) -> None:
+    payload = b"no object"
+    record["sha256"] = hashlib.sha256(payload).hexdigest()
+    (folder / f"{record['sha256']}.so").write_bytes(payload)
+
+
+def payload_that_is_half_an_object(folder: Path, record: dict[str, Any]) -> None:
+    payload = (folder / record["payload"]).read_bytes()[:5000]
+    record["sha256"] = hashlib.sha256(payload).hexdigest()
+    (folder / f"{record['sha256']}.so").write_bytes(payload)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        rename_a_field,
+        change_a_type,
+        payload_of_another_kernel,
+        payload_that_is_no_object,
+        payload_that_is_half_an_object,
+    ],
+)
+def test_an_entry_that_is_not_the_kernel_is_built_again_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path, dict[str, Any]], None]
+) -> None:
+    load(SOURCE, "generic")
+    (path,) = cache.glob("*.json")
+    record = json.loads(path.read_bytes())
+    # As the first versions wrote it, whose records do not tell damage from what they are.
+    del record["check"]
+    damage(cache, record)
+    record["payload"] = f"{record['sha256']}.so"
+    path.write_text(json.dumps(record))
+    assert load(SOURCE, "generic").function("answer", native.ctypes.c_int)(6) == 42
+    monkeypatch.setattr(native, "compile_shared", lambda *_, **__: pytest.fail("compiled again"))
+    assert load(SOURCE, "generic").function("answer", native.ctypes.c_int)(6) == 42
+
+
+CONSTRUCTOR = """
+#include <stdio.h>
+__attribute__((constructor)) static void run(void) {{ fclose(fopen("{}", "w")); }}
+int answer(int x) {{ return 1; }}
+"""
+
+
+def test_code_that_others_put_into_the_cache_is_not_run(cache: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    load(SOURCE, "generic")
+    (path,) = cache.glob("*.json")
+    (tmp_path / "evil.c").write_text(CONSTRUCTOR.format(ran))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "evil.so", tmp_path / "evil.c"], check=True)
+    payload = (tmp_path / "evil.so").read_bytes()
+    digest, record = hashlib.sha256(payload).hexdigest(), json.loads(path.read_bytes())
+    (cache / f"{digest}.so").write_bytes(payload)
+    del record["check"]
+    path.write_text(json.dumps(record | {"sha256": digest, "payload": f"{digest}.so"}))
+    # A file that others can write is as if it were not there; in a folder that they can write, nothing is used.
+    path.chmod(0o666)
+    cache.chmod(0o777)
+    with pytest.raises(CacheError, match="others can write"):
+        load(SOURCE, "generic")
+    cache.chmod(0o700)
+    assert load(SOURCE, "generic").function("answer", native.ctypes.c_int)(6) == 42
+    assert not ran.exists()
+
+
+def test_a_record_with_any_bit_flipped_gives_a_library_or_a_miss(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(SOURCE, "generic")
+    (path,) = cache.glob("*.json")
+    (library,) = cache.glob("*.so")
+    record = json.loads(path.read_bytes())
+    del record["check"]
+    text, data = json.dumps(record).encode(), library.read_bytes()
+    monkeypatch.setattr(native, "load_library", lambda data, name: SimpleNamespace(answer=1))
+    read = built = 0
+    for bit in range(8 * len(text)):
+        flipped = bytearray(text)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with suppress(ValueError):
+            found = parse_record(path.stem, bytes(flipped))
+            read += 1
+            with suppress(native._Damaged):
+                native._library(Artifact(library, data, found.metadata), "answer")
+                built += 1
+    assert read > built > 0, "some are found to be damaged, some are not"
+
+
 def elf(order: str, sections: list[tuple[int, int]]) -> bytes:
     """A 64-bit ELF file with nothing but a section table: the flags and the size of each section."""
     header = bytearray(64)
@@ -161,8 +272,13 @@ def elf(order: str, sections: list[tuple[int, int]]) -> bytes:
 
 
 @pytest.mark.parametrize("order", ["<", ">"], ids=["little-endian", "big-endian"])
-def test_code_bytes_are_those_of_executable_sections(tmp_path: Path, order: str) -> None:
-    file = tmp_path / "object"
+def test_code_bytes_are_those_of_executable_sections(order: str) -> None:
     # Code, data, read-only data, code again, and what is executable but never in memory.
-    file.write_bytes(elf(order, [(0, 0), (0x6, 1000), (0x3, 500), (0x2, 70), (0x6, 24), (0x4, 9)]))
-    assert code_bytes(file) == 1024
+    assert code_bytes(elf(order, [(0, 0), (0x6, 1000), (0x3, 500), (0x2, 70), (0x6, 24), (0x4, 9)])) == 1024
+
+
+def test_sections_of_a_damaged_file_are_an_error() -> None:
+    whole = elf("<", [(0, 0), (0x6, 1000)])
+    for length in range(6, len(whole) - 24):
+        with pytest.raises(ValueError, match="not an ELF file"):
+            code_bytes(whole[:length])
