@@ -8,7 +8,7 @@ from batchchol.api import Cholesky, Factor, cholesky, cholesky_ex, factor
 from batchchol.backends import get_backend
 from batchchol.batch import Batch
 from batchchol.defaults import default_spec
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, NoCompilerWarning
 from kernelgen import (
     BlockSchedule,
     KernelSpec,
@@ -31,6 +31,7 @@ __all__ = [
     "Factor",
     "KernelSpec",
     "Layout",
+    "NoCompilerWarning",
     "Problem",
     "SharedSchedule",
     "SpecError",

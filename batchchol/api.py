@@ -9,16 +9,19 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.backends import Backend, chosen_backend, get_backend
+from batchchol.array_specs import array_choice, check_array_spec
+from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend
 from batchchol.batch import Batch, check_dtype, dtype_name
-from batchchol.checks import check_choice, check_order, check_unmasked
-from batchchol.defaults import default_spec
+from batchchol.checks import check_order, check_unmasked, flag
+from batchchol.errors import CompilerNotFound
 from batchchol.memory import aligned_empty
-from batchchol.prepared import prepare
+from batchchol.no_compiler import warn
+from batchchol.packing import assign
+from batchchol.parallel import available_threads
+from batchchol.prepared import prepare, prepare_lower
 from batchchol.recording import current_recorder
-from kernelgen import KernelSpec, Layout
+from kernelgen import MAX_N, KernelSpec, Layout
 from kernelgen.refusals import whole
-from kernelgen.schedule_checks import MATHS
 
 Real = TypeVar("Real", np.float32, np.float64)
 
@@ -67,8 +70,10 @@ def cholesky(
 
     Parameters
     ----------
-    a : array_like, shape (..., n, n), float32 or float64, n at most 128
-        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed.
+    a : array_like, shape (..., n, n), float32 or float64
+        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed. On the CPU
+        LAPACK factors orders above 128; a GPU takes orders up to 128. Empty arrays, n = 0 included, give empty
+        factors, as in NumPy.
         An array on a GPU (torch's, CuPy's or PyCUDA's, C-contiguous) is factored there, on the default stream.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
@@ -76,11 +81,11 @@ def cholesky(
         "cpu" or "cuda"; by default BATCHCHOL_BACKEND, else "cpu". An array of the host that "cuda" is to factor is
         copied to the GPU and back, in slices if it does not fit there.
     spec : KernelSpec, optional
-        The kernel to use; by default the one measured to be fastest.
+        The kernel to use, for orders up to 128; by default the one measured to be fastest.
     math : str, optional
         "ieee", the default, for correctly rounded square roots and divisions; or "fast", for approximate ones,
-        denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 3. A spec has its
-        own.
+        denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 1.5, for
+        float32 pivots from 1e-30 to 1e30. A spec has its own.
 
     Returns
     -------
@@ -97,18 +102,24 @@ def cholesky(
         that is not, and how many such matrices there are. A NaN counts as not positive, where
         numpy.linalg.cholesky returns NaN.
     TypeError, ValueError
-        If the dtype or the shape is not as above, elements are masked, the spec is of another problem, or there is
-        no such math.
+        If the dtype or the shape is not as above, elements are masked, the order is too large for a GPU, the spec is
+        of another problem, there is no such math, or `upper` is no bool.
     UnknownBackend, BackendUnavailable
         If there is no such backend, or it cannot be used here; says what is missing and how to get it.
     CompilerNotFound, CompileError, CacheError
-        If the kernel is not in the cache, and cannot be built or kept.
+        If the kernel is not in the cache, and cannot be built or kept. Where there is no C compiler only a given
+        spec raises CompilerNotFound.
     OutOfMemory
         If the factors, or copies that the work takes, would not fit.
     SettingError
         If an environment variable has a value that means nothing.
     DeviceError
         If the GPU or its driver refuses a call.
+
+    Warns
+    -----
+    NoCompilerWarning
+        Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
     """
     factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math)
     known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
@@ -137,21 +148,21 @@ def cholesky_ex(
     Cholesky
         L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of an array on a GPU.
     """
+    upper = flag("upper", upper)
     if hasattr(a, "__cuda_array_interface__"):
-        if backend not in (None, "cuda"):
+        if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
         return Cholesky(*_factor_there(a, upper, spec, math))
     matrices = _checked(a)
-    if matrices.size == 0:
-        # What is wrong with a call does not depend on how many matrices there are.
-        chosen_backend(backend)
-        _check_spec(matrices.shape[-1], dtype_name(matrices.dtype), upper, spec, math)
-        return Cholesky(np.empty_like(matrices), np.zeros(matrices.shape[:-2], dtype=np.int32))
-    device = get_backend(backend)
     *outer, n, _ = matrices.shape
-    dense = matrices.reshape(prod(outer), n, n)
-    chosen, layout = _choice(device, n, len(dense), dtype_name(matrices.dtype), upper, spec, math, host=True)
-    l, info = _factor_arrays(device, dense, chosen, layout)
+    # What is wrong with a call does not depend on how many matrices there are.
+    name = chosen_backend(backend) or DEFAULT_BACKEND
+    if name == "cuda":
+        check_order("a", n, "backend='cpu' has LAPACK factor larger ones")
+    check_array_spec(n, dtype_name(matrices.dtype), upper, spec, math)
+    if matrices.size == 0:
+        return Cholesky(np.empty_like(matrices), np.zeros(tuple(outer), dtype=np.int32))
+    l, info = _factor_host(name, matrices.reshape(prod(outer), n, n), upper, spec, math)
     return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
 
 
@@ -206,11 +217,17 @@ def factor(
     OutOfMemory
         If the factors would not fit.
     CompilerNotFound, CompileError, CacheError
-        If the kernel is not in the cache, and cannot be built or kept.
+        If the kernel is not in the cache, and cannot be built or kept. Where there is no C compiler only a given
+        spec raises CompilerNotFound.
     SettingError
         If an environment variable has a value that means nothing.
     DeviceError
         If the GPU or its driver refuses a call.
+
+    Warns
+    -----
+    NoCompilerWarning
+        As `cholesky` does.
     """
     # Making the union of `Batch | None` would cost each call as much as all of its other checks.
     if not isinstance(batch, Batch) or not (out is None or isinstance(out, Batch)):
@@ -219,11 +236,17 @@ def factor(
             f"{argument}: got {type(got).__name__}, expected a Batch: make one with Batch.from_dense, or use "
             "cholesky for arrays"
         )
-    if backend not in (None, batch.backend):
+    if backend is not None and chosen_backend(backend) != batch.backend:
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
-    prepared = prepare(batch, spec, out, math)
+    try:
+        prepared = prepare(batch, spec, out, math)
+    except CompilerNotFound as error:
+        if spec is not None or batch.backend != "cpu":
+            raise
+        warn(error)
+        return _factor_by_lapack(batch, out, threads, stream)
     device, kernel, result = prepared.device, prepared.kernel, prepared.result
     info = device.info(batch, prepared.spec, poisoned=False)
     if kernel is not None:
@@ -264,79 +287,39 @@ def _checked(a: ArrayLike) -> NDArray[np.floating]:
     if given.flags.c_contiguous and given.dtype == dtype:
         return given
     copy = aligned_empty(given.shape, dtype, "a contiguous copy of a")
-    copy[...] = given
+    assign(copy, given)
     return copy
 
 
 def _check_square(shape: tuple[int, ...]) -> None:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"a: got shape {shape}, expected square matrices (..., n, n)")
-    check_order("a", shape[-1])
 
 
-def _choice(
-    device: Backend,
-    n: int,
-    batch: int,
-    dtype: str,
-    upper: bool,
-    given: KernelSpec | None,
-    math: str | None,
-    *,
-    host: bool,
-) -> tuple[KernelSpec, Layout]:
-    """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best."""
-    _check_spec(n, dtype, upper, given, math)
-    if given is not None:
-        if reason := device.unsupported(given):
-            raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
-        return given, _layout_of(device, given, batch)
-    math = math or MATHS[0]
-    layout = device.array_layout(n, batch, dtype, math)
-    # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
-    copied = layout.kind != "canonical" or (host and device.name == "cuda")
-    spec = default_spec(
-        n,
-        target=device.target,
-        dtype=dtype,
-        layout=layout.kind,
-        chunk=layout.chunk,
-        order=layout.order,
-        math=math,
-        uplo="upper" if upper else "lower",
-        in_place=copied,
-        batch=batch,
-        arch=device.architecture,
-        device=device.model,
-    )
-    return spec, layout
+def _factor_host(
+    name: str, dense: NDArray[np.floating], upper: bool, given: KernelSpec | None, math: str | None
+) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Factors (batch, n, n) and info of matrices (batch, n, n) of the host, by a kernel or else LAPACK."""
+    batch, n, _ = dense.shape
+    if n <= MAX_N:
+        try:
+            device = get_backend(name)
+            spec, layout = array_choice(device, n, batch, dtype_name(dense.dtype), upper, given, math, host=True)
+            return _factor_arrays(device, dense, spec, layout)
+        except CompilerNotFound as error:
+            if given is not None or name != "cpu":
+                raise
+            warn(error)
+    factored: tuple[NDArray[Any], NDArray[np.int32]] = _lapack().potrf(dense, upper, available_threads())
+    return factored
 
 
-def _check_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None) -> None:
-    """Refuse a spec that does not fit the arrays, or the math that is asked for."""
-    check_choice(given, math)
-    if given is None:
-        return
-    if upper != (given.problem.uplo == "upper"):
-        raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")
-    if given.in_place:
-        raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
-    if (given.problem.n, given.problem.dtype) != (n, dtype):
-        raise ValueError(
-            f"spec: got a kernel for {given.problem.dtype} matrices of order {given.problem.n}, expected {dtype} "
-            f"and {n}"
-        )
-
-
-def _layout_of(device: Backend, spec: KernelSpec, batch: int) -> Layout:
-    """The layout that a spec works in; where it leaves the chunk open, the fastest: on a CPU that is the smallest."""
-    if spec.layout != "chunked":
-        return Layout(spec.layout, None, spec.order)
-    if device.name == "cpu":
-        fastest: int | None = spec.lanes
-    else:
-        fastest = device.default_layout(spec.problem.n, spec.problem.dtype, batch, spec.schedule.math).chunk
-    return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)
+def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:
+    """The lower factors of a batch of the host, and their info, without a kernel."""
+    if stream is not None:
+        raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
+    result = prepare_lower(batch, out)
+    return Factor(result, _lapack().factor_batch(batch, result, int(threads or available_threads())))
 
 
 def _factor_arrays(
@@ -350,6 +333,13 @@ def _factor_arrays(
     batch = _as_batch(dense, layout)
     factors, info = factor(batch, spec, out=batch if spec.in_place else None)
     return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
+
+
+def _lapack() -> Any:
+    """The module for matrices without a kernel: imported late, since SciPy takes long to import."""
+    from batchchol import lapack
+
+    return lapack
 
 
 @cache
@@ -366,12 +356,13 @@ def _factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | Non
     matrices = dense.view(a)
     _check_square(matrices.shape)
     *outer, n, _ = matrices.shape
+    check_order("a", n, "torch.linalg.cholesky_ex takes larger ones there, and cholesky once they are on the host")
     batch = prod(outer)
+    check_array_spec(n, dtype_name(matrices.dtype), upper, given, math)
     if not batch or not n:
-        _check_spec(n, dtype_name(matrices.dtype), upper, given, math)
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return nothing
-    spec, layout = _choice(device, n, batch, dtype_name(matrices.dtype), upper, given, math, host=False)
+    spec, layout = array_choice(device, n, batch, dtype_name(matrices.dtype), upper, given, math, host=False)
     factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
     return factored
 

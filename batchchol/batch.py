@@ -12,12 +12,17 @@ from batchchol.checks import check_order, check_unmasked, integer
 from batchchol.layouts import array_shape, checked_sizes, dense_view, padded
 from batchchol.memory import aligned_empty
 from batchchol.native import supported_targets
-from batchchol.packing import Slots, check_writeable, pack, unpack
+from batchchol.packing import Slots, assign, check_writeable, pack, unpack
 from kernelgen import MAX_N, SIMD_TARGETS, Layout
 
 DTYPES = ("float32", "float64")
 # NumPy makes a dtype's name anew each time it is asked: a third of a small call's cost (measured).
 _NAMES = {np.dtype(name): name for name in DTYPES}
+# Of what kinds of elements more is lost in a conversion than digits.
+_ADVICE = {
+    "c": "numpy.linalg.cholesky takes complex matrices",
+    "V": "use a field of the records, such as a['x']",
+}
 
 
 # Compared by identity: arrays have no single truth value.
@@ -183,9 +188,9 @@ class Batch:
 
     def marked(self, triangle: str | None) -> Self:
         """The same batch, of which that triangle has a meaning."""
+        _check_triangle(triangle)
         if triangle == self.triangle:
             return self
-        _check_triangle(triangle)
         # Not `replace`, which checks everything again: a tenth of a small call's cost.
         marked = object.__new__(type(self))
         marked.__dict__.update(self.__dict__, triangle=triangle)
@@ -198,7 +203,7 @@ class Batch:
     def copy(self) -> Self:
         """A batch of its own with the same matrices."""
         data = aligned_empty(self.data.shape, self.dtype, "a copy of a batch")
-        data[...] = self.data
+        assign(data, self.data)
         return replace(self, data=data)
 
     def put(self, start: int, dense: NDArray[np.floating]) -> None:
@@ -239,7 +244,7 @@ class Batch:
         clear = self.cleared
         if self.layout.kind == "canonical":
             view = dense_view(self.data, self.layout)[0, slots.first : slots.last]
-            dense[...] = view if clear is None else np.tril(view) if clear == "upper" else np.triu(view)
+            assign(dense, view, {None: None, "upper": np.tril, "lower": np.triu}[clear])
         elif len(dense):
             unpack(slots, dense, clear)
         return dense
@@ -316,10 +321,11 @@ def check_dtype(
     Raises
     ------
     TypeError
-        If it is neither float32 nor float64; ends with the advice.
+        If it is neither float32 nor float64; ends with the advice, where conversion makes sense.
     """
     native = dtype.newbyteorder("=")
     if native not in _NAMES:
+        advice = _ADVICE.get(dtype.kind, advice)
         raise TypeError(f"{argument}: got dtype {dtype}, expected float32 or float64: {advice}")
     return native  # type: ignore[return-value]
 
@@ -328,11 +334,11 @@ def check_stack(shape: tuple[int, ...]) -> None:
     """Refuse an array `a` that is not of shape (batch, n, n), or whose matrices no kernel is for."""
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ValueError(f"a: got shape {tuple(shape)}, expected (batch, n, n): reshape it")
-    check_order("a", shape[1])
+    check_order("a", shape[1], "cholesky takes larger ones, as an array of the host")
     if not shape[1]:
         raise ValueError(f"a: got matrices of order 0, expected 1 to {MAX_N}: cholesky takes empty ones too")
 
 
 def _check_triangle(triangle: str | None) -> None:
-    if triangle not in (None, "lower", "upper"):
+    if triangle is not None and not (isinstance(triangle, str) and triangle in ("lower", "upper")):
         raise ValueError(f"triangle: got {triangle!r}, expected None, 'lower' or 'upper'")

@@ -35,7 +35,7 @@ def checked_sizes(n: int, batch: int) -> tuple[int, int]:
     """
     n, batch = integer("n", n), integer("batch", batch)
     if not 1 <= n <= MAX_N:
-        raise ValueError(f"n: got {n}, expected 1 to {MAX_N}")
+        raise ValueError(f"n: got {n}, expected 1 to {MAX_N}: cholesky takes arrays of any order")
     if batch < 0:
         raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
     return n, batch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,8 +21,11 @@ _CHECKED_BYTES = 1 << 26
 
 
 def free_bytes() -> int:
-    """Bytes of memory that this process may still take: the system's, or its control group's if that is less."""
-    return min(_system_free(), _control_group_free())
+    """Bytes of memory that this process may still take: the least that the system and all its limits leave.
+
+    Its limits are those of its address space and its data (``ulimit -v``, ``-d``) and of its control groups.
+    """
+    return min(_system_free(), _limits_free(), *_control_groups_free())
 
 
 def total_bytes() -> int:
@@ -57,6 +62,19 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> NDA
     return room[start : start + needed].view(dtype).reshape(shape)
 
 
+def require_memory(batch: int, n: int, dtype: str, free: int | None) -> None:
+    """Refuse a batch that does not fit even once, before kernels for it are compiled; None is not known.
+
+    Raises
+    ------
+    OutOfMemory
+        It says how many bytes are needed, and how many are free.
+    """
+    needed = batch * n * n * np.dtype(dtype).itemsize
+    if free is not None and needed > free:
+        raise OutOfMemory(f"a batch of {batch:,} matrices of order {n} in {dtype}", needed, free)
+
+
 def _system_free() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -67,14 +85,67 @@ def _system_free() -> int:
     return total_bytes()
 
 
-def _control_group_free() -> int:
-    folder = Path("/sys/fs/cgroup")
+def _limits_free() -> int:
+    """What the limits of the process leave."""
     try:
-        limit = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
+        # Not above: other systems have no such module.
+        import resource
+
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        limits = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
+        used = {name: int(status[name].split()[0]) * 1024 for name in limits}
+    except (ImportError, OSError, ValueError, KeyError, IndexError):
         return total_bytes()
-    # File pages that nobody uses count as used, and are given back when somebody asks.
-    idle = int(statistics.get("inactive_file", 0))
-    return total_bytes() if limit == "max" else max(0, int(limit) - used + idle)
+    allowed = {name: resource.getrlimit(limit)[0] for name, limit in limits.items()}
+    left = (allowed[name] - used[name] for name in limits if allowed[name] != resource.RLIM_INFINITY)
+    return max(0, min(left, default=total_bytes()))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a version of control groups calls its files and numbers of memory."""
+
+    root: str
+    limit: str
+    used: str
+    idle: str
+
+    def free(self, folder: Path) -> int | None:
+        """What a group leaves; None if it has no limit, or is not to be seen."""
+        try:
+            limit = int((folder / self.limit).read_text())
+            used = int((folder / self.used).read_text())
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            # File pages that nobody uses count as used, and are given back when they are needed.
+            return max(0, limit - used + int(statistics.get(self.idle, 0)))
+        except (OSError, ValueError):
+            return None
+
+
+_VERSION_1 = _Files("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = _Files("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+
+
+def _control_groups_free() -> Iterator[int]:
+    """What the groups of this process, and those that they are in, leave."""
+    for files, group in _control_groups():
+        # In a container the group that the system names may be another's view: what is there counts.
+        parts = [part for part in group.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            free = files.free(Path(files.root).joinpath(*parts[:depth]))
+            if free is not None:
+                yield free
+
+
+def _control_groups() -> Iterator[tuple[_Files, str]]:
+    """The groups that decide about this process's memory, as paths below their root."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines or ["0::/"]:
+        match line.split(":", 2):
+            case _, "", group:
+                yield _VERSION_2, group
+            case _, controllers, group if "memory" in controllers.split(","):
+                yield _VERSION_1, group

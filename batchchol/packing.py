@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.errors import CompilerNotFound
 from batchchol.layouts import dense_view, padded, stride
 from batchchol.native import Library, load, supported_targets
+from batchchol.no_compiler import warn
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import SIMD_TARGETS, Layout
 from kernelgen.simd import generate_layout_kernels
 
 _PACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
 _UNPACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 7)
+# Ctrl-C waits for a copy of NumPy's.
+_SLICE_BYTES = 1 << 22
 _CLEARED = {None: 0, "upper": 1, "lower": 2}
 
 
@@ -37,6 +42,13 @@ class Slots:
         apart = stride(self.batch, self.layout)
         return matrices // apart, matrices % apart
 
+    def slices(self) -> Iterator[tuple[Slots, slice]]:
+        """The matrices in parts that NumPy copies in some ten milliseconds, and which of them these are."""
+        step = max(1, _SLICE_BYTES // (self.n**2 * self.packed.itemsize))
+        for first in range(self.first, self.last, step):
+            last = min(first + step, self.last)
+            yield replace(self, first=first, last=last), slice(first - self.first, last - self.first)
+
     def target(self) -> str | None:
         """The widest SIMD that moves these matrices in whole groups, or None."""
         apart = stride(self.batch, self.layout)
@@ -55,11 +67,14 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
     """
     check_writeable(slots.packed)
     target = slots.target()
-    if target is None:
-        dense_view(slots.packed, slots.layout)[slots.places()] = dense
+    library = None if target is None else _library(dense.dtype.name, target)
+    if target is None or library is None:
+        view = dense_view(slots.packed, slots.layout)
+        for part, matrices in slots.slices():
+            view[part.places()] = dense[matrices]
         return
     lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
-    function = _library(dense.dtype.name, target).function("pack", *_PACK, result=None)
+    function = library.function("pack", *_PACK, result=None)
     end = padded(slots.batch, slots.layout) if slots.last == slots.batch else slots.last
     # The kernel counts matrices from the beginning of the batch: so must its pointer to the canonical ones.
     origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
@@ -70,7 +85,23 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
         function(origin, slots.packed.ctypes.data, slots.n, apart, slots.last, swap, first + begin, first + stop)
         return 0
 
-    over_ranges(work, (end - slots.first) // lanes, available_threads(), 2 * dense.nbytes)
+    groups = (end - slots.first) // lanes
+    over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
+
+
+def assign(
+    target: NDArray[np.floating],
+    source: NDArray[np.floating],
+    change: Callable[[NDArray[np.floating]], NDArray[np.floating]] | None = None,
+) -> None:
+    """Copy an array into another one of its shape, a range of the first axis at a time, each changed by `change`."""
+
+    def work(first: int, last: int) -> int:
+        part = source[first:last]
+        target[first:last] = part if change is None else change(part)
+        return 0
+
+    over_ranges(work, len(target), available_threads(), 2 * target.nbytes, arrays=())
 
 
 def check_writeable(data: NDArray[np.floating]) -> None:
@@ -85,13 +116,15 @@ def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) 
     `clear` names the triangle whose elements off the diagonal become zeros: "upper", "lower" or None.
     """
     target = slots.target()
-    if target is None:
-        dense[...] = dense_view(slots.packed, slots.layout)[slots.places()]
-        if clear is not None:
-            np.copyto(dense, np.tril(dense) if clear == "upper" else np.triu(dense))
+    library = None if target is None else _library(dense.dtype.name, target)
+    if target is None or library is None:
+        view = dense_view(slots.packed, slots.layout)
+        for part, matrices in slots.slices():
+            copied = view[part.places()]
+            dense[matrices] = copied if clear is None else np.tril(copied) if clear == "upper" else np.triu(copied)
         return
     lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
-    function = _library(dense.dtype.name, target).function("unpack", *_UNPACK, result=None)
+    function = library.function("unpack", *_UNPACK, result=None)
     origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
     apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")
     cleared = _CLEARED[clear]
@@ -101,9 +134,19 @@ def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) 
         function(slots.packed.ctypes.data, origin, slots.n, apart, slots.last, swap, cleared, first, last)
         return 0
 
-    over_ranges(work, -(-(slots.last - slots.first) // lanes), available_threads(), 2 * dense.nbytes)
+    groups = -(-(slots.last - slots.first) // lanes)
+    over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
+
+
+def _library(dtype: str, target: str) -> Library | None:
+    """The generated copies, or None, with a warning, where there is no compiler: NumPy copies then."""
+    try:
+        return _loaded(dtype, target)
+    except CompilerNotFound as error:
+        warn(error)
+        return None
 
 
 @cache
-def _library(dtype: str, target: str) -> Library:
+def _loaded(dtype: str, target: str) -> Library:
     return load(generate_layout_kernels(dtype, target), target)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from functools import cache
+import threading
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import as_completed
+from functools import cache, partial
 from itertools import pairwise
+from queue import SimpleQueue
+from threading import Lock, RLock
+from time import perf_counter
 from typing import Any, TypeVar
 
 from batchchol.errors import SettingError
@@ -18,6 +25,10 @@ Result = TypeVar("Result")
 
 # Handing work to a thread and waiting for it costs about 30 us (measured): smaller shares take no longer.
 _SHARE_BYTES = 1 << 20
+# An interrupted call ends with the pieces that have begun; between two of them a thread spends some 3 us in Python.
+_PIECE_SECONDS = 0.02
+_MOST_THREADS = 1 << 16
+_SEMAPHORE_BYTES = 64  # sem_t of every C library has fewer
 
 
 def available_threads() -> int:
@@ -26,30 +37,193 @@ def available_threads() -> int:
     Raises
     ------
     SettingError
-        If BATCHCHOL_THREADS is not a positive integer.
+        If BATCHCHOL_THREADS is not an integer from 1 to 65,536.
     """
     chosen = os.environ.get("BATCHCHOL_THREADS")
     if not chosen:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not chosen.isdecimal() or int(chosen) < 1:
-        raise SettingError(f"BATCHCHOL_THREADS={chosen!r} is not a number of threads: use a positive integer")
-    return int(chosen)
+    digits = chosen.isascii() and chosen.isdecimal() and chosen.lstrip("0")
+    if not digits or len(digits) > len(str(_MOST_THREADS)) or int(digits) > _MOST_THREADS:
+        shown = repr(chosen if len(chosen) <= 40 else f"{chosen[:40]}...")
+        raise SettingError(
+            f"BATCHCHOL_THREADS={shown} is not a number of threads: use a positive integer up to {_MOST_THREADS:,}"
+        )
+    return int(digits)
 
 
-def over_ranges(work: Callable[[int, int], int], count: int, threads: int, work_bytes: int) -> int:
-    """Call work(first, last) on ranges that cover 0, ..., count - 1; the largest of what the calls return."""
-    shares = max(1, min(threads, count, work_bytes // _SHARE_BYTES))
-    if shares == 1:
+def over_ranges(
+    work: Callable[[int, int], int], count: int, threads: int, work_bytes: int, *, arrays: Iterable[object]
+) -> int:
+    """Call work(first, last) on ranges that cover 0, ..., count - 1, and return the largest result.
+
+    When this returns or raises, no thread works any more. An exception, also one that a signal handler raises, ends
+    the call as soon as the pieces that have begun are done, within a few hundredths of a second. May be called from
+    any thread, from `work` itself, from signal handlers and at the interpreter's exit.
+
+    Parameters
+    ----------
+    work : callable
+        May be called from several threads at once. Ranges do not overlap.
+    threads : int
+        How many threads take part at most, the caller's included. What no thread can be started for, the caller does.
+    work_bytes : int
+        What all ranges move together: little work stays in the calling thread.
+    arrays : iterable of object
+        The owners of all memory that `work` has the bare addresses of: they live for as long as a thread has it.
+    """
+    if work_bytes < _SHARE_BYTES or count <= 1:
         return work(0, count)
+    shares = max(1, min(threads, count, work_bytes // _SHARE_BYTES))
     bounds = [count * share // shares for share in range(shares + 1)]
-    others: list[Future[int]] = []
+    job = _Job(work, pairwise(bounds), max(1, count * _SHARE_BYTES // work_bytes), tuple(arrays))
+    ending = job.ending()
     try:
-        others += (_pool(shares - 1).submit(work, *bound) for bound in pairwise(bounds[1:]))
-        own = work(bounds[0], bounds[1])
+        _HELPERS.offer(job, shares - 1)
+        job.run()
+    except BaseException:
+        job.cancelled = True
+        raise
     finally:
-        # Whatever happened here, the other threads still work on the caller's arrays.
-        wait(others)
-    return max(own, *(future.result() for future in others))
+        # Signal handlers run at calls, returns and jumps of Python code: from an exception to here there are none.
+        _ = [*ending]
+        job.release()
+    return job.result()
+
+
+class _Job:
+    """The shares of one call: each thread that takes part takes one after another, and does it piece by piece."""
+
+    def __init__(
+        self,
+        work: Callable[[int, int], int],
+        shares: Iterable[tuple[int, int]],
+        piece: int,
+        arrays: tuple[object, ...],
+    ) -> None:
+        self.cancelled = False
+        self._work = work
+        self._arrays = arrays
+        self._shares = deque(shares)
+        self._piece = piece
+        self._results: list[int] = []
+        self._error: BaseException | None = None
+        # Only helpers take the lock, which no signal interrupts.
+        self._counting = Lock()
+        self._helping = 0
+        self._ended = (ctypes.c_char * _SEMAPHORE_BYTES)()
+        _libc().sem_init(self._ended, 0, 0)
+
+    def run(self) -> None:
+        """Take shares until there is none left."""
+        while not self.cancelled:
+            try:
+                first, last = self._shares.popleft()
+            except IndexError:
+                return
+            self._run_share(first, last)
+
+    def _run_share(self, first: int, last: int) -> None:
+        piece = self._piece
+        while first < last and not self.cancelled:
+            end = min(last, first + piece)
+            begin = perf_counter()
+            self._results.append(self._work(first, end))
+            seconds = max(perf_counter() - begin, 1e-9)
+            piece = max(1, int(piece * min(4.0, _PIECE_SECONDS / seconds)))
+            first = end
+
+    def help(self) -> None:
+        """Take part, in a helper's thread."""
+        # Counted before a share is taken: a caller that finds no share left and nobody counted may leave.
+        with self._counting:
+            self._helping += 1
+        try:
+            self.run()
+        except BaseException as error:
+            self._error, self.cancelled = error, True
+        finally:
+            with self._counting:
+                self._helping -= 1
+            _libc().sem_post(self._ended)
+
+    def ending(self) -> Iterator[tuple[int, int]]:
+        """An iterator that ends when no helper works on the job, and waits for that.
+
+        All of it is implemented in C. Whoever unpacks it stays until the end: Python runs no signal handler, which
+        could raise an exception, before that.
+        """
+        working = iter(partial(getattr, self, "_helping"), 0)
+        waiting = iter(partial(_libc().sem_wait, self._ended), None)
+        return zip(working, waiting, strict=False)
+
+    def release(self) -> None:
+        """Let go of the arrays: helpers that come late to an offer find no share, and need none."""
+        self._work, self._arrays = _nothing, ()
+
+    def result(self) -> int:
+        """The largest result, or what a helper raised."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return max(self._results)
+
+
+def _nothing(first: int, last: int) -> int:
+    return 0
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+class _Helpers:
+    """The threads that help: as many as the largest call asked for, made when they are first asked for.
+
+    They are daemons, since they wait for work for as long as the process lives; a process that ends takes none of
+    their arrays away from them.
+    """
+
+    def __init__(self) -> None:
+        self._registered = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without threads, as in a forked child, which has none of its parent's."""
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        # Reentrant: a signal handler may want helpers while its thread starts some.
+        self._starting = RLock()
+        self._count = 0
+
+    def offer(self, job: _Job, wanted: int) -> None:
+        """Ask `wanted` helpers for help with a job; there may be fewer."""
+        if self._count < wanted:
+            self._start(wanted)
+        for _ in range(min(wanted, self._count)):
+            self._jobs.put(job)
+
+    def _start(self, wanted: int) -> None:
+        with self._starting:
+            if not self._registered:
+                os.register_at_fork(after_in_child=self._begin)
+                self._registered = True
+            try:
+                while self._count < wanted:
+                    # Not threading.Thread, whose start() waits for the thread: one that has no memory never answers.
+                    start_new_thread(_help, (self._jobs,))
+                    self._count += 1
+            except (RuntimeError, MemoryError):
+                # No memory for a stack, a limit on threads, or the interpreter ends.
+                return
+
+
+def _help(jobs: SimpleQueue[_Job]) -> None:
+    while True:
+        # No name holds the job while the thread waits for the next one.
+        jobs.get().help()
+
+
+_HELPERS = _Helpers()
 
 
 def in_processes(
@@ -68,6 +242,8 @@ def in_processes(
     ------
     BrokenProcessPool
         If a process dies.
+
+    Whatever ends this early, such as an interrupt, ends the processes, and so does the end of this one.
     """
     if processes == 1:
         yield from (work(shared, task) for task in tasks)
@@ -77,10 +253,16 @@ def in_processes(
 
     # Not forked: other threads may hold locks at that moment.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(processes, context, _begin_process, (work, shared))
     try:
         for done in as_completed([pool.submit(_work, task) for task in tasks]):
             yield done.result()
+    except BaseException:
+        # What they are at is not waited for.
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -91,16 +273,19 @@ _mine: list[Any] = []
 def _begin_process(work: Any, shared: Any) -> None:
     # Ctrl-C is for the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _mine[:] = work, shared
+
+
+def _end_with_parent() -> None:
+    """A pool's processes hold both ends of its pipes: they would wait for ever for a parent that was killed."""
+    from multiprocessing import connection, parent_process
+
+    if parent := parent_process():
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _work(task: Any) -> Any:
     work, shared = _mine
     return work(shared, task)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    # A forked child has none of its parent's threads: it makes its own pools.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-    return ThreadPoolExecutor(threads, thread_name_prefix="batchchol")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel, check_runnable
 from batchchol.batch import Batch
-from batchchol.checks import check_choice
+from batchchol.checks import check_choice, check_math
 from batchchol.defaults import default_spec, generation
 from kernelgen import TARGETS, KernelSpec
 from kernelgen.schedule_checks import MATHS
@@ -59,6 +59,8 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str
     OutOfMemory
         If the factors would not fit.
     """
+    # Before it is compared with what is remembered: arrays are compared element by element.
+    check_math(math)
     if out is not None:
         last: Prepared | None = out.__dict__.get(_REMEMBERED)
         same = last is not None and last.batch() is batch and last.given is given and last.math == math
@@ -90,6 +92,29 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str
     else:
         batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, math, device, spec, kernel, prepared.generation)
     return prepared
+
+
+def prepare_lower(batch: Batch, out: Batch | None) -> Batch:
+    """Where the lower factors of a batch of the host go, without a kernel; checked and marked as `prepare` does.
+
+    Raises
+    ------
+    ValueError
+        If the batch has no lower triangle, or `out` does not belong to it.
+    OutOfMemory
+        If the factors would not fit.
+    """
+    if batch.triangle not in (None, "lower"):
+        raise ValueError(
+            f"batch: got one whose {batch.triangle} triangle alone has a meaning, expected the lower one: use "
+            "batch.marked(None) if whole matrices were put into it"
+        )
+    if out is None:
+        return batch.like("lower")
+    _check_out(batch, out, out.shares_memory(batch))
+    # Not `out` itself, nor what it remembers.
+    out.__dict__.pop(_REMEMBERED, None)
+    return copy(out).marked("lower")
 
 
 def _default(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
@@ -127,6 +152,14 @@ def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, 
                 "in_place=False"
             )
         return device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
+    _check_out(batch, out, in_place)
+    if spec.in_place != in_place:
+        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
+    return out
+
+
+def _check_out(batch: Batch, out: Batch, in_place: bool) -> None:
+    """Refuse what the factors of a batch cannot be written to."""
     if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
         raise ValueError(f"out: got {out.contents}; expected {batch.contents}, as the batch is")
     if out.backend != batch.backend:
@@ -135,6 +168,3 @@ def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, 
         raise ValueError("out: its array is read-only: use one that can be written, such as Batch.empty's")
     if in_place and out.address != batch.address:
         raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
-    if spec.in_place != in_place:
-        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
-    return out

@@ -7,6 +7,7 @@ every compulsory byte at the rate of the machine's best copy, or every flop at i
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol import memory
-from batchchol.memory import ALIGNMENT, aligned_empty, last_level_cache_bytes
+from batchchol.memory import ALIGNMENT, aligned_empty
 from batchchol.native import Library, load, supported_targets
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import KernelSource, Layout
@@ -27,6 +28,12 @@ from kernelgen.targets import ELEMENT_BYTES
 INFO_BYTES = 4
 # What memory hands out: a canonical triangle drags along what shares a sector with it.
 SECTOR_BYTES = 32
+
+MOST_FRACTION = 1.05
+"""A larger roofline fraction is no speed: the ceiling was measured too low, such as beside other work."""
+
+BAD_CEILING = "bad ceiling"
+"""What a table says in place of such a fraction."""
 
 # Copying what is this many times the last-level cache leaves nothing of it in there.
 _CACHES = 4
@@ -110,6 +117,13 @@ def roofline_fraction(seconds: float, n: int, batch: int, layout: Layout, ceilin
     return roofline_seconds(n, batch, layout, ceilings) / seconds
 
 
+def fraction_text(fraction: float) -> str:
+    """A roofline fraction for a table: such as "92%", `BAD_CEILING`, or nothing for one that is not known."""
+    if math.isnan(fraction):
+        return ""
+    return BAD_CEILING if fraction > MOST_FRACTION else f"{fraction:.0%}"
+
+
 @cache
 def measured_ceilings(threads: int | None = None, dtype: str = "float32", target: str | None = None) -> Ceilings:
     """Measure the ceilings of the host, once a process: about a second.
@@ -151,11 +165,11 @@ def _triangle_sectors(n: int, order: str, size: int) -> float:
 def _copy_rate(threads: int) -> float:
     """Bytes read plus written per second, by whichever copy is the fastest."""
     # A fourth of what is free, where that is less, keeps the measurement from being what uses up the memory.
-    size = min(_CACHES * last_level_cache_bytes(), memory.free_bytes() // 4) // ALIGNMENT * ALIGNMENT
+    size = min(_CACHES * memory.last_level_cache_bytes(), memory.free_bytes() // 4) // ALIGNMENT * ALIGNMENT
     source = aligned_empty((size,), "uint8", "measuring the copy rate")
     target = aligned_empty((size,), "uint8", "measuring the copy rate")
     source[...], target[...] = 1, 0
-    seconds = min(_best_seconds(_over_lines(copy, size, threads)) for copy in _copies(target, source))
+    seconds = min(_best_seconds(_over_lines(copy, source, target, threads)) for copy in _copies(target, source))
     return 2 * size / seconds
 
 
@@ -175,11 +189,14 @@ def _copies(target: NDArray[np.floating], source: NDArray[np.floating]) -> list[
     return [streaming, numpy]
 
 
-def _over_lines(copy: Callable[[int, int], int], size: int, threads: int) -> Callable[[], int]:
+def _over_lines(
+    copy: Callable[[int, int], int], source: NDArray[np.floating], target: NDArray[np.floating], threads: int
+) -> Callable[[], int]:
     def lines(first: int, last: int) -> int:
         return copy(first * ALIGNMENT, last * ALIGNMENT)
 
-    return lambda: over_ranges(lines, size // ALIGNMENT, threads, size)
+    count = source.nbytes // ALIGNMENT
+    return lambda: over_ranges(lines, count, threads, source.nbytes, arrays=(source, target))
 
 
 def _peak_rate(threads: int, dtype: str, target: str) -> float:
@@ -197,7 +214,7 @@ def _peak_rate(threads: int, dtype: str, target: str) -> float:
         return 0
 
     # Handed out as if it were much memory: one range a thread, whatever the size of its result.
-    seconds = _best_seconds(lambda: over_ranges(work, threads, threads, threads << 30))
+    seconds = _best_seconds(lambda: over_ranges(work, threads, threads, threads << 30, arrays=(room,)))
     return 2.0 * _PEAK_CHAINS * source.lanes * _PEAK_STEPS * threads / seconds
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,8 @@ from kernelgen import KernelSpec
 WARM_UP_CALLS = 3
 # How often over the last-level cache is exceeded by the buffers of cold calls.
 CACHES = 4
+QUIET = 0.25
+"""What two measurements of the same thing may differ by on a quiet machine, as a part of the faster."""
 
 Buffers = Sequence[tuple[Batch, Batch]]
 Conditions = Mapping[str, str | int | float]
@@ -53,8 +55,46 @@ class Sample:
     @property
     def spread(self) -> float:
         """The interquartile range over the median."""
-        low, high = np.percentile(self.seconds, [25, 75])
-        return float((high - low) / self.median)
+        return spread(self.seconds)
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """The interquartile range over the median."""
+    low, middle, high = np.percentile(seconds, [25, 50, 75])
+    return float((high - low) / middle)
+
+
+def disagreement(first: float, second: float) -> float:
+    """What two measurements of the same thing differ by, as a part of the faster: 0.0 if they are equal.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not a positive, finite number of seconds.
+    """
+    for seconds in (first, second):
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"seconds: got {seconds}, expected a positive, finite number")
+    return max(first, second) / min(first, second) - 1
+
+
+def drift(seconds: Sequence[float]) -> float:
+    """What the medians of the first and the second half of a contender's calls differ by; 0.0 of fewer than four."""
+    if len(seconds) < 4:
+        return 0.0
+    middle = len(seconds) // 2
+    return disagreement(float(np.median(seconds[:middle])), float(np.median(seconds[middle:])))
+
+
+def busy_warning(disagreements: Iterable[float]) -> str | None:
+    """What to print below a table whose measurements of the same thing disagree; None on a quiet machine."""
+    worst = max(disagreements, default=0.0)
+    if worst <= QUIET:
+        return None
+    return (
+        f"this machine is busy: two measurements of the same kernel differ by {worst:.0%}; "
+        "end other work on it and measure again"
+    )
 
 
 def sample_factor(

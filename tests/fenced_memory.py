@@ -16,25 +16,29 @@ _FILL = 0xA5
 _NO_ACCESS, _READ = 0, 1
 # Linux's number: Python 3.11 does not have the name.
 _NO_RESERVE = 0x4000
-# A sector of a GPU's memory: which zeros a kernel writes beside results depends on what shares one with them.
-_ALIGNMENT = 32
+# What a GPU's vector loads rely on; and a sector of its memory, on which the zeros depend that strips write beside
+# results.
+VECTOR_BYTES, SECTOR_BYTES = 16, 32
 
 
 class FencedMemory:
     """An array between two pages that nobody may touch, at the beginning of the room between them or at its end.
 
-    One that begins at its page is aligned as the driver aligns; one that ends there, to 32 bytes. The bytes that
-    alignment leaves over hold a pattern, by which `damage` sees what was written there.
+    One that begins at its page is aligned as the driver aligns; one that ends there, to `alignment` bytes. The bytes
+    that alignment leaves over hold a pattern, by which `damage` sees what was written there; what is only read there,
+    less than `alignment` bytes past the end, nobody sees.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, *, at_end: bool = False) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DTypeLike, *, at_end: bool = False, alignment: int = VECTOR_BYTES
+    ) -> None:
         page = mmap.PAGESIZE
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         room = max(-(-size // page), 1) * page
         self._memory = mmap.mmap(-1, room + 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self._room = slice(page, page + room)
-        self._start = page + (room - -(-size // _ALIGNMENT) * _ALIGNMENT if at_end else 0)
+        self._start = page + (room - -(-size // alignment) * alignment if at_end else 0)
         self._stop = self._start + size
         self._bytes[page : self._start] = _FILL
         self._bytes[self._stop : page + room] = _FILL

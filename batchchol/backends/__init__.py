@@ -47,7 +47,8 @@ def chosen_backend(name: str | None = None) -> str | None:
     if name is None:
         # An empty variable is no choice.
         origin, chosen = "BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND") or None
-    if chosen is not None and chosen not in tuple(_BACKENDS):
+    # Arrays and the like are compared element by element.
+    if chosen is not None and not (isinstance(chosen, str) and chosen in _BACKENDS):
         raise UnknownBackend(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")
     return chosen
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.batch import Batch
+from batchchol.compiling import TIME_LIMIT
 from batchchol.roofline import Ceilings
 from batchchol.stats import CompileStats
 from kernelgen import KernelSpec, Layout
@@ -221,10 +222,26 @@ class Backend(Protocol):
     def kernel(self, spec: KernelSpec) -> Kernel:
         """The kernel of a spec, compiled at most once."""
 
-    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
+    def build(
+        self,
+        specs: Sequence[KernelSpec],
+        *,
+        jobs: int | None = None,
+        time_limit: float = TIME_LIMIT,
+        progress: Progress | None = None,
+    ) -> list[BuildOutcome]:
         """Compile kernels ahead of their use, in parallel: an outcome each, in their order; never raises for one.
 
-        `progress(done, all)` is called as they get done.
+        Whatever ends this, such as an interrupt, ends the compilers; what is finished is in the cache.
+
+        Parameters
+        ----------
+        jobs : int, optional
+            Compilers at a time; by default :func:`batchchol.parallel.available_threads`.
+        time_limit : float
+            Seconds that one run of a compiler may take.
+        progress : callable, optional
+            Called as ``progress(done, all)`` when a kernel is done.
         """
 
     def seconds(

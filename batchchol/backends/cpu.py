@@ -21,7 +21,8 @@ from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress
 from batchchol.batch import Batch, default_layout, info_array
 from batchchol.checks import check_math
 from batchchol.compiler import find_compiler
-from batchchol.errors import BackendUnavailable, BatchcholError, CompileError, OutOfMemory
+from batchchol.compiling import TIME_LIMIT, Running
+from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
 from batchchol.layouts import padded, stride
 from batchchol.native import load, supported_targets
 from batchchol.parallel import available_threads, over_ranges
@@ -55,7 +56,7 @@ class CpuKernel:
         def work(first: int, last: int) -> int:
             return self.function(source, result, status, extent, first, last)
 
-        if over_ranges(work, groups, threads, a.nbytes):
+        if over_ranges(work, groups, threads, a.nbytes, arrays=(a.data, out.data, info)):
             needed = self.spec.problem.n**2 * lanes * a.dtype.itemsize * threads
             raise OutOfMemory("the working chunks of a factorization", needed, memory.free_bytes())
 
@@ -65,8 +66,8 @@ class CpuBackend:
 
     Raises
     ------
-    BackendUnavailable
-        If there is no C compiler.
+    CpuUnavailable
+        If there is no C compiler. Only `cholesky`, `cholesky_ex` and `factor` do without one.
     """
 
     name = "cpu"
@@ -76,8 +77,8 @@ class CpuBackend:
     def __init__(self) -> None:
         try:
             self._compiler = find_compiler()
-        except BatchcholError as error:
-            raise BackendUnavailable(f"backend 'cpu' cannot be used: {error}") from error
+        except CompilerNotFound as error:
+            raise CpuUnavailable(f"backend 'cpu' cannot be used: {error}") from error
         self.targets = supported_targets()
         self.target = self.targets[0]
         self.kernel = lru_cache(maxsize=None)(self._load)
@@ -154,16 +155,31 @@ class CpuBackend:
         library = load(source, spec.target)
         return CpuKernel(spec, library.stats, library.function(source.entry, *_ARGUMENTS))
 
-    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
-        with ThreadPoolExecutor(available_threads()) as pool:
-            futures = [pool.submit(self._attempt, spec) for spec in specs]
-            if progress is not None:
+    def build(
+        self,
+        specs: Sequence[KernelSpec],
+        *,
+        jobs: int | None = None,
+        time_limit: float = TIME_LIMIT,
+        progress: Progress | None = None,
+    ) -> list[BuildOutcome]:
+        running = Running()
+        with ThreadPoolExecutor(jobs or available_threads(), thread_name_prefix="batchchol-cc") as pool:
+            try:
+                futures = [pool.submit(self._attempt, spec, time_limit, running) for spec in specs]
                 for done, _ in enumerate(as_completed(futures), start=1):
-                    progress(done, len(futures))
+                    if progress is not None:
+                        progress(done, len(futures))
+            except BaseException:
+                running.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
         return [future.result() for future in futures]
 
-    def _attempt(self, spec: KernelSpec) -> BuildOutcome:
+    def _attempt(self, spec: KernelSpec, time_limit: float, running: Running) -> BuildOutcome:
         try:
+            load(generate(spec), spec.target, time_limit=time_limit, running=running)
+            # Out of the cache now, and kept.
             self.kernel(spec)
         except CompileError as error:
             return BuildOutcome(spec, error.status, str(error))
@@ -202,7 +218,8 @@ def survey() -> Availability:
     try:
         compiler = find_compiler()
     except BatchcholError as error:
-        return Availability("cpu", False, "no C compiler", str(error))
+        hint = f"{error}. Until then LAPACK factors on the CPU, many times slower where matrices are small"
+        return Availability("cpu", False, "no C compiler", hint)
     return Availability("cpu", True, f"{supported_targets()[0]}, {available_threads()} threads, {compiler.identity}")
 
 

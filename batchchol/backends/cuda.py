@@ -6,19 +6,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol import datafiles, datasets, residual
-from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_calls, check_protocol
+from batchchol.backends.base import (
+    Availability,
+    BuildOutcome,
+    Kernel,
+    Progress,
+    check_calls,
+    check_protocol,
+    check_runnable,
+)
 from batchchol.backends.cpu import cpu_model
 from batchchol.batch import Batch, dtype_name
+from batchchol.compiling import TIME_LIMIT
 from batchchol.cuda import ceilings, conditions, memory, modules, support
 from batchchol.cuda.arrays import DeviceBatch, default_layout
 from batchchol.cuda.clock import Clock
-from batchchol.cuda.device import Device, Function, device
+from batchchol.cuda.device import Device, device
+from batchchol.cuda.functions import Function
 from batchchol.cuda.toolkit import find_nvcc
 from batchchol.defaults import array_layout
 from batchchol.errors import BackendUnavailable, BatchcholError
@@ -30,6 +40,28 @@ from batchchol.roofline import Ceilings
 from batchchol.stats import CompileStats
 from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
 from kernelgen.gpu import WARP
+
+# Three addresses and two integers, for PyCUDA.
+_FORMATS = "PPPqq"
+
+
+class PycudaFunction(NamedTuple):
+    """A kernel as a `pycuda.driver.Function`, with what a launch for one batch takes.
+
+    It is prepared for these arguments, of 64 bits each: the addresses of the matrices, of room for the factors (for a
+    spec in place the same one) and of the info, then `stride` and `batch`:
+
+        function.prepared_call(grid, block, a, l, info, stride, batch, shared_size=shared_bytes)
+
+    `stride` is the distance between neighbouring elements of a matrix, `batch` how many matrices there are.
+    """
+
+    function: Any
+    grid: tuple[int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stride: int
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -220,6 +252,26 @@ class CudaBackend:
     def _load(self, spec: KernelSpec) -> Kernel:
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
 
+    def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
+        """The kernel of a spec as a `pycuda.driver.Function`, with what a launch for a batch takes.
+
+        Any batch of this size and layout may be factored by it, on the default stream or one of PyCUDA's. It is
+        loaded for as long as the process lives, and nobody else's: it may be prepared and configured anew.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the spec is not one for this batch, or the batch does not live on this GPU.
+        CompilerNotFound, CompileError, CacheError
+            If the kernel is not in the cache, and cannot be built or kept.
+        """
+        check_runnable(self, spec, batch)
+        kernel = cast(CudaKernel, self.kernel(spec))
+        launch, geometry = kernel.function.launch, kernel.geometry(batch.batch, batch.layout)
+        function = self._gpu.pycuda_function(kernel.function, _FORMATS)
+        blocks = launch.grid(batch.batch, self._gpu.multiprocessors)
+        return PycudaFunction(function, (blocks, 1), (launch.threads, 1, 1), launch.shared_bytes, *geometry)
+
     def kernel_of(self, spec: KernelSpec, source: KernelSource, launch: Launch) -> CudaKernel:
         """The kernel of a spec from a source that others share, launched in its own way.
 
@@ -235,9 +287,17 @@ class CudaBackend:
         resident = self._gpu.resident_blocks(kernel.function) * kernel.function.launch.threads
         return resident / self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
 
-    def build(self, specs: Sequence[KernelSpec], *, progress: Progress | None = None) -> list[BuildOutcome]:
+    def build(
+        self,
+        specs: Sequence[KernelSpec],
+        *,
+        jobs: int | None = None,
+        time_limit: float = TIME_LIMIT,
+        progress: Progress | None = None,
+    ) -> list[BuildOutcome]:
         tell = None if progress is None else lambda state: progress(state.done, state.total)
-        outcomes = modules.build_all([generate(spec) for spec in specs], self._gpu.architecture, progress=tell)
+        sources = [generate(spec) for spec in specs]
+        outcomes = modules.build_all(sources, self._gpu.architecture, jobs=jobs, time_limit=time_limit, progress=tell)
         return [
             BuildOutcome(spec, outcome.status, outcome.message) for spec, outcome in zip(specs, outcomes, strict=True)
         ]

@@ -59,7 +59,7 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
         function(_COLUMN_MAJOR, _LOWER, n, origin, n, ctypes.byref(status), compact_format, count)
         return status.value
 
-    over_ranges(work, chunks, threads, batch.nbytes)
+    over_ranges(work, chunks, threads, batch.nbytes, arrays=(batch.data,))
 
 
 def compact_contender(workload: Workload, threads: int) -> Contender:
@@ -107,7 +107,7 @@ def strided_contender(workload: Workload, threads: int) -> Contender:
             return 0
 
         start = time.perf_counter()
-        over_ranges(work, len(array), threads, array.nbytes)
+        over_ranges(work, len(array), threads, array.nbytes, arrays=(array, info))
         seconds = time.perf_counter() - start
         return Outcome(seconds, canonical(array), info)
 

@@ -6,7 +6,6 @@ import hashlib
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -14,12 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, KernelSpec, Layout, cholesky, default_spec, get_backend, memory, native, packing
+from batchchol import Batch, KernelSpec, Layout, cholesky, default_spec, get_backend, memory, packing
 from batchchol.backends import cpu, survey
 from batchchol.backends.base import check_runnable
 from batchchol.backends.cpu import CpuBackend
 from batchchol.batch import info_array
-from batchchol.errors import BackendUnavailable, CompileError
+from batchchol.errors import BackendUnavailable
 from batchchol.native import supported_targets
 from kernelgen import SIMD_TARGETS
 
@@ -99,24 +98,9 @@ def test_without_a_compiler_everything_says_how_to_get_one() -> None:
     found, _ = survey()
     assert (found.name, found.found) == ("cpu", False)
     assert "apt install gcc" in found.hint
+    assert "LAPACK factors" in found.hint
     with pytest.raises(BackendUnavailable, match=r"backend 'cpu' cannot be used: no usable C compiler.*BATCHCHOL_CC"):
         CpuBackend()
-
-
-def test_without_a_compiler_the_first_call_says_how_to_get_one(run_python: Run) -> None:
-    script = """
-import numpy, batchchol
-try:
-    batchchol.cholesky(numpy.eye(3))
-except batchchol.BatchcholError as error:
-    print(type(error).__name__, error)
-print(batchchol.cholesky(numpy.empty((0, 3, 3))).shape)
-"""
-    done = run_python("-c", script, PATH="", BATCHCHOL_CC=None, CC=None)
-    first, last = done.stdout.splitlines()
-    assert first.startswith("BackendUnavailable backend 'cpu' cannot be used: no usable C compiler")
-    assert "apt install gcc" in first
-    assert last == "(0, 3, 3)"
 
 
 def test_kernel_is_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +160,8 @@ def test_compiler_that_fails_or_hangs_and_then_works(
     backend = CpuBackend()
     with monkeypatch.context() as broken:
         broken.setenv("BATCHCHOL_CC", str(compiler_script(tmp_path / "cc", body)))
-        broken.setattr(native, "compile_shared", partial(native.compile_shared, time_limit=0.5))
-        with pytest.raises(CompileError) as caught:
-            backend.kernel(spec_of())
-    assert caught.value.status == status
+        (outcome,) = backend.build([spec_of()], time_limit=0.5 if status == "timeout" else 100.0)
+    assert outcome.status == status
     assert [path.name for path in cache.iterdir()] == ["failed"], "nothing half-written"
     dense = spd(10, 4)
     np.testing.assert_allclose(run_kernel(backend, dense), np.linalg.cholesky(dense), rtol=1e-5, atol=1e-6)

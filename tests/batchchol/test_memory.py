@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from batchchol import BatchcholError, Layout, cholesky, default_spec, get_backend, memory
 from batchchol.errors import OutOfMemory
 from batchchol.memory import aligned_empty, free_bytes, total_bytes
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -102,6 +106,72 @@ def test_free_is_no_more_than_the_control_group_allows(system: Callable[[str, st
     assert free_bytes() == 49_999, "pages of files that nobody uses can be had"
     system("/sys/fs/cgroup/memory.max", "max\n")
     assert free_bytes() == 102_400
+
+
+def limit_group(system: Callable[[str, str], None], group: str, limit: str, used: int) -> None:
+    system(f"/sys/fs/cgroup{group}/memory.max", limit)
+    system(f"/sys/fs/cgroup{group}/memory.current", str(used))
+    system(f"/sys/fs/cgroup{group}/memory.stat", "anon 300000\n")
+
+
+def test_every_group_that_the_process_is_in_counts(system: Callable[[str, str], None]) -> None:
+    system("/proc/self/cgroup", "0::/user.slice/job.scope\n")
+    limit_group(system, "/user.slice/job.scope", "max", 10_000)
+    limit_group(system, "/user.slice", "500000", 100_000)
+    assert free_bytes() == 400_000
+    limit_group(system, "/user.slice/job.scope", "200000", 50_000)
+    assert free_bytes() == 150_000
+    limit_group(system, "/other.slice", "1", 1)
+    assert free_bytes() == 150_000
+    limit_group(system, "", "120000", 0)
+    assert free_bytes() == 120_000, "a container's own group is the root"
+
+
+def test_groups_of_the_first_version_count(system: Callable[[str, str], None]) -> None:
+    system("/proc/self/cgroup", "4:cpu,cpuacct:/docker/a\n3:memory:/docker/a\n0::/docker/a\n")
+    folder = "/sys/fs/cgroup/memory/docker/a"
+    system(f"{folder}/memory.limit_in_bytes", "900000\n")
+    system(f"{folder}/memory.usage_in_bytes", "300000\n")
+    system(f"{folder}/memory.stat", "inactive_file 1\ntotal_inactive_file 200000\n")
+    assert free_bytes() == 800_000
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "0:", "0::/a:b/../c\n"])
+def test_a_list_of_groups_that_means_nothing(system: Callable[[str, str], None], text: str) -> None:
+    system("/proc/self/cgroup", text)
+    assert free_bytes() == total_bytes()
+
+
+@pytest.mark.parametrize(("limit", "used"), [("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")])
+def test_free_is_no_more_than_the_limits_of_the_process(
+    system: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, limit: str, used: str
+) -> None:
+    system("/proc/self/status", "Name:\tx\nVmSize:\t 70 kB\nVmData:\t 70 kB\n")
+    allowed = {getattr(resource, limit): (100 * 1024, resource.RLIM_INFINITY)}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: allowed.get(number, (resource.RLIM_INFINITY,) * 2))
+    assert free_bytes() == 30 * 1024
+    system("/proc/self/status", f"{used}:\t 170 kB\nVmSize:\t 170 kB\nVmData:\t 170 kB\n")
+    assert free_bytes() == 0
+
+
+LIMITED = """
+import resource, sys
+from batchchol.errors import OutOfMemory
+from batchchol.memory import aligned_empty, free_bytes
+resource.setrlimit(getattr(resource, sys.argv[1]), (4 << 30, 4 << 30))
+free = free_bytes()
+assert aligned_empty((free - (16 << 20),), "uint8", "what fits").nbytes
+try:
+    aligned_empty((free + (16 << 20),), "uint8", "a batch")
+except OutOfMemory as error:
+    print(error.free == free_bytes(), error)
+"""
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_what_does_not_fit_into_a_limit_is_refused(run_python: Run, limit: str) -> None:
+    done = run_python("-c", LIMITED, limit)
+    assert done.stdout.startswith("True a batch needs"), done.stderr
 
 
 def test_free_on_this_machine() -> None:

@@ -112,10 +112,17 @@ def test_the_streaming_copy_copies_its_range_and_nothing_else() -> None:
         assert not target[384:].any()
 
 
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.92, "92%"), (1.05, "105%"), (1.84, roofline.BAD_CEILING), (float("nan"), "")]
+)
+def test_a_fraction_that_cannot_be_is_none(fraction: float, text: str) -> None:
+    assert roofline.fraction_text(fraction) == text
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ceilings of no value, quickly."""
-    monkeypatch.setattr(roofline, "last_level_cache_bytes", lambda: 1 << 16)
+    monkeypatch.setattr(roofline.memory, "last_level_cache_bytes", lambda: 1 << 16)
     monkeypatch.setattr(roofline, "_MEASURING_SECONDS", 0.0)
     monkeypatch.setattr(roofline, "_PEAK_STEPS", 1000)
     measured_ceilings.cache_clear()

@@ -13,7 +13,7 @@ from batchchol.backends.base import rotation
 from batchchol.backends.cpu import CpuBackend
 from batchchol.errors import ResidualError
 from batchchol.native import supported_targets
-from batchchol.timing import WARM_UP_CALLS, Sample, sample_factor
+from batchchol.timing import QUIET, WARM_UP_CALLS, Sample, busy_warning, disagreement, drift, sample_factor
 
 Spd = Callable[..., NDArray[np.floating]]
 
@@ -200,3 +200,28 @@ def test_median_and_spread() -> None:
     sample = Sample((4.0, 1.0, 2.0, 3.0, 100.0), 0.1)
     assert sample.median == 3.0
     assert sample.spread == pytest.approx((4 - 2) / 3)
+
+
+def test_disagreement_is_a_part_of_the_faster_whichever_came_first() -> None:
+    assert disagreement(2.0, 2.0) == 0
+    assert disagreement(2.0, 3.0) == disagreement(3.0, 2.0) == 0.5
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_disagreement_of_what_was_not_measured_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"seconds: got .*, expected a positive"):
+        disagreement(1.0, seconds)
+
+
+def test_warning_of_a_busy_machine_names_the_worst() -> None:
+    assert busy_warning([]) is None
+    assert busy_warning([0.0, QUIET]) is None
+    warning = busy_warning([0.01, 0.98, 0.3])
+    assert warning is not None
+    assert warning.startswith("this machine is busy: two measurements of the same kernel differ by 98%")
+
+
+def test_drift_is_between_the_halves() -> None:
+    assert drift([1.0, 1.0, 1.0]) == 0
+    assert drift([1.0, 9.0, 1.0, 1.0, 1.0, 1.0]) == 0, "one that was disturbed is none"
+    assert drift([1.0, 1.0, 1.5, 1.5]) == 0.5
