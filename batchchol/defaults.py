@@ -7,23 +7,22 @@ that come with the library where that says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
 from functools import cache, lru_cache
 from math import inf, log2
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from batchchol.architectures import lightened
 from batchchol.checks import check_math
+from batchchol.fitting import fit, fitted
 from batchchol.native import supported_targets
+from batchchol.registers import block_that_fits
 from batchchol.shipped_tables import source_of as source_of  # noqa: PLC0414 - where benchmarks find it in every version
 from batchchol.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.user_tables import Placed, Tuned, UserTable, load, merge
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SpecError, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.refusals import whole
 from kernelgen.schedule_checks import MATHS
-from kernelgen.schedules import DEFAULT_THREADS, has_math, with_math
+from kernelgen.schedules import DEFAULT_THREADS
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
@@ -69,7 +68,8 @@ def default_spec(
 
     An order between two of the table is served as the next larger one, a batch as the one nearest by ratio. What was
     not measured is served as what is most like it: float64 as float32, one class of accuracy as the other. What a GPU
-    of another architecture than the table's cannot run has less ahead of its turn, or is passed over.
+    of another architecture than the table's cannot run has less ahead of its turn, or is passed over, as is what was
+    not measured and would spill registers.
 
     Parameters
     ----------
@@ -147,18 +147,19 @@ def choices(
     table, reason = source_of(target, arch)
     wanted = Case(dtype, math, layout, chunk if layout == "chunked" else None, _lower_order(order, uplo))
     for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
-        for row in rows(table.cases[case], n):
+        for turn, row in enumerate(rows(table.cases[case], n)):
             origin = f"{reason}; {case}, up to order {row[0].n}"
-            found = []
+            serves, found = not turn and row[0].n >= n, []
             for entry in row:
-                measured = fitted(plain, entry.schedule, wanted.chunk)
-                spec = None if measured is None else lightened(measured, arch, table.name)
-                if spec is not None:
-                    said = origin if spec == measured else f"{origin}, with less ahead: there is less shared memory"
-                    found.append(Choice(spec, entry.batch, said, entry.until, entry.evidence, entry.n, case))
+                fitting = fit(entry, case, plain, wanted.chunk, arch=arch, measured_on=table.name, serves=serves)
+                if fitting is not None:
+                    said = f"{origin}, {fitting.unlike}" if fitting.unlike else origin
+                    evidence = fitting.evidence
+                    found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
             if found:
                 return tuple(found)
-    return (Choice(plain, None, f"{reason}; nothing of it can be built"),)
+    spec = block_that_fits(plain, wanted.chunk) if TARGETS[target].gpu else None
+    return (Choice(spec or plain, None, f"{reason}; nothing of it can be built"),)
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -219,26 +220,6 @@ def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
     else:
         chunk = 2 + abs(log2(case.chunk / wanted.chunk))
     return (layout, case.dtype != wanted.dtype, case.math != wanted.math, chunk)
-
-
-def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
-    """The spec with a schedule of another one's, or None if that cannot be built."""
-    if not has_math(schedule, plain.schedule.math):
-        return None
-    schedule = with_math(schedule, plain.schedule.math)
-    changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
-    staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
-    if TARGETS[plain.target].gpu and staged and not canonical:
-        changes["staged"] = None
-    elif staged is False and canonical:
-        changes["staged"] = True
-    # A tile that fits the entry's order may be larger than this one.
-    nb = getattr(schedule, "nb", None)
-    smaller = {} if nb is None else {"nb": min(nb, plain.problem.n)}
-    for fitting in (changes, changes | smaller):
-        with suppress(SpecError):
-            return replace(plain, schedule=replace(schedule, **fitting))
-    return None
 
 
 @lru_cache(maxsize=4096)

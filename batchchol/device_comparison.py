@@ -14,7 +14,7 @@ import numpy as np
 from batchchol import device_contenders, known_specs
 from batchchol.arguments import matrices
 from batchchol.backends import Backend
-from batchchol.comparison import PEER_ERRORS, TIMED_RECIPE, Report, to_stderr
+from batchchol.comparison import NO_PEERS, PEER_ERRORS, TIMED_RECIPE, Report, to_stderr
 from batchchol.comparison_rows import DeviceRow, read_rows, write_csv
 from batchchol.cuda.device import device
 from batchchol.cuda.stopwatch import Stopwatch, Timing
@@ -103,6 +103,7 @@ def compare_on_gpu(
     maths: Sequence[str] = MATHS,
     protocols: Sequence[str] | None = None,
     known: Sequence[Known] = (),
+    required: bool = False,
     out: Path | None = None,
     report: Report = to_stderr,
 ) -> Outcome:
@@ -125,6 +126,8 @@ def compare_on_gpu(
         By default all of the backend's.
     known : sequence of Known
         Kernels that are known to be good, besides those of the tables of defaults.
+    required : bool
+        Whether it is an error that none of the peers is there.
     out : Path, optional
         A CSV file that is written after every contender. What it holds already, measured on this machine with these
         versions, is not measured again.
@@ -138,7 +141,7 @@ def compare_on_gpu(
     ResidualError
         If the library's own result is wrong.
     BatchcholError
-        If `out` cannot be read or written, or the GPU cannot be used any more.
+        If no peer is there that is required, `out` cannot be read or written, or the GPU cannot be used any more.
     """
     orders = tuple(ns)
     if wrong := [n for n in orders if not 1 <= n <= MAX_N]:
@@ -147,6 +150,8 @@ def compare_on_gpu(
         raise ValueError(f"samples: got {samples}, expected at least 1")
     absent: dict[str, str] = {}
     present = list(_installed(peers, absent, report))
+    if required and not present:
+        raise BatchcholError(NO_PEERS)
     chosen = tuple(protocols or backend.protocols)
     run = DeviceRun(backend, dtype, samples, maths, chosen, present, known, report)
     kept = [] if out is None else read_rows(out, DeviceRow)

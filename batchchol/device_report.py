@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from batchchol.plots import Panel
     from batchchol.references import Reference
 
-OUT = Path("compare_cuda.csv")
 _REFERENCE_HEADINGS = ("n", "batch", "library", "GFLOP/s", "version", "date")
 
 
@@ -36,7 +35,8 @@ def run(arguments: argparse.Namespace, backend: Backend) -> int:
         maths=arguments.math or MATHS,
         protocols=arguments.protocol,
         known=known,
-        out=arguments.out or OUT,
+        required=arguments.peers is not None,
+        out=arguments.out,
     )
     print(device_table(outcome.rows), end="")
     print(footer(outcome), end="")

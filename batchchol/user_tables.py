@@ -8,6 +8,7 @@ each other's entries.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import warnings
@@ -17,8 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batchchol.cache import default_folder, replace_file
-from batchchol.errors import CacheError, SettingError
+from batchchol.arguments import LARGEST
+from batchchol.cache import ArtifactCache, default_folder
+from batchchol.errors import CacheError, DataFileError, SettingError
+from batchchol.files import replace_file
+from batchchol.reading import read_file
 from batchchol.tables import Case, schedule_of, values_of
 from kernelgen import KernelSpec, Layout, Problem, Schedule
 
@@ -28,6 +32,7 @@ VARIABLE = "BATCHCHOL_TABLES"
 """The environment variable: "shipped" leaves the user's tables unread, "user" is as if it were not set."""
 
 _CASE = ("dtype", "math", "layout", "chunk", "order")
+_OPTIONAL = ("incumbent_ns", "runner_up_ns")
 _LONGEST_NAME = 120
 _T = TypeVar("_T")
 
@@ -164,15 +169,16 @@ def merge(device: str, architecture: str, entries: Iterable[Tuned], placements: 
     """
     path = path_of(device, architecture)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ArtifactCache().prepare()
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         with _locked(path):
             content = _known(path, device, architecture)
             content["entries"] = _merged(content["entries"], entries, (*_CASE, "n", "batch"))
             content["placements"] = _merged(content["placements"], placements, _PLACE)
             replace_file(path, _render(content).encode())
-    except OSError as error:
+    except (OSError, DataFileError) as error:
         raise CacheError(
-            f"the table {path} cannot be written ({error.strerror or error}): make room or give write permission "
+            f"the table {path} cannot be written ({_reason(error)}): make room or give write permission "
             "there, or set BATCHCHOL_CACHE to another folder"
         ) from error
     return path
@@ -196,7 +202,7 @@ def _content(path: Path, device: str, architecture: str) -> dict[str, Any]:
     """What a file says, an empty table if there is none; its entries are whatever they are."""
     empty = {"format": FORMAT, "device": device, "architecture": architecture, "entries": [], "placements": []}
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return empty
     except (ValueError, RecursionError) as error:
@@ -271,35 +277,37 @@ def _tuned(values: Mapping[str, Any], target: str) -> Tuned:
     runner_up = values.get("runner_up")
     tuned = Tuned(
         case,
-        int(values["n"]),
-        _positive(values["batch"]),
+        _positive(values, "n"),
+        _positive(values, "batch"),
         schedule_of(values["schedule"], case.math),
         incumbent=schedule_of(values["incumbent"], case.math),
         runner_up=None if runner_up is None else schedule_of(runner_up, case.math),
-        runner_up_ns=values.get("runner_up_ns"),
+        runner_up_ns=_number(values, "runner_up_ns"),
         **_timed(values),
     )
     # That it can be built.
-    KernelSpec(Problem(tuned.n, case.dtype), case.layout, case.order or "col", tuned.schedule, target)
+    order = "col" if case.order is None else case.order
+    KernelSpec(Problem(tuned.n, case.dtype), case.layout, order, tuned.schedule, target)
     return tuned
 
 
 def _placed(values: Mapping[str, Any]) -> Placed:
-    section, dtype, n, batch = (values[name] for name in _PLACE)
+    section, dtype = values["section"], values["dtype"]
     layouts = (Layout(**values[name]) for name in ("layout", "incumbent"))
     layout, incumbent = layouts
     if section not in ("layouts", "arrays"):
         raise ValueError(f"section={section!r}")
-    return Placed(section, dtype, int(n), _positive(batch), layout, incumbent=incumbent, **_timed(values))
+    n, batch = _positive(values, "n"), _positive(values, "batch")
+    Problem(n, dtype)
+    return Placed(section, dtype, n, batch, layout, incumbent=incumbent, **_timed(values))
 
 
 def _timed(values: Mapping[str, Any]) -> dict[str, Any]:
-    before = values.get("incumbent_ns")
     return {
-        "ns": float(values["ns"]),
+        "ns": _number(values, "ns"),
         "kept": bool(values["kept"]),
-        "incumbent_ns": None if before is None else float(before),
-        "margin": float(values["margin"]),
+        "incumbent_ns": _number(values, "incumbent_ns"),
+        "margin": _number(values, "margin"),
         "about": dict(values["about"]),
     }
 
@@ -308,10 +316,21 @@ def _numbers(each: Tuned | Placed) -> dict[str, Any]:
     return {name: getattr(each, name) for name in ("kept", "ns", "incumbent_ns", "margin")}
 
 
-def _positive(value: Any) -> int:
-    if int(value) < 1:
-        raise ValueError(f"batch={value!r}")
-    return int(value)
+def _positive(values: Mapping[str, Any], name: str) -> int:
+    value = values[name]
+    if type(value) is not int or not 1 <= value <= LARGEST:
+        raise ValueError(f"{name}={value!r}")
+    return value
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    """A number that is finite, and not negative; None where an entry need not have one, and has none."""
+    value = values.get(name) if name in _OPTIONAL else values[name]
+    if value is None and name in _OPTIONAL:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r}")
+    return float(value)
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,7 +338,8 @@ def _said(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or repr(error)
+    said = error.reason if isinstance(error, DataFileError) else getattr(error, "strerror", None)
+    return said or " ".join(str(error).split()) or repr(error)
 
 
 def _warn(message: str) -> None:

@@ -25,7 +25,7 @@ from batchchol.cache import ArtifactCache, Built, cache_key
 from batchchol.native import cpu_features
 from kernelgen import KernelSource, Launch
 
-from .fenced_memory import Array, FencedMemory
+from .fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array, FencedMemory
 
 _FOLDER = Path(__file__).parent
 _HEADER = _FOLDER / "cuda_emulation.h"
@@ -37,14 +37,41 @@ ACROSS_WARPS = "across warps"
 
 # Little optimization, for straight-line code compiles slowly, but contraction as nvcc does it, which GCC counts as
 # expensive; what is undefined traps.
+_FUSED = ("-O1", "-fexpensive-optimizations")
+# In place of it where rounding is not the question: half the time, and no multiply-add is fused.
+QUICK = ("-Og",)
+# GCC's passes that take a quarter of the time, and make code that runs once or twice hardly faster.
+_LEFT_OUT = (
+    "-fira-algorithm=priority",
+    "-fno-caller-saves",
+    "-fno-cprop-registers",
+    "-fno-guess-branch-probability",
+    "-fno-if-conversion",
+    "-fno-if-conversion2",
+    "-fno-ipa-pure-const",
+    "-fno-ipa-reference",
+    "-fno-reorder-blocks",
+    "-fno-rerun-cse-after-loop",
+    "-fno-shrink-wrap",
+    "-fno-thread-jumps",
+    "-fno-tree-bit-ccp",
+    "-fno-tree-ch",
+    "-fno-tree-copy-prop",
+    "-fno-tree-dominator-opts",
+    "-fno-tree-dse",
+    "-fno-tree-forwprop",
+    "-fno-tree-loop-optimize",
+    "-fno-tree-pta",  # knows which pointers alias
+    "-fno-tree-sink",
+    "-fno-tree-slsr",
+    "-fno-tree-sra",
+)
 _FLAGS = (
     "-std=c++17",
-    "-O1",
-    "-fexpensive-optimizations",
+    *_FUSED,
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",
-    "-fno-tree-pta",  # knows which pointers alias, for a third of the time
     "-fno-math-errno",
     "-fno-trapping-math",
     "-U_FORTIFY_SOURCE",
@@ -119,7 +146,8 @@ class CudaProgram:
         arrays = {argument.ctypes.data: argument for argument in arguments if isinstance(argument, np.ndarray)}
         results: list[dict[int, Array]] = []
         for order in orders:
-            fenced = _fence(arrays, codes, arguments, at_end=order == ORDERS[0])
+            alignment = SECTOR_BYTES if "_strip_" in source.entry else VECTOR_BYTES
+            fenced = _fence(arrays, codes, arguments, at_end=order == ORDERS[0], alignment=alignment)
             pointers = [
                 fenced[argument.ctypes.data].array.ctypes.data if isinstance(argument, np.ndarray) else argument
                 for argument in arguments
@@ -182,7 +210,7 @@ def compile_program(sources: tuple[KernelSource, ...], options: tuple[str, ...] 
     (flags,) = {source.flags for source in sources}
     text = _program_text(sources)
     checks = (_CHECK_ALIGNMENT,) if any(_WIDE.search(source.text) for source in sources) else ()
-    command = (*_compiler(), *_FLAGS, *checks, *_translate(flags), *options)
+    command = (*_compiler(), *_FLAGS, *_left_out(), *checks, *_translate(flags), *options)
     key = cache_key({"text": text, "command": " ".join(command), "headers": _header_text()})
     artifact = ArtifactCache().get_or_build(key, lambda folder: _build(command, text, folder))
     return CudaProgram(ctypes.CDLL(str(artifact.path)))
@@ -240,6 +268,13 @@ def _precompile(command: tuple[str, ...], folder: Path) -> Built:
     used = (*command, "-include", str(folder / "header"), "-fsyntax-only", "-x", "c++", "-")
     message = message or _compile(used, text, folder / "nothing")
     return Built(b"" if message else header, ".gch", source=text + message, source_suffix=".h")
+
+
+@cache
+def _left_out() -> tuple[str, ...]:
+    """Nothing, if the compiler is not GCC."""
+    command = (*_compiler(), "-Werror", *_LEFT_OUT, "-fsyntax-only", "-x", "c++", "-")
+    return () if _compile(command, "", Path(os.devnull)) else _LEFT_OUT
 
 
 @cache
@@ -315,12 +350,12 @@ def _code(dtype: np.dtype[Any]) -> str:
 
 
 def _fence(
-    arrays: Mapping[int, Array], codes: Sequence[str], arguments: Sequence[Any], *, at_end: bool
+    arrays: Mapping[int, Array], codes: Sequence[str], arguments: Sequence[Any], *, at_end: bool, alignment: int
 ) -> dict[int, FencedMemory]:
     """Copies of the arrays between fences; those that only constant parameters point to may not be written."""
     fenced = {}
     for address, array in arrays.items():
-        memory = FencedMemory(array.shape, array.dtype, at_end=at_end)
+        memory = FencedMemory(array.shape, array.dtype, at_end=at_end, alignment=alignment)
         memory.array[...] = array
         pointing = [code for code, argument in zip(codes, arguments, strict=True) if _is_at(argument, address)]
         if all(code.startswith("*c") for code in pointing):

@@ -3,17 +3,16 @@
 `install(monkeypatch)` puts modules `pycuda`, `pycuda.driver` and `pycuda.gpuarray` in place of PyCUDA's, with as much
 of them as the library uses, and a `FakeDriver` in place of libcuda; kernels run through tests/cuda_programs.py.
 The `FakeGpu` that it returns says what happened and can be told to fail. PyCUDA's rules hold: a context is current in
-the thread that pushed it, allocating takes one, and its stack is to be empty in the end.
+the thread that pushed it, allocating and loading take one, functions are launched on its own streams alone, with a
+buffer of just their arguments, and its stack is to be empty in the end.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
-import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,120 +21,40 @@ import numpy as np
 import pytest
 
 from batchchol import backends
-from batchchol.cuda import device, memory
+from batchchol.cuda import device, functions, memory
 from batchchol.cuda.artifacts import Module
 from batchchol.cuda.driver import Driver
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource
 
-from .cuda_programs import compile_program
+from .fake_gpu import (
+    ATTRIBUTES,
+    CONTEXT,
+    DESCRIPTIONS,
+    FOREIGN_CODE,
+    ILLEGAL_ADDRESS,
+    INVALID_VALUE,
+    NO_BINARY,
+    Error,
+    FakeGpu,
+    LogicError,
+    OutOfDeviceMemory,
+)
 
-CONTEXT = 0xC0DE
-ILLEGAL_ADDRESS, NO_BINARY, INVALID_VALUE = 700, 209, 1
-SECONDS_PER_STEP = 1e-9
-_DESCRIPTIONS = {
-    ILLEGAL_ADDRESS: "an illegal memory access was encountered",
-    NO_BINARY: "no kernel image",
-    INVALID_VALUE: "invalid argument",
-}
-_ATTRIBUTES = {
-    "L2_CACHE_SIZE": 1 << 16,
-    "MULTIPROCESSOR_COUNT": 4,
-    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
-    "CLOCK_RATE": 1980000,
-    "MEMORY_CLOCK_RATE": 3201000,
-}
-
-
-class Error(Exception):
-    """PyCUDA's."""
-
-
-class LogicError(Error):
-    """PyCUDA's."""
-
-
-class OutOfDeviceMemory(Error):
-    """PyCUDA's MemoryError."""
-
-
-@dataclass
-class FakeGpu:
-    """What the GPU holds and what it was asked to do."""
-
-    total: int = 1 << 30
-    used: int = 0
-    status: int = 0
-    init_error: str = ""
-    gpus: int = 1
-    load_status: int = 0
-    clock: float = 0.0
-    seconds_per_launch: float = 1e-6
-    pieces: dict[int, Any] = field(default_factory=dict)
-    launches: list[tuple[str, int, int]] = field(default_factory=list)
-    waits: list[tuple[int, int]] = field(default_factory=list)
-    capturing: set[int] = field(default_factory=set)
-    other_gpus: dict[int, int] = field(default_factory=dict)
-    built: list[str] = field(default_factory=list)
-    preferred: list[tuple[str, str]] = field(default_factory=list)
-    # Dynamic shared memory that a kernel's launches may have.
-    allowed: dict[str, int] = field(default_factory=dict)
-    sources: dict[str, KernelSource] = field(default_factory=dict)
-    at_exit: list[Callable[[], None]] = field(default_factory=list)
-    after_fork: list[Callable[[], None]] = field(default_factory=list)
-    threads: threading.local = field(default_factory=threading.local)
-    emulation: threading.Lock = field(default_factory=threading.Lock)
-    accounts: threading.Lock = field(default_factory=threading.Lock)
-    allocations: int = 0
-
-    @property
-    def stack(self) -> list[Any]:
-        """PyCUDA's contexts of this thread."""
-        return self.threads.__dict__.setdefault("stack", [])
-
-    @property
-    def current(self) -> int:
-        """CUDA's context of this thread."""
-        return int(self.threads.__dict__.get("current", 0))
-
-    @current.setter
-    def current(self, context: int) -> None:
-        self.threads.current = context
-
-    def require(self, *, pushed: bool = False) -> None:
-        """Fail as PyCUDA does: without a context, or after a kernel failed."""
-        if not self.current or (pushed and not self.stack):
-            raise LogicError("no currently active context?")
-        if self.status:
-            raise LogicError(f"failed: {_DESCRIPTIONS[self.status]}")
-
-    def allocate(self, nbytes: int) -> Piece:
-        self.require(pushed=True)
-        with self.accounts:
-            if self.used + nbytes > self.total:
-                raise OutOfDeviceMemory("cuMemAlloc failed: out of memory")
-            self.used += nbytes
-            self.allocations += 1
-        room = np.full(nbytes + 512, 0xA5, np.uint8)
-        address = -(-room.ctypes.data // 512) * 512
-        self.pieces[address] = room
-        return Piece(self, address, nbytes)
-
-
-class Piece:
-    """PyCUDA's DeviceAllocation: freeing it takes the context that made it."""
-
-    def __init__(self, gpu: FakeGpu, address: int, nbytes: int) -> None:
-        self.gpu, self.address, self.nbytes = gpu, address, nbytes
-
-    def __int__(self) -> int:
-        return self.address
-
-    def free(self) -> None:
-        self.gpu.require(pushed=True)
-        with self.gpu.accounts:
-            del self.gpu.pieces[self.address]
-            self.gpu.used -= self.nbytes
+__all__ = [
+    "CONTEXT",
+    "FOREIGN_CODE",
+    "ILLEGAL_ADDRESS",
+    "INVALID_VALUE",
+    "NO_BINARY",
+    "Context",
+    "FakeDriver",
+    "FakeGpu",
+    "Function",
+    "LogicError",
+    "forget",
+    "install",
+]
 
 
 class Context:
@@ -203,6 +122,78 @@ class GPUArray:
         return host
 
 
+class Stream:
+    """PyCUDA's."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Stream.made += 1
+        self.handle = 0x5000 + Stream.made
+
+
+class Function:
+    """PyCUDA's: prepared for formats of the module struct, and launched with a buffer that they make."""
+
+    gpu: FakeGpu
+
+    def __init__(self, entry: str) -> None:
+        self.entry = entry
+
+    def set_cache_config(self, cache: str) -> None:
+        self.gpu.preferred_by_pycuda.append((self.entry, cache))
+
+    def set_attribute(self, attribute: str, value: int) -> None:
+        assert attribute == "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+        self.gpu.allowed_by_pycuda[self.entry] = value
+
+    def prepare(self, arg_types: str) -> Function:
+        self.arg_format = ""
+        for arg_type in arg_types:
+            self.arg_format += arg_type
+        return self
+
+    def prepared_call(self, grid: Any, block: Any, *args: Any, shared_size: int = 0) -> None:
+        self._launch(grid, block, struct.pack(self.arg_format, *args), shared_size, None)
+
+    def prepared_async_call(self, grid: Any, block: Any, stream: Any, *args: Any, shared_size: int = 0) -> None:
+        self._launch(grid, block, struct.pack(self.arg_format, *args), shared_size, stream)
+
+    def __call__(self, *args: Any, grid: Any, block: Any, stream: Any = None, shared: int = 0) -> None:
+        buffer = struct.pack("".join(_format(arg) for arg in args), *map(_packed, args))
+        self._launch(grid, block, buffer, shared, stream)
+
+    def _launch(self, grid: Any, block: Any, buffer: bytes, shared_bytes: int, stream: Any) -> None:
+        assert isinstance(grid, tuple)
+        assert isinstance(block, tuple)
+        assert stream is None or isinstance(stream, Stream), "PyCUDA takes its own streams alone"
+        if not self.gpu.current or self.gpu.status:
+            raise LogicError(f"cuLaunchKernel failed: {DESCRIPTIONS.get(self.gpu.status, 'invalid device context')}")
+        # 48 KiB need no leave.
+        allowed = max(self.gpu.allowed_by_pycuda.get(self.entry, 0), 48 << 10)
+        assert shared_bytes <= allowed, "more dynamic shared memory than the kernel may have"
+        codes = self.gpu.parameters(self.entry)
+        formats = "".join("P" if code.startswith("*") else np.dtype(code).char for code in codes)
+        if len(buffer) != struct.calcsize(formats):
+            raise LogicError("cuLaunchKernel failed: invalid argument")
+        self.gpu.by_pycuda.append(self.entry)
+        queue = 0 if stream is None else stream.handle
+        values = struct.unpack(formats, buffer)
+        self.gpu.run(self.entry, grid[0], block[0], shared_bytes, queue, values)
+
+
+def _format(arg: Any) -> str:
+    if isinstance(arg, np.number):
+        return str(arg.dtype.char)
+    if hasattr(arg, "__cuda_array_interface__"):
+        return "P"
+    raise TypeError("invalid type on parameter (0-based)")
+
+
+def _packed(arg: Any) -> Any:
+    return arg if isinstance(arg, np.number) else arg.__cuda_array_interface__["data"][0]
+
+
 class FakeDriver(Driver):
     """libcuda, and the loading and running of kernels."""
 
@@ -221,11 +212,12 @@ class FakeDriver(Driver):
         self.check(self.gpu.status, "waiting for the GPU")
 
     def load(self, image: bytes, name: str) -> int:
-        self.check(self.gpu.load_status, f"loading {name}")
+        self.check(self.gpu.load_error(image), f"loading {name}")
+        self.gpu.loaded.append("driver")
         return 1
 
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
-        self.gpu.allowed[entry] = shared_bytes
+        self.configure(0, entry, shared_bytes=shared_bytes, cache=cache)
         return list(self.gpu.sources).index(entry)
 
     def configure(self, function: int, entry: str, *, shared_bytes: int, cache: str) -> None:
@@ -247,27 +239,13 @@ class FakeDriver(Driver):
         *,
         pdl: bool = False,
     ) -> None:
-        assert self.gpu.current == CONTEXT, "launched without the context"
         self.check(self.gpu.status, f"launching {entry}")
         assert shared_bytes <= self.gpu.allowed.get(entry, 0), "more dynamic shared memory than the kernel may have"
-        self.gpu.launches.append((entry, blocks, stream))
-        self.gpu.clock += self.gpu.seconds_per_launch
-        source = self.gpu.sources[entry]
-        program = compile_program((source,))
-        codes = program.parameters(entry)
+        codes = self.gpu.parameters(entry)
         addresses = (ctypes.c_void_p * len(codes)).from_address(parameters)
         values = [_argument(code, int(address or 0)) for code, address in zip(codes, addresses, strict=True)]
-        assert source.launch is not None
-        if entry.startswith("multiply_add"):
-            # It is there to take time: so many steps.
-            self.gpu.clock += float(values[2]) * SECONDS_PER_STEP
-            return
-        # The geometry is the caller's: one code may be launched on blocks of any size.
-        items = source.launch.items * threads // source.launch.threads
-        geometry = replace(source.launch, threads=threads, items=items, shared_bytes=shared_bytes, resident=None)
-        launched = replace(source, launch=geometry)
-        with self.gpu.emulation:
-            program.launch_unfenced(launched, blocks * items, *values)
+        self.gpu.early += [entry] * pdl
+        self.gpu.run(entry, blocks, threads, shared_bytes, stream, values)
 
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
         (ctypes.c_uint32 * count).from_address(address)[:] = [word & 0xFFFFFFFF] * count
@@ -285,7 +263,7 @@ class FakeDriver(Driver):
         return self.gpu.other_gpus.get(address, 0 if address in self.gpu.pieces else None)
 
     def _describe(self, status: int) -> str:
-        return _DESCRIPTIONS[status]
+        return DESCRIPTIONS[status]
 
 
 def _argument(code: str, address: int) -> Any:
@@ -300,11 +278,13 @@ def install(patch: pytest.MonkeyPatch, folder: Path) -> FakeGpu:
     gpu = FakeGpu()
     patch.setattr(Context, "gpu", gpu, raising=False)
     patch.setattr(FakeDriver, "gpu", gpu, raising=False)
+    patch.setattr(Function, "gpu", gpu, raising=False)
     modules = _modules(gpu)
     for name, module in modules.items():
         patch.setitem(sys.modules, name, module)
     patch.setattr(device, "Driver", FakeDriver)
-    patch.setattr(device, "build", lambda source, arch: _build(gpu, source, folder))
+    for name in ("build", "rebuild"):
+        patch.setattr(functions, name, lambda source, arch: _build(gpu, source, folder))
     patch.setattr(device.atexit, "register", gpu.at_exit.append)
     patch.setattr(device.os, "register_at_fork", lambda *, after_in_child: gpu.after_fork.append(after_in_child))
     forget()
@@ -322,7 +302,7 @@ def _build(gpu: FakeGpu, source: KernelSource, folder: Path) -> Module:
     gpu.sources[source.entry] = source
     path = folder / f"{source.entry}.cubin"
     path.write_bytes(b"a cubin")
-    return Module(path, "cubin", source.entry, CompileStats(0.5, 100, "fake nvcc", 40, 0, 0))
+    return Module(path, b"a cubin", "cubin", source.entry, CompileStats(0.5, 100, "fake nvcc", 40, 0, 0))
 
 
 def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
@@ -360,6 +340,20 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         def time_till(self, other: Event) -> float:
             return (other.time - self.time) * 1e3
 
+    class Module:
+        def get_function(self, entry: str) -> Function:
+            gpu.require(pushed=True)
+            if entry not in gpu.sources:
+                raise LogicError("cuModuleGetFunction failed: named symbol not found")
+            return Function(entry)
+
+    def load(image: bytes) -> Module:
+        gpu.require(pushed=True)
+        if status := gpu.load_error(image):
+            raise LogicError(f"cuModuleLoadDataEx failed: {DESCRIPTIONS[status]} - ")
+        gpu.loaded.append("pycuda")
+        return Module()
+
     def memory_info() -> tuple[int, int]:
         gpu.require()
         return gpu.total - gpu.used, gpu.total
@@ -371,8 +365,13 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         Context=Context,
         Device=Device,
         Event=Event,
+        Function=Function,
+        Stream=Stream,
+        func_cache=SimpleNamespace(PREFER_L1="l1", PREFER_SHARED="shared"),
+        function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="MAX_DYNAMIC_SHARED_SIZE_BYTES"),
         init=init,
-        device_attribute=SimpleNamespace(**_ATTRIBUTES),
+        module_from_buffer=load,
+        device_attribute=SimpleNamespace(**ATTRIBUTES),
         get_driver_version=lambda: 13000,
         mem_alloc=gpu.allocate,
         mem_get_info=memory_info,

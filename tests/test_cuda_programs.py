@@ -328,7 +328,8 @@ def test_blocks_of_a_grid_that_is_too_large_to_run() -> None:
     y = np.zeros(32, np.float32)
     source = kernel(SCALE % "scale", 512)
     first = count // 512 - 3
-    pointer = y.ctypes.data - 4 * (count - 32)
+    # Addresses wrap around: where the heap begins low this one is below zero.
+    pointer = (y.ctypes.data - 4 * (count - 32)) % 2**64
     compile_program((source,)).launch_unfenced(
         source, count, y.ctypes.data, pointer, 1.0, 0, blocks=(first, first + 2)
     )
@@ -358,3 +359,12 @@ def test_fenced_memory_notices_a_write_to_its_margin() -> None:
     beside = np.lib.stride_tricks.as_strided(memory.array, (4,))
     beside[3] = 0
     assert memory.damage() == "after"
+
+
+@pytest.mark.parametrize(("entry", "margin"), [("last", 16), ("last_strip_", 32)])
+def test_arrays_end_at_their_fence_but_for_what_vectors_or_sectors_leave(entry: str, margin: int) -> None:
+    """A read of the element after that is found."""
+    kernel = f'extern "C" __global__ void {entry}(const float *a, float *l) {{ l[0] = a[{margin // 4}]; }}'
+    source = KernelSource(kernel, entry, 1, (), Launch(1, 1))
+    with pytest.raises(EmulationError, match="read or wrote where it may not"):
+        compile_program((source,)).launch(source, 1, numbers(margin // 4), np.zeros(1, np.float32))

@@ -1,8 +1,8 @@
 """Timing by the GPU's own clock, in two protocols.
 
-"single": event, call, event, and wait; it holds what launching costs. "queued": bursts of calls, back to back,
-between two events. Where a call takes the GPU less time than the host needs to launch it, a burst would measure the
-host: it is then queued behind a kernel that runs until all of the burst is there.
+"single": event, call, event, and wait; it holds what launching costs, by PyCUDA. "queued": bursts of calls, back to
+back, between two events, launched by the driver. Where a call takes the GPU less time than the host needs to launch
+it, a burst would measure the host: it is then queued behind a kernel that runs until all of the burst is there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Clock:
             if protocol == "single":
                 taken = self._singles(calls, samples, warm_up)
             else:
-                taken = self._bursts(calls, samples, warm_up)
+                with self._gpu.queueing():
+                    taken = self._bursts(calls, samples, warm_up)
             self._last_work = time.monotonic()
         return taken
 
@@ -67,7 +68,7 @@ class Clock:
         The bursts follow each other without a pause, all of them queued before the first one ends, and take about
         `burst_seconds` each. The last call of all is calls[(samples - 1) % len(calls)].
         """
-        with self._gpu.current("timing"):
+        with self._gpu.current("timing"), self._gpu.queueing():
             calls[0]()
             self._gpu.synchronize()
             self._bring_up(calls)

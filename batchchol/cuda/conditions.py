@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -33,6 +34,7 @@ REASONS: Mapping[int, str] = MappingProxyType(
 # What NVML calls the SM's clock, the memory's, and the sensor in the GPU.
 _SM, _MEMORY, _GPU_SENSOR = 1, 2, 0
 _UUID_BYTES = 96
+_INDEX = re.compile(r"[0-9]{1,9}")
 # Newer drivers speak of event reasons, older ones of throttle reasons: the bits are the same.
 _REASON_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
@@ -79,7 +81,7 @@ def visible() -> tuple[str, ...]:
     parts = map(str, range(count)) if chosen is None else map(str.strip, chosen.split(","))
     found: list[str] = []
     for part in parts:
-        known = _uuid(nvml, part) if nvml and part.isdecimal() and int(part) < count else None
+        known = _uuid(nvml, part) if nvml and _INDEX.fullmatch(part) and int(part) < count else None
         # UUIDs of GPUs, or of the parts of one, are what they are; nothing after what is no GPU counts.
         if not known and "-" not in part[1:]:
             break
@@ -105,11 +107,11 @@ def _nvml(process: int) -> ctypes.CDLL | None:
 
 
 def _device(nvml: ctypes.CDLL, gpu: str) -> ctypes.c_void_p | None:
-    if gpu.isdecimal():
+    if _INDEX.fullmatch(gpu):
         handle = _ask(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(gpu)), answer=ctypes.c_void_p)
     else:
         by = "nvmlDeviceGetHandleByPciBusId_v2" if ":" in gpu else "nvmlDeviceGetHandleByUUID"
-        handle = _ask(nvml, by, ctypes.c_char_p(gpu.encode()), answer=ctypes.c_void_p)
+        handle = _ask(nvml, by, ctypes.c_char_p(os.fsencode(gpu)), answer=ctypes.c_void_p)
     # As a bare integer, ctypes would pass the lower half of it.
     return ctypes.c_void_p(handle) if handle else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -19,7 +20,8 @@ from batchchol.backends.base import Backend
 from batchchol.backends.cuda import CudaBackend, CudaKernel
 from batchchol.batch import check_dtype
 from batchchol.cuda import memory, support
-from batchchol.cuda.device import Device, Function, word_of
+from batchchol.cuda.device import Device, word_of
+from batchchol.cuda.functions import Function
 from batchchol.layouts import array_shape
 from batchchol.memory import aligned_empty
 from kernelgen import KernelSource, KernelSpec, Layout
@@ -114,9 +116,11 @@ class _Launches:
             packed = memory.room(self.packed, "a copy of the matrices in another layout")
             result = packed if self.in_place else memory.room(self.packed, "the factors in another layout")
             addresses = (a, l, info, packed, result)
-        for launch in self.launches:
-            words = [*(addresses[place] for place in launch.places), *launch.words]
-            self.gpu.run(launch.function, launch.items, words)
+        # Several kernels are a queue; one alone is a single call.
+        with self.gpu.queueing() if len(self.launches) > 1 else nullcontext():
+            for launch in self.launches:
+                words = [*(addresses[place] for place in launch.places), *launch.words]
+                self.gpu.run(launch.function, launch.items, words)
 
 
 class _Noted:

@@ -9,23 +9,20 @@ only.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from batchchol.cuda.driver import Driver
-from batchchol.cuda.modules import build
+from batchchol.cuda.functions import Arguments, Function, Loader
 from batchchol.cuda.toolkit import architecture_of
 from batchchol.errors import BackendUnavailable, DeviceError, install
-from batchchol.stats import CompileStats
-from kernelgen import KernelSource, Launch
+from kernelgen import KernelSource
 from kernelgen.gpu import PDL_CAPABILITY
 
 INSTALL = (
@@ -34,27 +31,10 @@ INSTALL = (
 )
 
 
-class Arguments:
-    """Room for the arguments of a launch, 64 bits each, and for their addresses, as the driver wants them."""
+class _Queue(threading.local):
+    """Whether this thread queues launches, one behind the other."""
 
-    __slots__ = ("_addresses", "address", "words")
-
-    def __init__(self, count: int) -> None:
-        self.words = (ctypes.c_uint64 * count)()
-        first = ctypes.addressof(self.words)
-        self._addresses = (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8))
-        self.address = ctypes.addressof(self._addresses)
-
-
-@dataclass(frozen=True)
-class Function:
-    """A kernel that is loaded; `spare` is room for arguments that no launch is using."""
-
-    handle: int
-    entry: str
-    launch: Launch
-    stats: CompileStats
-    spare: list[Arguments] = field(default_factory=list, repr=False, compare=False)
+    open = False
 
 
 @cache
@@ -82,9 +62,8 @@ class Device:
             raise BackendUnavailable(f"{self.handle.name()} is there but cannot be used: {error}") from error
         self.multiprocessors = int(self.handle.get_attribute(self.pycuda.device_attribute.MULTIPROCESSOR_COUNT))
         self._address = int(self._context.handle)
-        self._modules: dict[str, int] = {}
-        self._functions: dict[KernelSource, Function] = {}
-        self._lock = threading.RLock()
+        self._loader = Loader(self.pycuda, self.driver, self.architecture, self.current)
+        self._queue = _Queue()
         self._forked = False
         os.register_at_fork(after_in_child=self._after_fork)
         self._check_other_contexts()
@@ -151,12 +130,20 @@ class Device:
         WrongArchitecture
             If what was built, or carried here, is not for this GPU.
         """
-        found = self._functions.get(source)
-        if found is None:
-            with self._lock:
-                found = self._functions.get(source) or self._load(source)
-                self._functions[source] = found
-        return found
+        return self._loader.function(source, by_driver=self._queue.open)
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        """Have the driver launch what this thread launches meanwhile: many kernels, one behind the other.
+
+        Kernels that wait for their predecessors themselves are launched before those have ended, and a launch takes
+        the host less than by PyCUDA (datasets/launch_host_h200.csv).
+        """
+        before, self._queue.open = self._queue.open, True
+        try:
+            yield
+        finally:
+            self._queue.open = before
 
     def launch(self, source: KernelSource, items: int, args: Sequence[Any], stream: Any = None) -> None:
         """Queue a kernel on so many items; block and grid are those of `source.launch`.
@@ -172,7 +159,11 @@ class Device:
         self.run(self.load(source), items, [word_of(argument) for argument in args], stream)
 
     def run(self, function: Function, items: int, words: Sequence[int], stream: Any = None) -> None:
-        """`launch` for a loaded kernel whose arguments are 64-bit words."""
+        """`launch` for a loaded kernel whose arguments are 64-bit words.
+
+        PyCUDA launches it on the default stream and on its own ones, unless this thread is `queueing`; on other
+        libraries' streams, which PyCUDA does not take, the driver does.
+        """
         if not items:
             return
         if not self.is_current():
@@ -182,17 +173,22 @@ class Device:
 
     def configure(self, function: Function) -> None:
         """Have a kernel's next launches be as its launch says: kernels of one code may differ in it."""
-        launch = function.launch
-        with self.current(f"configuring {function.entry}"):
-            self.driver.configure(
-                function.handle, function.entry, shared_bytes=launch.shared_bytes, cache=launch.cache
-            )
+        self._loader.configure(function)
+
+    def pycuda_function(self, function: Function, formats: str) -> Any:
+        """A new pycuda.driver.Function of a kernel, prepared for arguments of these formats; it is the caller's."""
+        return self._loader.own(function, formats)
+
+    def handle_of(self, function: Function) -> int:
+        """The driver's handle of a kernel, as graphs and other calls of the driver want it."""
+        return self._loader.handle(function)
 
     def resident_blocks(self, function: Function) -> int:
         """Blocks of a kernel that a multiprocessor holds at once; 0 if it has no room for one."""
         launch = function.launch
         with self.current(f"asking for the occupancy of {function.entry}"):
-            return self.driver.resident_blocks(function.handle, launch.threads, launch.shared_bytes, function.entry)
+            handle = self.handle_of(function)
+            return self.driver.resident_blocks(handle, launch.threads, launch.shared_bytes, function.entry)
 
     def fill_words(self, address: int, word: int, count: int) -> None:
         """Queue the writing of `count` 32-bit words."""
@@ -200,42 +196,53 @@ class Device:
             self.driver.fill_words(address, word, count, 0)
 
     def _run(self, function: Function, items: int, words: Sequence[int], stream: Any) -> None:
-        launch = function.launch
-        queue = 0 if stream is None else stream_address(stream)
+        blocks = function.launch.grid(items, self.multiprocessors)
+        if self._queue.open or function.code.source is None:
+            self._run_by_driver(function, blocks, words, 0 if stream is None else stream_address(stream))
+        elif stream is None or isinstance(stream, self.pycuda.Stream):
+            self._run_by_pycuda(function, blocks, words, stream)
+        elif address := stream_address(stream):
+            self._run_by_driver(function, blocks, words, address)
+        else:
+            self._run_by_pycuda(function, blocks, words, None)
+
+    def _run_by_pycuda(self, function: Function, blocks: int, words: Sequence[int], stream: Any) -> None:
+        """Launch a kernel plainly, also one that waits for its predecessors itself: a single call has none."""
+        launch, code, count = function.launch, function.code, len(words)
+        loaded = code.pycuda if code.prepared == count else self._loader.prepared(function, count)
+        grid, block = (blocks, 1), (launch.threads, 1, 1)
+        try:
+            if stream is None:
+                loaded.prepared_call(grid, block, *words, shared_size=launch.shared_bytes)
+            else:
+                loaded.prepared_async_call(grid, block, stream, *words, shared_size=launch.shared_bytes)
+        except self.pycuda.Error as error:
+            # Says which error it was, if the GPU is lost.
+            self.driver.synchronize()
+            said = f"launching {function.entry} on {blocks:,} blocks of {launch.threads} threads: {error}"
+            raise DeviceError(0, said) from error
+
+    def _run_by_driver(self, function: Function, blocks: int, words: Sequence[int], stream: int) -> None:
+        launch, handle = function.launch, function.code.handle
+        if handle is None:
+            handle = self._loader.handle(function)
         try:
             arguments = function.spare.pop()
         except IndexError:
             arguments = Arguments(len(words))
         arguments.words[:] = list(words)
         self.driver.launch(
-            function.handle,
-            launch.grid(items, self.multiprocessors),
+            handle,
+            blocks,
             launch.threads,
             launch.shared_bytes,
-            queue,
+            stream,
             arguments.address,
             function.entry,
             pdl=launch.pdl and self.has_pdl,
         )
         # The driver has copied them.
         function.spare.append(arguments)
-
-    def _load(self, source: KernelSource) -> Function:
-        if source.launch is None:
-            raise ValueError(f"source: {source.entry} has no launch geometry, expected the source of a GPU kernel")
-        module = build(source, self.architecture)
-        with self.current(f"loading {module.path}"), self.driver.relaxed():
-            path = str(module.path)
-            if path not in self._modules:
-                image = module.path.read_bytes() + b"\0"
-                self._modules[path] = self.driver.load(image, f"{path} for {self.architecture}")
-            handle = self.driver.function(
-                self._modules[path],
-                source.entry,
-                shared_bytes=source.launch.shared_bytes,
-                cache=source.launch.cache,
-            )
-        return Function(handle, source.entry, source.launch, module.stats)
 
     def _enter_thread(self) -> None:
         """Make the context current in a thread that has none."""

@@ -1,7 +1,9 @@
-"""The few calls of the CUDA driver that PyCUDA lacks, or has for streams of its own alone.
+"""The calls of the CUDA driver for what PyCUDA 2026.1 lacks.
 
-PyCUDA launches on streams that it made itself; torch and CuPy hand over theirs as plain addresses. Modules are
-loaded and kernels launched here for that reason, by the same library and in the context that PyCUDA made current.
+PyCUDA launches on streams that it made itself, and has no early launches; torch and CuPy hand over their streams as
+plain addresses, and graphs want handles of functions, which PyCUDA gives away none of. For these, modules are loaded
+and kernels launched here, by the same library and in the context that PyCUDA made current. Here too are captures,
+events between libraries, and what an error is by its number.
 """
 
 from __future__ import annotations

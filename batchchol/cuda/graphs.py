@@ -21,7 +21,8 @@ from batchchol.backends.base import Kernel
 from batchchol.backends.cuda import CudaKernel
 from batchchol.batch import Batch
 from batchchol.cuda import memory
-from batchchol.cuda.device import Arguments, Device, device, stream_address
+from batchchol.cuda.device import Device, device, stream_address
+from batchchol.cuda.functions import Arguments
 from batchchol.errors import BackendUnavailable, install
 from batchchol.recording import recording
 from kernelgen.refusals import whole
@@ -177,7 +178,7 @@ class Graph:
         arguments = Arguments(len(words))
         arguments.words[:] = list(words)
         parameters = self._cuda.CUDA_KERNEL_NODE_PARAMS()
-        parameters.func = self._cuda.CUfunction(function.handle)
+        parameters.func = self._cuda.CUfunction(self._gpu.handle_of(function))
         blocks = launch.grid(items, self._gpu.multiprocessors)
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = blocks, 1, 1
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.threads, 1, 1

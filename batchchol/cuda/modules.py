@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from batchchol.cache import ArtifactCache
-from batchchol.compiling import Running
+from batchchol.compiling import TIME_LIMIT, Running
 from batchchol.cuda.artifacts import Module, find_carried, find_compiled, keep
-from batchchol.cuda.toolkit import TIME_LIMIT, Nvcc, compile_code, find_nvcc, parse_architecture
+from batchchol.cuda.toolkit import Nvcc, compile_code, find_nvcc, parse_architecture
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource
 
-__all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups"]
+__all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild"]
 
 Group = tuple[KernelSource, ...]
 
@@ -79,9 +79,13 @@ def build(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) ->
     CacheError
         If the cache folder cannot be written.
     """
+    return find(source, arch) or rebuild(source, arch, time_limit=time_limit)
+
+
+def rebuild(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) -> Module:
+    """Compile one kernel, whether the cache has it or not, and keep it; see :func:`build`."""
+    parse_architecture(arch)
     cache = ArtifactCache()
-    if found := find(source, arch, cache=cache):
-        return found
     try:
         nvcc = find_nvcc()
     except CompilerNotFound as error:

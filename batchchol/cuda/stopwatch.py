@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -61,22 +62,21 @@ class Stopwatch(Clock):
         most : int
             Calls of a burst at most.
         """
-        with self._gpu.current("timing"):
+        queued = protocol == "queued"
+        with self._gpu.current("timing"), self._gpu.queueing() if queued else nullcontext():
             # The first call may compile and load.
             _undo(restore)
             calls[0]()
             self._gpu.synchronize()
             self._bring_up(calls)
             host, estimate = self._probe(calls, restore)
-            length = (
-                self._length(estimate, host, most, len(calls) if restore else most) if protocol == "queued" else 1
-            )
+            length = self._length(estimate, host, most, len(calls) if restore else most) if queued else 1
             share = BUDGET_SECONDS / (length * max(estimate, host))
             timing = self._samples(
                 calls,
                 max(min(samples, int(share)), min(samples, FEWEST_SAMPLES)),
                 length,
-                length * host * _MARGIN if protocol == "queued" and estimate < _MARGIN * host else 0.0,
+                length * host * _MARGIN if queued and estimate < _MARGIN * host else 0.0,
                 restore,
             )
             self._last_work = time.monotonic()

@@ -86,6 +86,8 @@ def test_every_quantity_is_read_in_its_unit(driver: Callable[..., None]) -> None
         ("-1", ()),
         ("", ()),
         ("GPU-89, MIG-4,0", ("GPU-89", "MIG-4", "GPU-0")),
+        ("0,１", ("GPU-0",)),
+        ("0," + "1" * 5000, ("GPU-0",)),
     ],
 )
 def test_the_gpus_that_are_left_to_a_process_are_known_by_name(

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +18,26 @@ from batchchol import BatchcholError, get_backend
 from batchchol.backends import fastest_backend, survey
 from batchchol.backends.cuda import driver_version
 from batchchol.cli import main
-from batchchol.cuda import memory, support
+from batchchol.cuda import functions, memory, support
 from batchchol.cuda.arrays import DeviceBatch
-from batchchol.cuda.device import Function, device, stream_address
+from batchchol.cuda.artifacts import Module
+from batchchol.cuda.device import device, stream_address
 from batchchol.cuda.driver import Driver
-from batchchol.errors import BackendUnavailable, DeviceError, DeviceLost, OutOfMemory, WrongArchitecture
+from batchchol.cuda.functions import Code, Function
+from batchchol.errors import (
+    BackendUnavailable,
+    CacheError,
+    CompilerNotFound,
+    DeviceError,
+    DeviceLost,
+    OutOfMemory,
+    WrongArchitecture,
+)
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource, Launch, Layout
 from kernelgen.support import support_kernel
 
-from ..fake_pycuda import CONTEXT, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
+from ..fake_pycuda import CONTEXT, FOREIGN_CODE, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -195,8 +206,8 @@ class TestLaunch:
         monkeypatch.setattr(gpu, "handle", SimpleNamespace(compute_capability=lambda: capability))
         monkeypatch.setattr(gpu.driver, "launch", lambda *arguments, pdl: told.append(pdl))
         for pdl in (True, False):
-            function = Function(1, "potrf", Launch(32, 32, pdl=pdl), CompileStats(0, 0, ""))
-            gpu.run(function, 100, (1, 2))
+            launch = Launch(32, 32, pdl=pdl)
+            gpu.run(Function(Code(launch, handle=1), "potrf", launch, CompileStats(0, 0, "")), 100, (1, 2))
         assert told == [early, False]
 
     def test_arguments_of_every_kind(self, fake_gpu: FakeGpu) -> None:
@@ -214,7 +225,7 @@ class TestLaunch:
             np.testing.assert_array_equal(target.get(), np.arange(100))
         with pytest.raises(TypeError, match=r"args: got ndarray, expected an integer"):
             gpu.launch(kernel, 100, (np.zeros(3), target, 100))
-        with pytest.raises(ValueError, match="size"):
+        with pytest.raises(DeviceError, match="launching copy_kernel"):
             gpu.launch(kernel, 100, (source, target))
 
     def test_sources_without_geometry(self, fake_gpu: FakeGpu) -> None:
@@ -334,3 +345,32 @@ def test_info_says_why_a_gpu_is_of_no_use(fake_gpu: FakeGpu, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "fastest     cpu" in out
     assert "not cuda: loading" in out
+
+
+def test_code_of_another_gpu_under_this_one_s_name_is_built_again_once(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = functions.build
+
+    def find_foreign(source: KernelSource, arch: str) -> Module:
+        module = build(source, arch)
+        return replace(module, path=module.path.with_suffix(".foreign"), data=FOREIGN_CODE)
+
+    monkeypatch.setattr(functions, "build", find_foreign)
+    function = device().load(support_kernel("empty"))
+    assert function.code.pycuda is not None
+    assert device().handle_of(function) >= 0
+    assert fake_gpu.loaded == ["pycuda", "driver"], "by each once"
+
+
+@pytest.mark.parametrize("error", [CompilerNotFound("no nvcc"), CacheError("read only")])
+def test_code_that_cannot_be_built_again_is_the_driver_s_error(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(source: KernelSource, arch: str) -> Module:
+        raise error
+
+    monkeypatch.setattr(functions, "rebuild", fail)
+    fake_gpu.load_status = NO_BINARY
+    with pytest.raises(WrongArchitecture, match="no kernel image"):
+        device().load(support_kernel("empty"))

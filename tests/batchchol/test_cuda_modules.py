@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import batchchol
-from batchchol.cache import ArtifactCache
+from batchchol import compiling
+from batchchol.cache import Artifact, ArtifactCache, parse_record
+from batchchol.cuda import artifacts
 from batchchol.cuda.artifacts import runnable_architectures
 from batchchol.cuda.modules import MODULE_CHARACTERS, build, build_all, find, module_groups
 from batchchol.errors import CacheError, CompileError, CompilerNotFound
@@ -176,9 +183,30 @@ def test_equal_kernels_are_compiled_once(nvcc: Path) -> None:
     assert compiled(nvcc) == [["kernel0"]]
 
 
-def test_a_bad_kernel_costs_only_itself(nvcc: Path) -> None:
+def test_a_bad_kernel_costs_only_itself(nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit runs out when a compiler hangs, however slow the machine is."""
+    hangs = nvcc.with_suffix(".log.pid")
+
+    class Timer:
+        def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
+            self._over, self._expire = threading.Event(), expire
+
+        def start(self) -> None:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+        def cancel(self) -> None:
+            self._over.set()
+
+        def _watch(self) -> None:
+            while not self._over.wait(0.01):
+                if hangs.exists():
+                    hangs.unlink()
+                    self._expire()
+                    return
+
     sources = [*kernels(3), kernel_source("bad", "BROKEN"), kernel_source("slow", "HANG")]
-    outcomes = build_all(sources, "sm_90", per_module=5, time_limit=2.0, jobs=1)
+    monkeypatch.setattr(compiling.threading, "Timer", Timer)
+    outcomes = build_all(sources, "sm_90", per_module=5, jobs=1)
     assert [outcome.status for outcome in outcomes] == ["built"] * 3 + ["compile", "timeout"]
     assert "expected something else" in outcomes[3].message
     assert "time limit" in outcomes[4].message
@@ -249,6 +277,76 @@ def test_damaged_entries_are_built_again(nvcc: Path) -> None:
     assert find(source, "sm_90") is None
     build(source, "sm_90")
     assert len(compiled(nvcc)) == 3
+
+
+def rewrite_records(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every record as if the first versions, which do not tell damage from what they are, had written it."""
+    for path in folder.glob("*.json"):
+        record = json.loads(path.read_bytes())
+        record.pop("check", None)
+        change(record)
+        record["payload"] = f"{record['sha256']}.{record['metadata']['kind']}"
+        path.write_text(json.dumps(record))
+
+
+def change_a_type(record: dict[str, Any]) -> None:
+    record["metadata"]["registers"] = "40"
+
+
+def say_it_is_another_kernel(record: dict[str, Any]) -> None:
+    record["metadata"]["entry"] = "kernel7"
+
+
+def say_it_is_of_no_kind(record: dict[str, Any]) -> None:
+    record["metadata"]["kind"] = "elf"
+
+
+@pytest.mark.parametrize("change", [change_a_type, say_it_is_another_kernel, say_it_is_of_no_kind])
+def test_records_that_are_not_the_kernel_s_are_built_again(
+    nvcc: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    (source,) = kernels(1)
+    module = build(source, "sm_90")
+    rewrite_records(tmp_path / "cache", lambda record: None)
+    assert find(source, "sm_90") == module, "the first versions' entries are found"
+    rewrite_records(tmp_path / "cache", change)
+    assert find(source, "sm_90") is None
+    assert build(source, "sm_90").data == module.data
+    assert find(source, "sm_90") is not None
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"], ids=["cubin", "PTX"])
+@pytest.mark.parametrize("damage", ["another kernel's", "no code", "half"])
+def test_payloads_that_are_not_the_kernel_s_are_built_again(
+    nvcc: Path, tmp_path: Path, arch: str, damage: str
+) -> None:
+    first, second = kernels(2)
+    module, other = build(first, arch), build(second, arch)
+    payload = {"another kernel's": other.data, "no code": b"no code", "half": module.data[:-10]}[damage]
+    digest = hashlib.sha256(payload).hexdigest()
+    (tmp_path / "cache" / f"{digest}.{module.kind}").write_bytes(payload)
+    rewrite_records(tmp_path / "cache", lambda record: record.update(sha256=digest))
+    assert find(first, arch) is None
+    assert build(first, arch).data == module.data
+    assert find(first, arch) == build(first, arch)
+
+
+def test_a_record_with_any_bit_flipped_gives_a_module_or_a_miss(nvcc: Path, tmp_path: Path) -> None:
+    (source,) = kernels(1)
+    module = build(source, "sm_90")
+    rewrite_records(tmp_path / "cache", lambda record: None)
+    path = next((tmp_path / "cache").glob("*.json"))
+    text = path.read_bytes()
+    read = built = 0
+    for bit in range(8 * len(text)):
+        flipped = bytearray(text)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with suppress(ValueError):
+            found = parse_record(path.stem, bytes(flipped))
+            read += 1
+            made = artifacts._module(Artifact(module.path, module.data, found.metadata), source.entry)
+            built += made is not None
+    assert read > built > 0, "some are found to be damaged, some are not"
 
 
 SWEEP = """

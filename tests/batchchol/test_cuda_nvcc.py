@@ -94,8 +94,10 @@ def test_tiles_stay_in_registers_on_crowded_multiprocessors() -> None:
     stats = {spec.name: outcome.stats for spec, outcome in zip(CROWDED, outcomes, strict=True)}
     spilled = {name: made.spill_bytes for name, made in stats.items() if made and made.spill_bytes}
     assert all(stats.values())
-    # Of strips a number that a tile needs once is written and read.
-    assert all("_strip_" in name and spill <= 8 for name, spill in spilled.items()), spilled
+    # Of strips a number that a tile needs once is written and read; of blocks that share a multiprocessor, in `fast`,
+    # seven words around the roots.
+    most = {name: 8 if "_strip_" in name else 28 if "_fast_" in name else 0 for name in spilled}
+    assert all(spill <= most[name] for name, spill in spilled.items()), spilled
 
 
 def check(stats: CompileStats, source: KernelSource) -> None:

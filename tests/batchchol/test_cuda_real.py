@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,11 @@ from batchchol import cholesky, cholesky_ex, datasets, default_spec, factor, get
 from batchchol.cuda.arrays import DeviceBatch
 from batchchol.cuda.device import device
 from batchchol.cuda.modules import build
+from batchchol.defaults import default_choice
 from batchchol.errors import WrongArchitecture
-from kernelgen import generate
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule, generate
+
+from ..cuda_spills import is_measured
 
 pytestmark = pytest.mark.gpu
 
@@ -81,6 +87,79 @@ def test_more_elements_than_an_int_counts() -> None:
     last = datasets.generate("diagonally_dominant", n=n, start=batch - 3, stop=batch)
     np.testing.assert_array_equal(backend.host(a.get(batch - 3, batch)), last)
     assert_close(backend.host(l.get(batch - 3, batch)), last)
+
+
+def test_both_ways_of_launching_factor_alike(spd: Spd) -> None:
+    """PyCUDA on the default stream and on one of its own, the driver in a queue, on the same addresses in turn."""
+    backend, a = get_backend("cuda"), spd(3000, 12)
+    batch = backend.from_dense(a)
+    expected = backend.host(factor(batch).L.to_dense())
+    assert_close(expected, a)
+    with device().current():
+        own = device().pycuda.Stream()
+    for turn in range(30):
+        with device().queueing() if turn % 3 == 0 else nullcontext():
+            l, info = factor(batch, stream=own if turn % 3 == 1 else None)
+        device().synchronize()
+        np.testing.assert_array_equal(backend.host(l.to_dense()), expected)
+        assert not info.get().any()
+
+
+def test_as_many_threads_as_there_are_ways(spd: Spd) -> None:
+    """Threads launch the same kernel for the first time at once, some by PyCUDA and some by the driver."""
+    backend, a = get_backend("cuda"), spd(500, 11)
+    batch, together = backend.from_dense(a), threading.Barrier(8)
+
+    def work(turn: int) -> NDArray[np.floating]:
+        together.wait(60)
+        with device().queueing() if turn % 2 else nullcontext():
+            for _ in range(20):
+                l, _ = factor(batch)
+        return backend.host(l.to_dense())
+
+    with ThreadPoolExecutor(8) as pool:
+        for l in pool.map(work, range(8)):
+            assert_close(l, a)
+
+
+def test_a_large_block_of_shared_memory_by_both_ways() -> None:
+    """More than a kernel has unasked."""
+    backend = get_backend("cuda")
+    spec = KernelSpec(Problem(32), "canonical", "row", ThreadSchedule(4, unroll="full", staged=True), "cuda")
+    launch = generate(spec).launch
+    assert launch is not None
+    assert launch.shared_bytes > 48 << 10
+    a = backend.empty(32, 700, Layout.canonical())
+    backend.fill(a, "diagonally_dominant")
+    for context in (nullcontext(), device().queueing()):
+        with context:
+            l, info = factor(a, spec)
+        assert backend.check(a, l, info, "ieee") <= 1.5
+
+
+def test_float64_defaults_at_all_orders() -> None:
+    """Of batches and of arrays, both triangles: checked, and without a spill unless measured so."""
+    backend = get_backend("cuda")
+    cases = [
+        (n, layout, uplo)
+        for n in range(1, 129)
+        for layout, uplo in ((backend.default_layout(n, "float64"), "lower"), (Layout.canonical(), "upper"))
+    ]
+    where = {"target": "cuda", "dtype": "float64", "arch": backend.architecture, "batch": 300}
+    chosen = [
+        default_choice(n, layout=layout.kind, chunk=layout.chunk, order=layout.order, uplo=uplo, **where)
+        for n, layout, uplo in cases
+    ]
+    backend.build([choice.spec for choice in chosen])
+    for (n, layout, uplo), choice in zip(cases, chosen, strict=True):
+        spec = choice.spec
+        measured = is_measured(choice, n, "float64", str(backend.architecture))
+        assert measured or backend.kernel(spec).stats.spill_bytes == 0, spec.name
+        a = backend.empty(n, 300, layout, "float64")
+        backend.fill(a, "wishart")
+        l, info = factor(a, spec)
+        assert l.triangle == uplo
+        assert backend.check(a, l, info, "ieee") <= 1.5, spec.name
 
 
 def test_host_time_of_a_warm_call() -> None:

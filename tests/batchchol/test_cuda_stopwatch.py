@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from batchchol.cuda import clock as clock_module
+from batchchol.cuda import stopwatch as stopwatch_module
 from batchchol.cuda.device import device
 from batchchol.cuda.stopwatch import BUDGET_SECONDS, FEWEST_SAMPLES, WARM_UP_SAMPLES, Stopwatch
 
 from ..fake_pycuda import FakeGpu
 
 
+class Host:
+    """The host's clock: it goes on when a call is launched, and not with the load of the machine."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = perf_counter
+
+
 class Calls:
     """Calls on buffers that take the fake GPU some time, and the host some; they overwrite their buffer."""
 
-    def __init__(self, gpu: FakeGpu, count: int, seconds: float, host_seconds: float = 0.0) -> None:
-        self.gpu, self.seconds, self.host_seconds = gpu, seconds, host_seconds
-        self.made, self.diary = list[int](), list[str]()
+    def __init__(
+        self, gpu: FakeGpu, count: int, seconds: float, host: Host | None = None, host_seconds: float = 0.0
+    ) -> None:
+        self.gpu, self.seconds, self.host, self.host_seconds = gpu, seconds, host or Host(), host_seconds
+        self.made = list[int]()
         self.fresh = [True] * count
         self.calls: list[Callable[[], None]] = [lambda place=place: self.make(place) for place in range(count)]
 
@@ -27,7 +41,7 @@ class Calls:
         self.made.append(place)
         self.fresh[place] = False
         self.gpu.clock += self.seconds
-        time.sleep(self.host_seconds)
+        self.host.now += self.host_seconds
 
     def make_in_place(self, place: int) -> None:
         assert self.fresh[place], "what was overwritten is no input"
@@ -40,7 +54,15 @@ class Calls:
 
 
 @pytest.fixture
-def stopwatch(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopwatch]:
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host()
+    for module in (clock_module, stopwatch_module):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@pytest.fixture
+def stopwatch(fake_gpu: FakeGpu, host: Host, monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     monkeypatch.setattr(clock_module, "WARM_UP_SECONDS", 0.0)
     return Stopwatch(device())
 
@@ -102,11 +124,11 @@ def test_who_takes_long_has_fewer_samples_but_some(fake_gpu: FakeGpu, stopwatch:
 
 
 def test_calls_that_are_launched_slowly_wait_behind_a_gate_as_long_as_that_takes(
-    fake_gpu: FakeGpu, stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch
+    fake_gpu: FakeGpu, stopwatch: Stopwatch, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[float] = []
     monkeypatch.setattr(stopwatch, "_close_gate", closed.append)
-    timed = Calls(fake_gpu, 4, 1e-6, host_seconds=1e-3)
+    timed = Calls(fake_gpu, 4, 1e-6, host, host_seconds=1e-3)
     timing = stopwatch.measure(timed.calls, 3, "queued")
     gates = closed[1:]
     assert len(gates) == WARM_UP_SAMPLES + 3, "one for the estimate, and one for each burst"

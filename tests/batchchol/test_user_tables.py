@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -243,7 +244,7 @@ def test_entries_that_cannot_be_used_are_left_out_and_kept_in_the_file() -> None
 def test_a_folder_that_cannot_be_written_is_named(own_tables: Path) -> None:
     own_tables.write_text("a file")
     assert asked() == asked(None), "and read as one without tables"
-    with pytest.raises(CacheError, match=r"the table .*a-cpu-avx2\.json cannot be written .*BATCHCHOL_CACHE"):
+    with pytest.raises(CacheError, match=r"the cache cannot be used: .*cache: Not a directory.*BATCHCHOL_CACHE"):
         merge("a cpu", "avx2", [tuned()])
 
 
@@ -279,3 +280,50 @@ def test_layouts_of_a_size_that_was_tuned(fake_gpu: object, spd: Callable[..., A
     assert moved not in (gpu.default_layout(N, batch=50, math="fast"), gpu.array_layout(N, 50, math="fast"))
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": gpu.model}
     assert default_layout(N, batch=25, **at) == array_layout(N, 25, **at) == moved
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to every value of a JSON document."""
+    yield at
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*at, key))
+
+
+@pytest.mark.filterwarnings("ignore::batchchol.user_tables.TableWarning")
+def test_no_value_of_a_table_stops_a_call() -> None:
+    """JSON knows numbers that Python has no integer for, and anybody can edit a file."""
+    layout = Layout("chunked", 16, "col")
+    placed = Placed("layouts", "float32", N, BATCH, layout, 1.0, False, layout, 2.0, 0.03, ABOUT)
+    path = merge("cpu", "avx2", [tuned(runner_up=OTHER, runner_up_ns=3.0)], [placed])
+    good = path.read_text()
+    assert load("cpu", "avx2", "avx2").entries
+    for at in places(json.loads(good)):
+        for hostile in ("1e400", "NaN", "[]", "true", '"x"', "-1", "9" * 30, "9" * 5000, "null"):
+            content = json.loads(good)
+            inner = content
+            for key in at[:-1]:
+                inner = inner[key]
+            if at:
+                inner[at[-1]] = "here"
+            path.write_text(json.dumps(content).replace('"here"', hostile) if at else hostile)
+            defaults.forget()
+            default_choice(N, target="avx2", layout="canonical", order="row", batch=BATCH, device="cpu")
+            default_layout(N, target="avx2", batch=BATCH, device="cpu")
+
+
+@pytest.mark.parametrize("value", ["1e400", "8.5", "true", "0", str(2**63)])
+@pytest.mark.parametrize("name", ["n", "batch"])
+def test_sizes_that_are_none_are_named(name: str, value: str) -> None:
+    path = merge("cpu", "avx2", [tuned()])
+    path.write_text(path.read_text().replace(f'"{name}": {N if name == "n" else BATCH}', f'"{name}": {value}'))
+    with pytest.warns(TableWarning, match=f"an entry is not used.*: {name}="):
+        assert load("cpu", "avx2", "avx2").entries == ()
+
+
+def test_a_pipe_in_place_of_a_table_is_not_waited_for() -> None:
+    path = merge("cpu", "avx2", [tuned()])
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(TableWarning, match="is not used: damaged"):
+        assert load("cpu", "avx2", "avx2").entries == ()

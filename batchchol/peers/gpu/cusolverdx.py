@@ -11,7 +11,8 @@ from functools import cache, partial
 
 from batchchol.backends import Availability
 from batchchol.cache import ArtifactCache
-from batchchol.cuda.device import Function, device
+from batchchol.cuda.device import device
+from batchchol.cuda.functions import Code, Function
 from batchchol.device_contenders import Arena, DeviceContender, Result
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
@@ -109,7 +110,8 @@ def _function(shape: Shape) -> Function:
         module = gpu.driver.load(image, shape.entry)
         handle = gpu.driver.function(module, shape.entry, shared_bytes=shared, cache="shared")
     launch = Launch(shape.threads, shape.matrices, shared, "shared", pdl=shape.pdl)
-    return Function(handle, shape.entry, launch, CompileStats(0.0, len(image), version(), None, None, None))
+    stats = CompileStats(0.0, len(image), version(), None, None, None)
+    return Function(Code(launch, handle=handle), shape.entry, launch, stats)
 
 
 @cache
@@ -127,7 +129,7 @@ def _image(shape: Shape) -> bytes:
     """The kernel, from the cache or compiled and kept there."""
     key = _image_key(shape)
     if kept := ArtifactCache().get(key):
-        return kept.path.read_bytes()
+        return kept.data
     image = cubin(shape)
     said = {"arch": shape.architecture, "compiler": version(), "entry": shape.entry}
     ArtifactCache().put(key, image, ".cubin", said, source(), ".cu")
