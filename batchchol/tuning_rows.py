@@ -12,6 +12,7 @@ from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.provenance import source_hash
+from batchchol.reading import for_reading
 from batchchol.roofline import Ceilings, flops, roofline_seconds
 from batchchol.tuning import Point
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule, generate
@@ -41,18 +42,20 @@ _CONDITIONS = ("gpu_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", 
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Add rows to a file, with a header if it is new.
+    """Add rows to a file, with a header if it is new; a file is not made for none.
 
     Raises
     ------
     DataFileError
         If the file has other columns, or cannot be written.
     """
+    if not rows:
+        return
     columns = list(rows[0])
     try:
         old = path.exists() and path.stat().st_size > 0
         if old:
-            with path.open(newline="", encoding="utf-8") as stream:
+            with open(path, newline="", encoding="utf-8", opener=for_reading) as stream:
                 found = next(csv.reader(stream), [])
             if sorted(found) != sorted(columns):
                 raise DataFileError(path, "line 1", "has the columns of another version: choose another file")
@@ -62,6 +65,25 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             if not old:
                 writer.writeheader()
             writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+    except OSError as error:
+        raise DataFileError(path, "writing", error.strerror or str(error)) from error
+
+
+def check_appendable(path: Path) -> None:
+    """Refuse a file to which :func:`append` could not add, before anything is measured for it.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be written, or is something else than a file.
+    """
+    try:
+        new = not path.exists()
+        if not (new or path.is_file() or path.is_char_device()):
+            raise DataFileError(path, "writing", "is not a file: name another one")
+        path.open("a").close()
+        if new:
+            path.unlink()
     except OSError as error:
         raise DataFileError(path, "writing", error.strerror or str(error)) from error
 
@@ -133,7 +155,7 @@ _NEEDED = (
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     """The correct rows of a file with their lines."""
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with open(path, newline="", encoding="utf-8", opener=for_reading) as stream:
             reader = csv.DictReader(stream)
             columns = set(reader.fieldnames or ())
             if missing := [names for names in _NEEDED if columns.isdisjoint(names.split(" or "))]:

@@ -106,6 +106,17 @@ class Slow(Quick):
         return super().measure(point, samples)
 
 
+class Endless(Quick):
+    """Measures all but tiles of 3."""
+
+    def measure(self, point: Point, samples: int | None = None) -> Row:
+        if point.spec.schedule.nb == 3:
+            with Path(os.environ[LOG]).open("a") as stream:
+                stream.write(f"{os.getpid()} point\n")
+            time.sleep(1000)
+        return replace(super().measure(point, samples), wall_seconds=1e-3)
+
+
 class Planted(Quick):
     """The tile size says what happens."""
 
@@ -115,6 +126,7 @@ class Planted(Quick):
             case 2:
                 ctypes.string_at(0)
             case 3:
+                Path(os.environ[LOG]).with_suffix(".hangs").touch()
                 time.sleep(1000)
             case 4:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from batchchol.arguments import shown
 from batchchol.sweep.points import Point
 
 
@@ -84,8 +85,8 @@ class Budget:
 
 def budget(text: str) -> Budget:
     """A type for argparse: ``"40"`` points, or ``"5%"`` of them."""
-    if text.isdecimal() and int(text) > 0:
+    if re.fullmatch(r"[0-9]{1,18}", text) and int(text) > 0:
         return Budget(points=int(text))
-    if re.fullmatch(r"\d+(\.\d+)?%", text) and 0 < float(text[:-1]) <= 100:
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?%", text) and 0 < float(text[:-1]) <= 100:
         return Budget(share=float(text[:-1]) / 100)
-    raise ArgumentTypeError(f"got {text!r}, expected a number of points such as 40, or a share such as 5%")
+    raise ArgumentTypeError(f"got {shown(text)}, expected a number of points such as 40, or a share such as 5%")

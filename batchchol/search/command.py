@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import positive
+from batchchol.arguments import integer, positive
 from batchchol.errors import BatchcholError
 from batchchol.roofline import flops
 from batchchol.search.cases import Budget, budget
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
     )
-    group.add_argument("--seed", type=int, default=0, help="of the strategy (default: 0)")
+    group.add_argument("--seed", type=integer, default=0, help="of the strategy (default: 0)")
     group.add_argument(
         "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
     )

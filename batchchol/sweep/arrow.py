@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from batchchol.datafiles import opened
 from batchchol.errors import BatchcholError, DataFileError, install
 from batchchol.sweep.rows import COLUMNS, SCHEMA_VERSION
 
@@ -79,6 +80,9 @@ def read(path: Path) -> Any:
         If it cannot be read, is damaged, is no data set or is of another version of the schema.
     """
     arrow = pyarrow()
+    with opened(path):
+        # Missing, a folder or a pipe: not to be called damaged.
+        pass
     try:
         found = arrow.parquet.ParquetFile(path)
         check_version(path, found.schema_arrow.metadata or {})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from batchchol.backends import BuildOutcome, get_backend
+from batchchol.compiling import TIME_LIMIT
 from batchchol.cuda.modules import Outcome, build_all
-from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc
+from batchchol.cuda.toolkit import find_nvcc
 from batchchol.progress import Progress
 from batchchol.stats import CompileStats
 from batchchol.sweep import code
@@ -43,7 +45,7 @@ class Compilers(Protocol):
         progress: Show,
     ) -> list[Outcome]: ...
 
-    def cpu(self, specs: Sequence[KernelSpec], progress: Show) -> list[BuildOutcome]: ...
+    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]: ...
 
 
 class _Outcome(NamedTuple):
@@ -72,7 +74,7 @@ def build(
     arch : str or None
         What a GPU's kernels are compiled for, such as "sm_90".
     jobs, per_module, time_limit :
-        See `batchchol.cuda.modules.build_all`.
+        See `batchchol.cuda.modules.build_all`; kernels of a CPU are compiled one by one.
     compilers : Compilers, optional
         By default those of this machine.
 
@@ -86,7 +88,10 @@ def build(
     if not points:
         return Built([], [])
     if not TARGETS[points[0].spec.target].gpu:
-        outcomes = _build_cpu(points, show) if compilers is None else _spread(points, compilers.cpu, show)
+        if compilers is None:
+            outcomes = _build_cpu(points, show, jobs, time_limit)
+        else:
+            outcomes = _spread(points, lambda specs: compilers.cpu(specs, show, time_limit))
         return _sorted_out(points, outcomes)
     assert arch is not None, "a GPU's kernels are for an architecture"
 
@@ -134,25 +139,21 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     return found
 
 
-def _build_cpu(points: Sequence[Point], show: Show) -> list[_Outcome]:
-    def build(specs: Sequence[KernelSpec], progress: Show) -> list[BuildOutcome]:
-        begin = time.monotonic()
+def _build_cpu(points: Sequence[Point], show: Show, jobs: int | None, time_limit: float) -> list[_Outcome]:
+    begin = time.monotonic()
 
-        def report(done: int, total: int) -> None:
-            seconds = time.monotonic() - begin
-            progress(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
+    def report(done: int, total: int) -> None:
+        seconds = time.monotonic() - begin
+        show(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
 
-        return get_backend("cpu").build(specs, progress=report)
-
-    return _spread(points, build, show)
+    build = partial(get_backend("cpu").build, jobs=jobs, time_limit=time_limit, progress=report)
+    return _spread(points, build)
 
 
-def _spread(
-    points: Sequence[Point], build: Callable[[Sequence[KernelSpec], Show], list[BuildOutcome]], show: Show
-) -> list[_Outcome]:
+def _spread(points: Sequence[Point], build: Callable[[Sequence[KernelSpec]], list[BuildOutcome]]) -> list[_Outcome]:
     """An outcome for each point of a CPU; specs are built once."""
     specs = list(dict.fromkeys(point.spec for point in points))
-    found = {outcome.spec: outcome for outcome in build(specs, show)}
+    found = {outcome.spec: outcome for outcome in build(specs)}
     return [_Outcome(found[point.spec].status, found[point.spec].message, None) for point in points]
 
 

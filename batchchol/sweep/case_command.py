@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from batchchol import interrupts
 from batchchol.arguments import matrices, seconds
 from batchchol.errors import BatchcholError
+from batchchol.timing import busy_warning
 
 if TYPE_CHECKING:
     from batchchol.sweep.contests import Site
@@ -40,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune case by case; the user's table has each before the next begins. 130 if an interrupt ended it."""
+    """Tune case by case; the user's table has each before the next begins."""
+    from batchchol import user_tables
     from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+    from batchchol.files import check_folder
+    from batchchol.memory import require_memory
     from batchchol.parallel import available_threads
     from batchchol.sweep.contests import Site
     from batchchol.sweep.isolated import FEW_POINTS
@@ -50,31 +54,38 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.n:
         raise BatchcholError("--n: not given, say which orders, such as 32, or a --space; see tune --help")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
     threads = arguments.threads or (available_threads() if backend == "cpu" else 1)
     dtype = arguments.dtype or "float32"
     asked = itertools.product(arguments.n, arguments.batch or ["16384"], arguments.math or ["ieee"])
     limit = arguments.time_limit or min(60.0, arguments.seconds)
-    with Measurer(backend, settings=FEW_POINTS, time_limit=limit) as measurer:
-        site = Site.of(measurer.facts(), measurer.about(dtype, threads), threads)
+    with (
+        interrupts.advice("the cases printed above are decided; run the command again for the others"),
+        Measurer(backend, settings=FEW_POINTS, time_limit=limit) as measurer,
+    ):
+        facts = measurer.facts()
+        for n, size in itertools.product(arguments.n, arguments.batch or ["16384"]):
+            require_memory(matrices(size, n, dtype), n, dtype, facts["free_bytes"])
+        site = Site.of(facts, measurer.about(dtype, threads), threads)
         if arguments.target not in (None, site.target):
             raise BatchcholError(
                 f"--target: got {arguments.target!r}, expected {site.target!r}, which is used here; with --out "
                 "others are measured too"
             )
+        if not arguments.no_table and user_tables.enabled():
+            check_folder(user_tables.path_of(site.device, site.arch or site.target).parent)
         families = _families(arguments.family, site.target)
         for n, size, math in asked:
             wanted = Wanted(n, matrices(size, n, dtype), dtype, math)
-            if _tune(wanted, arguments, families, site, measurer):
-                return 130
+            if interrupt := _tune(wanted, arguments, families, site, measurer):
+                raise interrupt
     return 0
 
 
 def _tune(
     wanted: Wanted, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
-) -> bool:
-    """Tune one case, keep and print what came of it; whether it was interrupted."""
+) -> KeyboardInterrupt | None:
+    """Tune one case, keep and print what came of it; what interrupted it."""
     from batchchol import defaults, user_tables
     from batchchol.progress import ProgressDisplay
     from batchchol.sweep.one_case import tune_case
@@ -96,7 +107,7 @@ def _tune(
         changed = any(entry.schedule != entry.incumbent for entry in outcome.entries)
         changed |= any(placed.layout != placed.incumbent for placed in outcome.placements)
         print(f"{path}: {'the next call uses it' if changed else _STAYS}")
-    return outcome.interrupted
+    return outcome.interrupt
 
 
 def _families(asked: str | None, target: str) -> tuple[str, ...]:
@@ -112,7 +123,7 @@ def _families(asked: str | None, target: str) -> tuple[str, ...]:
 def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:
     """The cases, each with today's schedule and the one that is used from now on or comes next."""
     where = f"{site.device} ({site.arch or site.target})"
-    early = ", interrupted" if outcome.interrupted else ""
+    early = ", interrupted" if outcome.interrupt else ""
     print(
         f"n={wanted.n}, batch={wanted.batch:,}, {wanted.dtype}, {wanted.math} on {where}: "
         f"{outcome.measured} of {outcome.candidates} candidates in {outcome.seconds:.0f} s{early}"
@@ -121,6 +132,8 @@ def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:
     for entry in outcome.entries:
         for line in describe(entry, site.target):
             print(line)
+    if warning := busy_warning(entry.margin for entry in outcome.entries):
+        print(warning)
     for placed in outcome.placements:
         what = "batches" if placed.section == "layouts" else "arrays"
         done = "stay in" if placed.layout == placed.incumbent else f"go from {placed.incumbent} to"

@@ -101,13 +101,14 @@ class ClusterCompilers:
         self._crew.work(feed)
         return [feed.outcomes[source] for source in sources]
 
-    def cpu(self, specs: Sequence[KernelSpec], progress: Show) -> list[BuildOutcome]:
+    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]:
         """See `batchchol.backends.base.Backend.build`."""
         compiler = self.compiler
         able = _Able(self._crew, lambda member: member.about.compiler == compiler)
 
         def task(member: Member, group: Group) -> Task:
-            return Task(cluster_worker.compile_cpu, (group, not member.about.shares_cache), (group,))
+            send = not member.about.shares_cache
+            return Task(cluster_worker.compile_cpu, (self._crew.name, group, time_limit, send), (group,))
 
         feed = _Compiling(self._crew, able, [(spec,) for spec in specs], task, progress, {})
         self._crew.work(feed)

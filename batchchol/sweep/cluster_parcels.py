@@ -56,10 +56,13 @@ NOTHING = Parcel()
 
 def pack(cache: ArtifactCache, keys: Iterable[str]) -> Parcel:
     """What a cache has of these entries."""
-    found = {key: artifact for key in keys if (artifact := cache.get(key))}
-    payloads = {artifact.path.name: artifact.path for artifact in found.values()}
-    entries = tuple((key, artifact.path.name, artifact.metadata) for key, artifact in found.items())
-    return Parcel(entries, {name: path.read_bytes() for name, path in payloads.items()})
+    entries: list[Entry] = []
+    payloads: dict[str, bytes] = {}
+    for key in keys:
+        if artifact := cache.get(key):
+            entries.append((key, artifact.path.name, artifact.metadata))
+            payloads.setdefault(artifact.path.name, artifact.data)
+    return Parcel(tuple(entries), payloads)
 
 
 def lacking(cache: ArtifactCache, keys: Iterable[str]) -> frozenset[str]:

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import batchchol
-from batchchol.backends import get_backend
-from batchchol.cache import TEMPORARY_PREFIX, ArtifactCache
+from batchchol.cache import ArtifactCache
 from batchchol.compiler import find_compiler
 from batchchol.compiling import Running
 from batchchol.cuda import artifacts, conditions, modules
 from batchchol.cuda.modules import Outcome
 from batchchol.cuda.toolkit import Nvcc, find_nvcc
 from batchchol.errors import BatchcholError, CompileError
+from batchchol.files import TEMPORARY_PREFIX
 from batchchol.sweep.bench import Settings
 from batchchol.sweep.cluster_parcels import NOTHING, Parcel, lacking, pack
 from batchchol.sweep.points import Point
@@ -218,14 +218,23 @@ def compile_cuda(sweep: str, sources: Sequence[KernelSource], arch: str, time_li
     return Made(tuple(outcomes.get(source) for source in sources), pack(cache, keys))
 
 
-def compile_cpu(specs: Sequence[KernelSpec], send: bool) -> Made:
+def compile_cpu(sweep: str, specs: Sequence[KernelSpec], time_limit: float, send: bool) -> Made:
     """Kernels for a CPU."""
     from batchchol.native import key_of
 
-    built = get_backend("cpu").build(specs)
+    outcomes = tuple(_compiled_for_cpu(spec, time_limit, _compilers[sweep]) for spec in specs)
     keys = [key_of(generate(spec), find_compiler().identity) for spec in specs] if send else []
-    outcomes = tuple(Outcome(outcome.spec.name, outcome.status, outcome.message) for outcome in built)
     return Made(outcomes, pack(ArtifactCache(), keys))
+
+
+def _compiled_for_cpu(spec: KernelSpec, time_limit: float, running: Running) -> Outcome:
+    from batchchol.native import load
+
+    try:
+        load(generate(spec), spec.target, time_limit=time_limit, running=running)
+    except CompileError as error:
+        return Outcome(spec.name, error.status, str(error))
+    return Outcome(spec.name, "built")
 
 
 def stock(keys: Collection[str]) -> frozenset[str]:

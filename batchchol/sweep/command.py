@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchchol.arguments import positive, seconds
+from batchchol import interrupts
+from batchchol.arguments import integer, name, positive, seconds
 from batchchol.errors import BatchcholError, install
+from batchchol.files import check_folder, check_writable
 from batchchol.search import command as search_command
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from batchchol.sweep.points import Point
     from batchchol.sweep.store import DataSet
 
+_GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
 _NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
 
 
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
         "--layout, --family and --batch narrow it.",
     )
-    group.add_argument("--space", metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
+    group.add_argument("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
     group.add_argument(
         "--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"
     )
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--finalists",
-        type=int,
+        type=integer,
         choices=range(11),
         default=3,
         metavar="COUNT",
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
     group.add_argument(
         "--cluster",
+        type=name,
         metavar="ADDRESS",
         help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' on "
         "all GPUs of this machine",
@@ -82,23 +85,22 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
         raise BatchcholError("--workers: got no --cluster, say whose workers")
     if arguments.cluster and not arguments.space:
         raise BatchcholError("--cluster: got no --space, say what is to be measured there")
+    if not arguments.space and not arguments.data:
+        raise BatchcholError("--t4: got no --data, say which data set")
+    _check_outputs(arguments)
     if not arguments.space:
-        if not arguments.data:
-            raise BatchcholError("--t4: got no --data, say which data set")
         _export(arguments.data, arguments.t4)
         return 0
     from batchchol.sweep.expansion import Machine, expand
     from batchchol.sweep.places import place
     from batchchol.sweep.space import load_space
 
-    # So that an end from outside, such as a batch system's, ends the compilers and the worker too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     space = load_space(arguments.space)
     folder = arguments.data or Path(space.name)
     kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
     if arguments.compile_only and not arguments.arch:
         raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
-    with place(arguments, folder, _tell) as here:
+    with interrupts.advice(_GO_ON), place(arguments, folder, _tell) as here:
         if arguments.compile_only:
             expansion = expand(space, Machine.cuda(), **kept)
             _introduce(space.name, expansion)
@@ -133,6 +135,25 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
     print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
     _export(folder, arguments.t4)
     return 3 if summary.left else 0
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be written in the end, before anything is measured for it."""
+    if arguments.t4:
+        check_writable(arguments.t4)
+    if arguments.data and (arguments.space or arguments.data.is_dir()):
+        check_folder(arguments.data)
+        if not arguments.compile_only:
+            check_writable(_merged(arguments.data))
+
+
+def _merged(folder: Path) -> Path:
+    """The Parquet file of a data set's folder: beside it, with its name."""
+    # Such as ".." has no name of its own.
+    folder = folder if folder.name.strip(".") else folder.resolve()
+    if not folder.name:
+        raise BatchcholError(f"--data: got {str(folder)!r}, expected a folder that has a name")
+    return folder.with_name(f"{folder.name}.parquet")
 
 
 @contextmanager
@@ -174,7 +195,7 @@ def _export(data: Path, t4_file: Path | None) -> None:
         )
         return
     if data.is_dir():
-        file = data.with_name(f"{data.name}.parquet")
+        file = _merged(data)
         print(f"{file}: {store.merge(data, file, _warn):,} rows")
     if t4_file:
         print(f"{t4_file}: {t4.export(store.read(data, _warn), t4_file):,} results")

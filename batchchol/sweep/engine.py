@@ -83,15 +83,14 @@ def sweep(
                 break
             measurer.submit(point)
             if waiting is not None:
-                row, waiting = waiting, None
-                keeper.keep(row)
+                keeper.keep(waiting)
             waiting = measurer.result()
             done += 1
             clock.add(point)
             elapsed = time.monotonic() - begin
             show(Progress(done, len(pending), 0, keeper.lost, elapsed, clock.seconds_left(), "points"))
     finally:
-        if waiting is not None:
+        if waiting is not None and waiting.point.key not in data.keys:
             keeper.keep(waiting)
     return Summary(keeper.statuses, len(pending) - done)
 

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchchol import defaults, user_tables
 from batchchol.cells import case_of
@@ -31,6 +31,18 @@ Show = Callable[[Progress], None]
 _Where = tuple[Case, int, int]
 
 
+class Learned(NamedTuple):
+    """Where it was measured, and entries and placements for the user's table.
+
+    `interrupt` is what ended the measuring early, to be raised again once the entries are kept.
+    """
+
+    site: Site
+    entries: list[Tuned]
+    placed: list[Placed]
+    interrupt: KeyboardInterrupt | None = None
+
+
 def learn(
     rows: Sequence[Mapping[str, Any]],
     facts: Mapping[str, Any],
@@ -38,7 +50,7 @@ def learn(
     *,
     jobs: int | None = None,
     show: Show = lambda _: None,
-) -> tuple[Site, list[Tuned], list[Placed]]:
+) -> Learned:
     """The entries and placements that the rows of a data set speak for, and where they were measured.
 
     Only correct rows of the specs' own code count. Where something else than today's choice was the faster one, both
@@ -58,12 +70,14 @@ def learn(
     site = Site.of(facts, known[-1], known[-1]["threads"])
     contests = _contests(known, site)
     entries = [entry for contest, found in contests if (entry := _settled(contest, found, site, measurer is None))]
+    interrupt = None
     if measurer is not None:
         done = {(entry.case, entry.n, entry.batch) for entry in entries}
         left = [contest for contest, _ in contests if (contest.case, contest.n, contest.batch) not in done]
-        entries += _held(left, measurer, site, jobs, show)
+        held, interrupt = _held(left, measurer, site, jobs, show)
+        entries += held
     floor = max((row["floor_seconds"] or 0.0 for row in known), default=0.0)
-    return site, entries, placements(entries, site, floor)
+    return Learned(site, entries, placements(entries, site, floor), interrupt)
 
 
 def usable(rows: Iterable[Mapping[str, Any]]) -> bool:
@@ -107,8 +121,10 @@ def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) ->
     return None if behind and not rows_alone else contest.decided(rows, site)
 
 
-def _held(contests: Sequence[Contest], measurer: Measurer, site: Site, jobs: int | None, show: Show) -> list[Tuned]:
-    """The contests, one after another, with all kernels compiled ahead; an interrupt ends them, the first count."""
+def _held(
+    contests: Sequence[Contest], measurer: Measurer, site: Site, jobs: int | None, show: Show
+) -> tuple[list[Tuned], KeyboardInterrupt | None]:
+    """The contests, one after another, with all kernels compiled ahead; those before an interrupt, and that."""
     begin = time.monotonic()
     entries: list[Tuned] = []
     try:
@@ -120,9 +136,10 @@ def _held(contests: Sequence[Contest], measurer: Measurer, site: Site, jobs: int
             elapsed = time.monotonic() - begin
             left = elapsed / done * (len(contests) - done)
             show(Progress(done, len(contests), 0, done - len(entries), elapsed, left, "contests"))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         measurer.close()
-    return entries
+        return entries, interrupt
+    return entries, None
 
 
 def keep(
@@ -143,7 +160,7 @@ def keep(
         return
     display = ProgressDisplay(sys.stderr, "choosing")
     try:
-        site, entries, placed = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
+        site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
         path = defaults.learn(site.device, site.target, site.arch, entries, placed)
     except BatchcholError as error:
         warn(f"the user's table is as it was: {error}")
@@ -153,3 +170,5 @@ def keep(
     new = sum(entry.schedule != entry.incumbent for entry in entries)
     moved = sum(each.layout != each.incumbent for each in placed)
     print(f"{path}: {new} of {len(entries)} cases have another kernel now, {moved} of {len(placed)} another layout")
+    if interrupt:
+        raise interrupt

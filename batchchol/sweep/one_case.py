@@ -39,7 +39,7 @@ Show = Callable[[Progress], None]
 class Outcome:
     """What came of tuning an order and a batch: entries and placements for the user's table, and what was tried.
 
-    `interrupted` says that the search was, and not how it ended otherwise.
+    `interrupt` is what ended it early, to be raised again once the entries are kept.
     """
 
     entries: list[Tuned]
@@ -47,7 +47,7 @@ class Outcome:
     measured: int
     candidates: int
     seconds: float
-    interrupted: bool = False
+    interrupt: KeyboardInterrupt | None = None
 
 
 @dataclass
@@ -120,8 +120,8 @@ def tune_case(
 
     The schedules of today are measured first. What is promising follows (`promising.candidates`), compiled in
     parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
-    measured in turns with what is used there today, which only gives way past a margin. An interrupt ends the search;
-    what it has found by then still counts.
+    measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
+    more is measured: what is not decided by then is decided by the rows that there are, where today's is among them.
 
     Raises
     ------
@@ -139,47 +139,47 @@ def tune_case(
     # So many layouts are decided, each by today's schedule and its challengers.
     each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
-    interrupted = _explored(search, found, kinds, seconds - min(rounds * each_round, _FINAL_SHARE * seconds))
-    contests = _contests(search, today, kinds)
-    entries, cut = _held(search, contests, _MIN_ROUNDS if interrupted else rounds)
+    entries, interrupt = list[Tuned](), None
+    try:
+        _explore(search, found, kinds, seconds - min(rounds * each_round, _FINAL_SHARE * seconds))
+        for contest in _contests(search, today, kinds):
+            if entry := contest.held(measurer, site, rounds):
+                entries.append(entry)
+        if not entries:
+            statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
+            raise BatchcholError(f"nothing could be measured: {'; '.join(statuses[:3])}")
+    except KeyboardInterrupt as error:
+        # Whatever its process was at, the answer is not waited for.
+        measurer.close()
+        interrupt = error
+        done = {entry.case for entry in entries}
+        entries += _by_rows(search, [each for each in _contests(search, today, kinds) if each.case not in done])
     floor = max((row.floor_seconds for row in known if row.floor_seconds >= 0), default=0.0)
     placed = placements(entries, site, floor)
-    return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupted or cut)
+    return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupt)
 
 
-def _explored(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], seconds: float) -> bool:
-    """Measure candidates, and variations of the best of them, for so long; whether that was interrupted."""
-    try:
-        search.deadline = seconds * (1 - _VARIATIONS_SHARE)
-        search.measure(found)
-        search.deadline = seconds
-        better = [each for kind in kinds for each in apart(search.best(kind))[:_VARIED]]
-        more = [each for each in variations(better, search.site) if each not in search.rows]
-        search.total += len(more)
-        search.measure(more)
-    except KeyboardInterrupt:
-        # Whatever its process was at, the answer is not waited for.
-        search.measurer.close()
-        return True
-    return False
+def _explore(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], seconds: float) -> None:
+    """Measure candidates, and variations of the best of them, for so long."""
+    search.deadline = seconds * (1 - _VARIATIONS_SHARE)
+    search.measure(found)
+    search.deadline = seconds
+    better = [each for kind in kinds for each in apart(search.best(kind))[:_VARIED]]
+    more = [each for each in variations(better, search.site) if each not in search.rows]
+    search.total += len(more)
+    search.measure(more)
 
 
-def _held(search: _Search, contests: Sequence[Contest], rounds: int) -> tuple[list[Tuned], bool]:
-    """What comes of the contests, and whether they were interrupted: those before that count."""
-    entries: list[Tuned] = []
-    try:
-        for contest in contests:
-            if entry := contest.held(search.measurer, search.site, rounds):
-                entries.append(entry)
-    except KeyboardInterrupt:
-        if not entries:
-            raise
-        search.measurer.close()
-        return entries, True
-    if not entries:
-        statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
-        raise BatchcholError(f"nothing could be measured: {'; '.join(statuses[:3])}")
-    return entries, False
+def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
+    """What the rows of the search decide, of the contests whose schedule of today they have."""
+    rows = {row.point: row for row in search.rows.values() if row.status == "correct"}
+    entries = []
+    for contest in contests:
+        today, *others = contest.points(search.site)
+        if today in rows:
+            mine = [rows[point] for point in (today, *others) if point in rows]
+            entries += [entry for entry in [contest.decided(mine, search.site)] if entry]
+    return entries
 
 
 def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) -> list[Contest]:

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import batchchol.candidates
 from batchchol.architectures import has_pdl
-from batchchol.defaults import array_layout, default_layout, fitted, user_table
+from batchchol.defaults import array_layout, default_layout, user_table
+from batchchol.fitting import fitted
 from batchchol.shipped_tables import source_of
 from batchchol.sweep.contests import Site, spec_of
 from batchchol.tables import Case

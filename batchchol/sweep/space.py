@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from batchchol import tuning_rows
-from batchchol.arguments import matrices
+from batchchol.arguments import LARGEST, LONGEST_LIST, matrices
 from batchchol.errors import BatchcholError
+from batchchol.reading import read_file
 from batchchol.sweep.best import Best, value_of
 from batchchol.tuning import Point
 from kernelgen import FAMILIES
@@ -44,8 +45,9 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "family": tuple(FAMILIES),
     }
 )
-_SIZES = re.compile(r"2\^(\d+)|([1-9]\d*)(KiB|MiB|GiB)")
-_RANGE = re.compile(r"(\d+)-(\d+)(?::([1-9]\d*))?")
+# Numbers of at most 18 digits are sure to be less than 2**63.
+_SIZES = re.compile(r"2\^([0-9]{1,18})|([1-9][0-9]{0,8})(KiB|MiB|GiB)")
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?::([1-9][0-9]{0,17}))?")
 _LARGEST_POWER = 40
 _COMMON = {
     "backend": None,
@@ -108,7 +110,7 @@ def load_space(name: str | Path) -> Space:
     if path.suffix != ".toml":
         raise SpaceError(f"space: got {str(name)!r}, expected one of {', '.join(SPACES)}, or a file *.toml")
     try:
-        return parse_space(path.read_text(encoding="utf-8"), str(path), path.stem, path.parent)
+        return parse_space(read_file(path).decode(), str(path), path.stem, path.parent)
     except (OSError, UnicodeDecodeError) as error:
         raise SpaceError(f"{path}: cannot be read: {error}") from error
 
@@ -123,7 +125,8 @@ def parse_space(text: str, file: str, name: str, folder: Path = Path()) -> Space
     """
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # ValueError: a number of more digits than Python converts.
         raise SpaceError(f"{file}: not TOML: {error}{_key_at(text, str(error))}") from error
     source = _Source(text, file)
     about = content.pop("about", "")
@@ -267,7 +270,10 @@ def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:
     listed = given if isinstance(given, list) else [given]
     if not listed:
         raise refuse("got nothing, expected at least one value")
-    return tuple(dict.fromkeys(value for item in listed for value in _expanded(item, refuse, kind)))
+    expanded = [_expanded(item, refuse, kind) for item in listed]
+    if (count := sum(map(len, expanded))) > LONGEST_LIST:
+        raise refuse(f"got {count:,} values, expected at most {LONGEST_LIST:,}")
+    return tuple(dict.fromkeys(value for values in expanded for value in values))
 
 
 def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequence[Any]:
@@ -285,7 +291,7 @@ def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequ
         if not isinstance(item, bool) and (kind, item) != ("choices", DEFAULT):
             raise refuse(f"got {item!r}, expected true or false" + f' or "{DEFAULT}"' * (kind == "choices"))
         return [item]
-    if isinstance(item, int) and not isinstance(item, bool) and item >= 1:
+    if isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= LARGEST:
         return [item]
     if isinstance(item, str):
         if (found := _RANGE.fullmatch(item)) and int(found[1]) <= int(found[2]):

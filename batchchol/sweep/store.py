@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchchol.datafiles import replacing
 from batchchol.errors import DataFileError
+from batchchol.files import replacing
 from batchchol.sweep import arrow
 from batchchol.sweep.points import key_of
 from batchchol.sweep.rows import SCHEMA_VERSION, Row
@@ -75,7 +75,7 @@ class DataSet:
         self.close()
 
     def append(self, row: Row) -> None:
-        """Keep a row: it is there after whatever happens to this process.
+        """Keep a row: it is there after whatever happens to this process, or not at all, as `keys` says.
 
         Raises
         ------
@@ -84,18 +84,21 @@ class DataSet:
         """
         values = row.values()
         line = json.dumps(values, separators=(",", ":")).encode() + b"\n"
+        size, count = os.fstat(self._file).st_size, len(self._rows)
         try:
             _write_whole(self._file, line)
-            self._size += len(line)
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 os.fdatasync(self._file)
                 self._synced = time.monotonic()
-        except OSError as error:
+            self._rows.append(values)
+            self.keys.add(row.point.key)
+        except BaseException as error:
             with suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise _failure(self.folder / _JOURNAL, "writing", error) from error
-        self.keys.add(row.point.key)
-        self._rows.append(values)
+                os.ftruncate(self._file, size)
+            del self._rows[count:]
+            if isinstance(error, OSError):
+                raise _failure(self.folder / _JOURNAL, "writing", error) from error
+            raise
         if len(self._rows) >= SHARD_ROWS:
             self.flush()
 
@@ -133,7 +136,6 @@ class DataSet:
         with replacing(path) as file:
             file.write(lines)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._size = len(lines)
 
     def _shard_keys(self, path: Path, warn: Warn) -> set[str]:
         """The points of a Parquet file; one that is damaged is set aside."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from batchchol import __version__
-from batchchol.datafiles import replacing
+from batchchol.files import replacing
 from batchchol.roofline import flops
 from batchchol.sweep.rows import choice_columns
 

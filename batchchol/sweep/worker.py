@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+from batchchol.compiling import kill_session
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.sweep.bench import Settings
 from batchchol.sweep.points import Point
@@ -79,6 +80,7 @@ class Measurer:
         self._environment = dict(environment or {})
         self._process: _Process | None = None
         self._pending: Point | None = None
+        self._facts: dict[str, Any] = {}
         self._about: dict[str, Value] = {}
         self._ceilings: dict[tuple[str, int], dict[str, Value]] = {}
         self._losses = 0
@@ -89,15 +91,20 @@ class Measurer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the process, whatever it does."""
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+    def close(self) -> str:
+        """End the process, whatever it does; how it ended if it had by itself, as the end of a sentence.
+
+        A point that was submitted is not measured.
+        """
+        self._pending = None
+        process, self._process = self._process, None
+        return "was ended" if process is None else process.end()
 
     def facts(self) -> dict[str, Any]:
-        """What a search space has to know of the device; see `Bench.facts`."""
-        return dict(self._ask("facts"))
+        """What a search space has to know of the device, found by the first process and kept; see `Bench.facts`."""
+        if not self._facts:
+            self._facts = dict(self._ask("facts"))
+        return dict(self._facts)
 
     def about(self, dtype: str = "float32", threads: int = 1) -> dict[str, Value]:
         """The columns of the machine, its software and its ceilings, found by the first process and kept."""
@@ -118,8 +125,10 @@ class Measurer:
             # Between points, so that none of them is to blame.
             self.close()
         self.about(point.spec.problem.dtype, point.threads)
-        self._running().send(("measure", point, samples))
+        process = self._running()
         self._pending = point
+        with self._whole():
+            process.send(("measure", point, samples))
 
     def result(self) -> Row:
         """The row of the point that was submitted last.
@@ -132,21 +141,20 @@ class Measurer:
         point, process = self._pending, self._process
         if point is None or process is None:
             raise ValueError("result: nothing was submitted")
-        self._pending = None
         row = self._received(process, point)
         about = self._about | self._ceilings[point.spec.problem.dtype, point.threads] | dict(row.about)
         return replace(row, about=about)
 
     def _received(self, process: _Process, point: Point) -> Row:
         try:
-            kind, value = process.receive(self._time_limit)
+            with self._whole():
+                kind, value = process.receive(self._time_limit)
         except TimeoutError:
             self.close()
             return self._lost(point, "timeout", f"not done after {self._time_limit:g} s: its process was ended")
         except EOFError:
-            reason = process.end()
-            self._process = None
-            return self._lost(point, "runtime", f"the process that ran it {reason}")
+            return self._lost(point, "runtime", f"the process that ran it {self.close()}")
+        self._pending = None
         if kind == "stop":
             raise MachineFailure(value)
         if kind == "lost":
@@ -162,16 +170,29 @@ class Measurer:
             raise MachineFailure(f"{self._losses} points in a row ended their process, the last: {message}")
         return Row(point, status, message)
 
-    def _ask(self, question: str, *arguments: Any) -> Any:
-        process = self._running()
-        process.send((question, *arguments))
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What interrupts an exchange ends the process: its next answer would be to the last question."""
         try:
-            kind, value = process.receive(START_LIMIT)
+            yield
+        except (TimeoutError, EOFError):
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        if self._pending is not None:
+            # The next answer would be the row of that point, and its time is not waited for.
+            self.close()
+        process = self._running()
+        try:
+            with self._whole():
+                process.send((question, *arguments))
+                kind, value = process.receive(START_LIMIT)
         except (TimeoutError, EOFError) as error:
-            reason = process.end()
-            self._process = None
             late = f"gave no answer in {START_LIMIT:g} s and " if isinstance(error, TimeoutError) else ""
-            raise MachineFailure(f"the process that measures {late}{reason}") from error
+            raise MachineFailure(f"the process that measures {late}{self.close()}") from error
         if kind != "done":
             self.close()
             raise MachineFailure(value)
@@ -252,6 +273,7 @@ class _Process:
         with suppress(subprocess.TimeoutExpired):
             # A process whose kernel hangs is gone when the driver has torn that down.
             self._process.wait(_GRACE_SECONDS)
+        kill_session(self._process.pid)
         for connection in (self._requests, self._answers):
             connection.close()
         os.close(self._life)
@@ -314,6 +336,7 @@ def _make(bench: str, backend: str, settings: Settings) -> Any:
 def _end_with_parent(life: int) -> None:
     """Nothing is ever written to this pipe: it is read to its end when nobody holds the other end any more."""
     os.read(life, 1)
+    kill_session(os.getpid())
     os._exit(1)
 
 

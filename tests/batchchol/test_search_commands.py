@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["replay", str(data), "--out", str(data)]) == 2
-    assert "measured.parquet cannot be made (File exists): choose another one" in capsys.readouterr().err
+    assert "measured.parquet: folder: there is a file of the name" in capsys.readouterr().err
 
 
 def test_the_extra_is_named_where_matplotlib_is_missing(

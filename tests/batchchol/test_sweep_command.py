@@ -49,7 +49,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def plant(bench: str) -> None:
         if bench != "SmallCache":
             built = building._Outcome("built", "", None)
-            monkeypatch.setattr(building, "_build_cpu", lambda points, show: [built] * len(points))
+            monkeypatch.setattr(building, "_build_cpu", lambda points, *_: [built] * len(points))
         monkeypatch.setattr(worker, "BENCH", f"sweep_benches:{bench}")
         monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
@@ -121,6 +121,7 @@ def test_a_sweep_that_may_take_so_long_says_what_is_left(
     assert "points left" in said
 
 
+@pytest.mark.usefixtures("time_is_over_when_a_point_hangs")
 def test_lost_points_are_counted(
     space: Path, tmp_path: Path, planted: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from batchchol.cuda.modules import Outcome
 from batchchol.errors import CompilerNotFound
 from batchchol.progress import Progress
 from batchchol.stats import CompileStats
-from batchchol.sweep import building, engine
+from batchchol.sweep import building, engine, store, worker
 from batchchol.sweep.engine import Estimate, sweep
 from batchchol.sweep.points import Point
 from batchchol.sweep.rows import Row
@@ -112,15 +112,27 @@ def test_points_without_a_kernel_are_rows_too(tmp_path: Path) -> None:
         assert sweep(points(10)[3:], Instant(), data, failed=failed).statuses == {}
 
 
-def test_a_point_costs_the_engine_little(tmp_path: Path) -> None:
-    """A point on a GPU may take 50 ms, of which the way to the worker and the disk are to be a small part."""
+def test_a_point_costs_the_engine_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point on a GPU may take 50 ms: none of them waits for the disk, or is asked for more than once."""
     environment, many = {"PYTHONPATH": str(TESTS)}, points(400)
     measurer = Measurer("cpu", bench="sweep_benches:Quick", environment=environment)
     with measurer, DataSet(tmp_path, "a fake") as data:
-        measurer.about()
-        begin = time.perf_counter()
+        about = measurer.about()
+        synced = list[int]()
+        monkeypatch.setattr(store.os, "fdatasync", synced.append)
+        monkeypatch.setattr(store, "_SYNC_SECONDS", 1e9)
+        asked = list[str]()
+        real = worker._Process.send
+
+        def send(process: Any, message: tuple[Any, ...]) -> None:
+            asked.append(message[0])
+            real(process, message)
+
+        monkeypatch.setattr(worker._Process, "send", send)
         assert sweep(many, measurer, data).statuses == {"correct": len(many)}
-        assert (time.perf_counter() - begin) / len(many) < 0.010
+        assert measurer.about() == about
+    assert synced == [], "none waits for the disk, but once a second"
+    assert Counter(asked) == {"measure": len(many)}, "and each point is asked for once"
 
 
 def started(folder: Path, count: int, log: Path) -> subprocess.Popen[bytes]:
@@ -160,16 +172,16 @@ def test_a_sweep_that_ends_midway_is_resumed(tmp_path: Path, how: signal.Signals
     assert kept(folder) == sorted(point.key for point in points(count))
 
 
-def test_a_worker_that_is_killed_costs_one_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("time_is_over_when_a_point_hangs")
+def test_a_worker_that_hangs_costs_one_point(tmp_path: Path) -> None:
     log = tmp_path / "log"
     environment = {"PYTHONPATH": str(TESTS), "SWEEP_TEST_LOG": str(log)}
-    killed = list[int]()
 
     def kill(progress: Progress) -> None:
         if progress.done == 10:
             # In the midst of the next point.
             os.kill(int(begun(log)[-1][0]), signal.SIGSTOP)
-            killed.append(int(begun(log)[-1][0]))
+            log.with_suffix(".hangs").touch()
 
     measurer = Measurer("cpu", bench="sweep_benches:Slow", environment=environment, time_limit=1.0)
     with measurer, DataSet(tmp_path / "data", "a fake") as data:

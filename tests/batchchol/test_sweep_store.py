@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol import datafiles
 from batchchol.errors import DataFileError
 from batchchol.sweep import arrow, store
 from batchchol.sweep.points import Point
@@ -184,7 +183,7 @@ def test_a_full_disk_loses_nothing_of_the_journal(tmp_path: Path, monkeypatch: p
 def test_a_full_disk_loses_nothing_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataSet(tmp_path, "a CPU")
     data.append(row(4))
-    monkeypatch.setattr(datafiles.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataFileError, match=r"points-000001.parquet: writing: No space left on device"):
         data.close()
     monkeypatch.undo()
@@ -280,3 +279,18 @@ def test_without_pyarrow_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Exception, match=r"pip install -e '\.\[tune\]'"):
         arrow.pyarrow()
+
+
+def test_an_interrupt_leaves_a_row_whole_or_not_at_all(tmp_path: Path) -> None:
+    class Interrupted(set[Any]):
+        def add(self, key: Any) -> None:
+            raise KeyboardInterrupt
+
+    with DataSet(tmp_path / "data", "a CPU") as data:
+        data.keys, known = Interrupted(), data.keys
+        with pytest.raises(KeyboardInterrupt):
+            data.append(row(1))
+        data.keys = known
+        data.append(row(1))
+        data.append(row(2))
+    assert len(store.read_rows(tmp_path / "data")) == 2

@@ -47,6 +47,7 @@ def workers(tmp_path: Path) -> list[int]:
     return [int(line.split()[0]) for line in (tmp_path / "log").read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("time_is_over_when_a_point_hangs")
 def test_whatever_happens_costs_one_point(measurer: Callable[..., Measurer], tmp_path: Path) -> None:
     planted = measurer("Planted", time_limit=0.5)
     rows = {nb: planted.measure(point(nb)) for nb in (1, 2, 9, 3, 10, 4, 11, 5, 12, 6, 13, 7, 14)}

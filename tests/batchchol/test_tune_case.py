@@ -21,7 +21,7 @@ from batchchol.sweep.points import Point
 from batchchol.sweep.promising import Candidate, Wanted
 from batchchol.sweep.rows import Row
 from batchchol.tables import Case, Entry, Placement, Table
-from batchchol.tuning import FIRST_SAMPLES, MARGIN
+from batchchol.tuning import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from batchchol.user_tables import load
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 
@@ -146,24 +146,48 @@ def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
     assert default_choice(N, batch=BATCH, **at, chunk=32).tuned is None
     found = explaining.of_layout(explaining.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
-    assert "no other was faster by more than 300.0%" in found.reason
+    assert "measurements of the same kernel differ by 300%, so that nothing can replace it" in found.reason
+    assert "no other was faster" not in found.reason
     assert found.timing is not None
     assert found.runner_up is not None
     assert found.margin == 3.0
     assert found.spec.schedule == default_choice(N, batch=BATCH, **at | {"device": None}, chunk=32).spec.schedule
 
 
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(worker, "Measurer", lambda *_, **__: FakeMeasurer(noise=3.0))
+    assert tune("--no-table") == 0
+    assert "this machine is busy: two measurements of the same kernel differ by 300%" in capsys.readouterr().out
+    monkeypatch.setattr(worker, "Measurer", FakeMeasurer)
+    assert tune("--no-table") == 0
+    assert "busy" not in capsys.readouterr().out
+
+
+def test_nothing_is_said_of_others_where_none_was_measured() -> None:
+    outcome = tune_case(FakeMeasurer(), SITE, WANTED, ["chunked"], [])  # type: ignore[arg-type]
+    alone = [replace(entry, runner_up=None, runner_up_ns=None) for entry in outcome.entries if entry.kept]
+    defaults.learn("a fake", "cuda", "sm_90", alone)
+    at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
+    found = explaining.of_layout(explaining.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
+    assert found.reason.endswith(": no other was measured there")
+    assert "kernels measured" not in found.reason
+
+
 def test_an_interrupt_ends_the_search_and_what_was_measured_counts() -> None:
     measurer: Any = FakeMeasurer(most=40)
     outcome = tune_case(measurer, SITE, WANTED, KINDS, ALL)
-    assert (outcome.interrupted, measurer.closed, outcome.measured) == (True, 1, 40)
+    assert isinstance(outcome.interrupt, KeyboardInterrupt)
+    assert (measurer.closed, outcome.measured) == (1, 40)
     assert {entry.schedule.family for entry in outcome.entries if not entry.kept} == {"block"}
-    assert len(measurer.points) < 40 + 40, "each round is of few"
+    assert len(measurer.points) == 41, "after the interrupt nothing is measured"
     again: Any = FakeMeasurer()
     total = len(tune_case(again, SITE, WANTED, KINDS, ALL).entries), len(again.points)
     late: Any = FakeMeasurer(most=total[1] - 1)
     outcome = tune_case(late, SITE, WANTED, KINDS, ALL)
-    assert (outcome.interrupted, len(outcome.entries)) == (True, total[0] - 1), "what was decided before stays so"
+    assert isinstance(outcome.interrupt, KeyboardInterrupt)
+    assert len(late.points) == total[1]
+    measured_in_turns = [entry for entry in outcome.entries if entry.about["samples"] > 2 * FINAL_SAMPLES]
+    assert len(measured_in_turns) == total[0] - 1, "what was decided before stays so"
 
 
 def test_a_search_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,13 +281,13 @@ def test_the_two_best_kernels_are_varied_however_they_are_launched(
 def test_a_sweep_is_contested_where_another_seems_faster() -> None:
     facts, measurer = FakeMeasurer().facts(), FakeMeasurer()
     rows = rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6, OTHERS[1]: 1.5e-6, OTHERS[2]: 3e-6})
-    site, (entry,), _ = learning.learn(rows, facts, measurer)  # type: ignore[arg-type]
+    site, (entry,), *_ = learning.learn(rows, facts, measurer)  # type: ignore[arg-type]
     assert site.device == "a fake"
     assert {point.spec for point, _ in measurer.points} == {CHUNKED, *OTHERS[:2]}
     # On that GPU it was not true.
     assert (entry.kept, entry.incumbent) == (True, CHUNKED.schedule)
     quiet = FakeMeasurer()
-    _, (entry,), _ = learning.learn(rows_of({CHUNKED: 1e-6, OTHERS[0]: 0.99e-6}), facts, quiet)  # type: ignore[arg-type]
+    _, (entry,), *_ = learning.learn(rows_of({CHUNKED: 1e-6, OTHERS[0]: 0.99e-6}), facts, quiet)  # type: ignore[arg-type]
     assert entry.kept
     assert not quiet.points, "what stays by the rows is not measured again"
     absent = FakeMeasurer()
@@ -273,7 +297,7 @@ def test_a_sweep_is_contested_where_another_seems_faster() -> None:
 
 def test_a_sweep_that_is_cut_short_counts_by_its_rows() -> None:
     facts = FakeMeasurer().facts()
-    _, (entry,), _ = learning.learn(rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6}), facts, None)
+    _, (entry,), *_ = learning.learn(rows_of({CHUNKED: 2e-6, OTHERS[0]: 1e-6}), facts, None)
     assert (entry.schedule, entry.kept, entry.ns) == (OTHERS[0].schedule, False, 1.0)
     assert learning.learn(rows_of({OTHERS[0]: 1e-6}), facts, None)[1] == []
     strange = rows_of({CHUNKED: 1e-6, OTHERS[0]: 1e-7})
@@ -303,7 +327,7 @@ def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
     (tmp_path / "file").write_text("")
     keep()
     assert len(warnings) == 1
-    assert "the user's table is as it was: the table" in warnings[0]
+    assert f"the user's table is as it was: the cache cannot be used: {tmp_path / 'file'}" in warnings[0]
 
 
 SPACE = """
