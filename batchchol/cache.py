@@ -31,7 +31,6 @@ from typing import Any
 
 from batchchol.errors import CacheError
 from batchchol.files import TEMPORARY_PREFIX, replace_entry
-from batchchol.files import replace_file as replace_file  # until its users look there
 from batchchol.scratch import scratch_folder
 from batchchol.trusted import Untrusted, read_file, resolve_folder
 

@@ -25,7 +25,7 @@ from batchchol.parallel import over_ranges
 from batchchol.peers import Peer, find
 from batchchol.provenance import commit
 from batchchol.roofline import measured_ceilings, roofline_seconds
-from batchchol.timing import Sample
+from batchchol.timing import Sample, busy_warning, drift
 from kernelgen import MAX_N, KernelSpec, Schedule, ThreadSchedule
 
 PROTOCOL = "single call, cold data"
@@ -35,6 +35,7 @@ CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 # Contenders take turns, so that a drift of the machine's clock meets all of them; a turn begins with an untimed call.
 ROUNDS = 5
 SHORTLIST_SAMPLES = 6
+NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
 _FLOOR_CALLS = 200
 # What an optional library may fail with without ending the comparison of the others.
 PEER_ERRORS = (BatchcholError, ImportError, AttributeError, OSError, RuntimeError)
@@ -69,7 +70,7 @@ def compare(
     threads: Iterable[int] | None = None,
     samples: int = 20,
     *,
-    peers: Iterable[str] | None = None,
+    peers: Sequence[str] | None = None,
     dtype: str = "float32",
     backend: str | None = None,
     out: Path | None = None,
@@ -86,7 +87,7 @@ def compare(
         The points: every n with every number of threads, by default one and all.
     batch, samples : int
         Matrices in a batch, and timed calls of every contender.
-    peers : iterable of str, optional
+    peers : sequence of str, optional
         Names from `peers.PEERS`; by default all. Those not installed are reported and left out.
     dtype : {"float32", "float64"}
     backend : str, optional
@@ -109,7 +110,8 @@ def compare(
     ResidualError
         If the library's own result is wrong.
     BatchcholError
-        If a peer is unknown, the backend cannot be used, memory does not suffice, or `out` cannot be read or written.
+        If a peer is unknown, none of those asked for is installed, the backend cannot be used, memory does not
+        suffice, or `out` cannot be read or written.
     """
     device = get_backend(backend)
     if device.name != "cpu":
@@ -119,7 +121,10 @@ def compare(
     _require("threads", counts, device.threads)
     _require("batch", (batch,), math.inf)
     _require("samples", (samples,), math.inf)
-    run = Run(device, batch, dtype, samples, tuple(_installed(find(peers), report)), report)
+    present = tuple(_installed(find(peers), report))
+    if peers is not None and not present:
+        raise BatchcholError(NO_PEERS)
+    run = Run(device, batch, dtype, samples, present, report)
     kept = [] if out is None else read_csv(out)
     rows: list[Row] = []
     for n in orders:
@@ -152,6 +157,8 @@ def measure(run: Run, workload: Workload, threads: int) -> list[Row]:
     for peer in run.peers:
         ready += _ready(run, peer, small, workload, threads)
     timed = interleaved(ready, run.samples)
+    if warning := busy_warning(drift(seconds) for seconds, _ in timed):
+        run.report(f"{label}: {warning}")
     return _rows(run, workload, threads, _correct(run, ready, timed, workload, len(own)))
 
 
@@ -273,7 +280,7 @@ def floor_seconds(threads: int) -> float:
 
     def seconds() -> float:
         start = time.perf_counter()
-        over_ranges(lambda first, last: 0, threads, threads, threads << 30)
+        over_ranges(lambda first, last: 0, threads, threads, threads << 30, arrays=())
         return time.perf_counter() - start
 
     return float(np.median([seconds() for _ in range(_FLOOR_CALLS)]))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batchchol.cache import replace_file
 from batchchol.errors import DataFileError
-from batchchol.roofline import flops
+from batchchol.files import make_folder, replace_file
+from batchchol.reading import for_reading
+from batchchol.roofline import flops, fraction_text
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,8 @@ def write_csv(path: Path, rows: Sequence[Measurement], kind: type[Measurement] =
     for row in rows:
         values = (getattr(row, column) for column in columns)
         writer.writerow(f"{value:.{_DIGITS}g}" if isinstance(value, float) else value for value in values)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.getvalue().encode())
-    except OSError as error:
-        raise DataFileError(path, "writing", error.strerror or str(error)) from error
+    make_folder(path.parent)
+    replace_file(path, text.getvalue().encode())
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -138,7 +137,7 @@ def read_rows(path: Path, kind: type[AnyRow]) -> list[AnyRow]:
         If it is something else; names the line.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
+        with open(path, encoding="utf-8", newline="", opener=for_reading) as stream:
             return [_parse(path, line, values, kind) for line, values in enumerate(csv.DictReader(stream), start=2)]
     except FileNotFoundError:
         return []
@@ -215,8 +214,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.contender,
         f"{row.ns_per_matrix:,.1f}",
         f"{row.gflops:.2f}",
-        f"{row.roofline_fraction:.0%}",
-        f"{row.times_numpy:.1f}",
+        fraction_text(row.roofline_fraction),
+        "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
         f"{row.spread:.0%}",
         f"{row.ratio:.3f}",
         row.spec,
@@ -231,7 +230,7 @@ def _device_cells(row: DeviceRow) -> tuple[str, ...]:
         row.protocol,
         f"{row.seconds * 1e6:,.2f}",
         f"{row.gflops:,.1f}",
-        f"{row.roofline_fraction:.0%}",
+        fraction_text(row.roofline_fraction),
         f"{row.spread:.1%}",
         f"{row.samples} × {row.calls}",
         f"{row.ratio:.3f}",

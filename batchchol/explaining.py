@@ -19,6 +19,7 @@ from batchchol.defaults import (
 )
 from batchchol.shipped_tables import source_of
 from batchchol.tables import Evidence, nearest, values_of
+from batchchol.timing import QUIET
 from batchchol.tuning import MARGIN
 from batchchol.user_tables import Tuned
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule
@@ -122,11 +123,11 @@ def _confirmed(choice: Choice, own: Iterable[Choice], batch: int) -> Tuned | Non
 def _by_user(choice: Choice, entry: Tuned, layout: Layout, reason: str) -> Explanation:
     said = entry.about
     about = [f"{name} {said[name]}" for name in ("driver", "toolkit", "protocol") if name in said]
-    about += [f"{said['measured']} kernels measured"] if "measured" in said else []
+    about += [f"{said['measured']} kernels measured"] if "measured" in said and entry.runner_up else []
     words = ", ".join(about)
     words = f"tuned at n={entry.n}, batch={entry.batch:,} on {said.get('date', 'an unknown day')} ({words})"
     if entry.kept:
-        words = f"{choice.origin}; {words}: no other was faster by more than {entry.margin:.1%}"
+        words = f"{choice.origin}; {words}: {_why_kept(entry)}"
     elif entry.schedule == entry.incumbent:
         words = f"{choice.origin}: {words}"
     else:
@@ -137,6 +138,18 @@ def _by_user(choice: Choice, entry: Tuned, layout: Layout, reason: str) -> Expla
         other = entry.runner_up, entry.runner_up_ns
     timing = Timing(entry.ns, entry.n, entry.batch)
     return Explanation(layout, reason, choice.spec, words, timing, other, entry.margin)
+
+
+def _why_kept(entry: Tuned) -> str:
+    """Why another kernel did not replace this one."""
+    if entry.runner_up is None:
+        return "no other was measured there"
+    if entry.margin > QUIET:
+        return (
+            f"measurements of the same kernel differ by {entry.margin:.0%}, so that nothing can replace it; "
+            "end other work on this machine and tune again"
+        )
+    return f"no other was faster by more than {entry.margin:.1%}"
 
 
 def _evidence(

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from batchchol import backends
-from batchchol.cache import replace_file
 from batchchol.errors import BackendUnavailable, DataFileError
+from batchchol.files import replace_file
+from batchchol.reading import read_file
 
 FORMAT_VERSION = 1
 """The version of the machine file that asv 0.6 reads and writes."""
@@ -104,7 +105,7 @@ def save(machine: Machine, path: Path) -> bool:
     Raises
     ------
     DataFileError
-        If the file exists and is not a machine file of the format that asv 0.6 reads.
+        If the file exists and is not a machine file of the format that asv 0.6 reads, or cannot be written.
     """
     entries = _read(path)
     entry = asdict(machine)
@@ -129,16 +130,18 @@ def _operating_system() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise DataFileError(path, "whole file", str(error)) from error
+        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise DataFileError(path, place, f"{error.msg}: repair or remove the file") from error
+    except (ValueError, RecursionError) as error:
+        raise DataFileError(path, "reading", f"{error}: repair or remove the file") from error
     if not isinstance(entries, dict) or entries.get("version") != FORMAT_VERSION:
         raise DataFileError(
             path,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +13,40 @@ from batchchol import datasets, residual
 from batchchol.api import factor
 from batchchol.asv_results import ResultRow, load_results
 from batchchol.backends import Backend
-from batchchol.cache import replace_file
-from batchchol.defaults import default_choice, default_spec
+from batchchol.batch import Batch
+from batchchol.defaults import Choice, default_choice, default_spec
 from batchchol.errors import BatchcholError, ResidualError
+from batchchol.files import replace_file
 from batchchol.plots import Point, draw
 from batchchol.roofline import Ceilings, flops, roofline_fraction, roofline_seconds
+from batchchol.timing import sample_factor, spread
 
 SHOWN_N, SHOWN_BATCH = 32, 16384
 CHECKED_RECIPES = ("diagonally_dominant", "wishart")
 # What the table compares: one thread on each side, the batch that speeds are stated for.
 TABLE_BATCH = 16384
 KERNEL_QUESTIONS = ("Tiles", "Defaults")
-
-# asv's lines of progress, without the heads of its tables.
-_PROGRESS = re.compile(r"\[ *[\d.]+%\] ·+ (?!=|For parameters)")
+# Medians of one kernel that differ by this factor, or samples whose middle half does, are those of a busy machine.
+BUSY = 1.25
+TIMES_NUMPY = "× NumPy", "`cholesky()` × NumPy"
+CAPTION = (
+    "`factor` of packed data is timed on one core or on the GPU, NumPy and `cholesky()` (from array to array) on all "
+    "cores. Spread: the interquartile range of the samples over their median. Blank: not measured."
+)
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class BestRow:
-    """The fastest measured schedule of one order, on one thread."""
+    """The fastest measured schedule of one order, on one thread; `spread` as in `batchchol.timing.Sample`."""
 
     n: int
     nb: int
     looking: str
     unroll: str
     seconds_per_matrix: float
+    spread: float
     gflops: float
     roofline_fraction: float
     times_numpy: float
@@ -57,8 +62,7 @@ def demonstrate(backend: Backend, say: Say) -> None:
         If a factor is wrong.
     """
     batch = backend.empty(SHOWN_N, SHOWN_BATCH)
-    chunk, arch = batch.layout.chunk, backend.architecture
-    choice = default_choice(SHOWN_N, target=backend.target, chunk=chunk, batch=SHOWN_BATCH, arch=arch)
+    choice = _shown(backend, batch)
     spec = choice.spec
     say(f"choice    {choice.origin}")
     for recipe in CHECKED_RECIPES:
@@ -76,6 +80,11 @@ def demonstrate(backend: Backend, say: Say) -> None:
     _demonstrate_failures(backend, say)
 
 
+def _shown(backend: Backend, batch: Batch) -> Choice:
+    chunk, arch = batch.layout.chunk, backend.architecture
+    return default_choice(SHOWN_N, target=backend.target, chunk=chunk, batch=SHOWN_BATCH, arch=arch)
+
+
 def _demonstrate_failures(backend: Backend, say: Say) -> None:
     failing = backend.empty(SHOWN_N, 1000)
     backend.fill(failing, "failing")
@@ -86,37 +95,21 @@ def _demonstrate_failures(backend: Backend, say: Say) -> None:
     say(f"check     info is right for all 1,000 members of a batch of which {int((info > 0).sum())} are not SPD")
 
 
-def run_suite(folder: Path, machine: str, environment: Mapping[str, str], log: Path, say: Say) -> str:
-    """Run asv on the last commit and return the commit; progress is said, all of asv's words go to `log`.
+def time_shown(backend: Backend) -> float:
+    """Seconds per matrix of the kernel that `demonstrate` shows, on one thread."""
+    batch = backend.empty(SHOWN_N, SHOWN_BATCH)
+    backend.fill(batch, CHECKED_RECIPES[0])
+    sample = sample_factor(backend, _shown(backend, batch).spec, batch, threads=1)
+    return sample.median / SHOWN_BATCH
 
-    Raises
-    ------
-    BatchcholError
-        If this is no clone with a commit to measure, or asv fails.
+
+def summary(
+    results: Path, machine: str, commit: str, backend: Backend, out: Path, timed: Sequence[float] = ()
+) -> str:
+    """The table of a commit's results; the table and the plot are saved to the folder `out` as well.
+
+    `timed` are seconds of the same kernel at several times: whether they agree is part of the caption.
     """
-    revision = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
-    found = subprocess.run(revision, capture_output=True, text=True, check=False)
-    if found.returncode or not (folder / "asv.conf.json").is_file():
-        raise BatchcholError(f"{folder} is not a clone of batchchol: asv measures commits; start from `git clone`")
-    command = [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", machine, "--show-stderr"]
-    with (
-        log.open("w") as kept,
-        subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            kept.write(line)
-            if _PROGRESS.match(line):
-                say(line.rstrip())
-    if process.returncode:
-        raise BatchcholError(f"asv ended with status {process.returncode}: see {log}")
-    return found.stdout.strip()
-
-
-def summary(results: Path, machine: str, commit: str, backend: Backend, out: Path) -> str:
-    """The table of a commit's results; the table and the plot are saved to the folder `out` as well."""
     ceilings = backend.ceilings(threads=1)
     rows = [row for row in load_results(results, machine) if row.commit == commit]
     best = best_rows(rows, backend, ceilings)
@@ -127,12 +120,31 @@ def summary(results: Path, machine: str, commit: str, backend: Backend, out: Pat
         f"copy {ceilings.copy_bytes_per_second / 1e9:,.1f} GB/s, "
         f"peak {ceilings.peak_flops_per_second / 1e9:,.0f} GFLOP/s"
     )
-    text = f"{table(best)}\n\n{subtitle}, commit {commit[:8]}, {date.today().isoformat()}\n"
+    made = f"{subtitle}, commit {commit[:8]}, {date.today().isoformat()}"
+    text = "\n\n".join([table(best), made, CAPTION, *doubts(best, timed)]) + "\n"
     replace_file(out / "table.md", text.encode())
     pictures = draw(
         _points(best, backend, ceilings), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle
     )
     return "\n".join(["", text, *(f"saved     {path}" for path in (out / "table.md", *pictures))])
+
+
+def doubts(rows: Sequence[BestRow], timed: Sequence[float]) -> list[str]:
+    """What says that something else used the machine while it was measured."""
+    found = []
+    if timed and max(timed) > BUSY * min(timed):
+        times = " and ".join(f"{seconds * 1e9:,.0f}" for seconds in timed)
+        found.append(
+            f"This machine is busy: the same kernel (n = {SHOWN_N}) took {times} ns per matrix before and after the "
+            "suite, and any number above may be off by as much."
+        )
+    if unsteady := [str(row.n) for row in rows if row.spread > BUSY - 1]:
+        found.append(
+            f"This machine is busy: samples of n = {', '.join(unsteady)} differ by more than {BUSY - 1:.0%}."
+        )
+    if any(row.roofline_fraction > 1 for row in rows):
+        found.append("A roofline fraction above 100%: the copy was disturbed when it was measured.")
+    return found
 
 
 def _place(backend: Backend) -> str:
@@ -174,15 +186,13 @@ def best_rows(rows: Iterable[ResultRow], backend: Backend, ceilings: Ceilings) -
 
 def table(rows: Sequence[BestRow]) -> str:
     """The rows as a Markdown table."""
-    lines = [
-        "| n | best schedule | ns per matrix | GFLOP/s | roofline fraction | × NumPy | `cholesky()` × NumPy |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    heads = "n", "best schedule", "ns per matrix", "spread", "GFLOP/s", "roofline fraction", *TIMES_NUMPY
+    lines = [f"| {' | '.join(heads)} |", "| ---: | --- |" + " ---: |" * (len(heads) - 2)]
     for row in rows:
         call = f"{row.call_times_numpy:.1f}" if row.call_times_numpy is not None else ""
         lines.append(
             f"| {row.n} | nb={row.nb}, {row.looking}, {row.unroll} | {row.seconds_per_matrix * 1e9:,.1f} "
-            f"| {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
+            f"| {row.spread:.0%} | {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
         )
     return "\n".join(lines)
 
@@ -199,11 +209,17 @@ def _best_row(
         looking=schedule["looking"],
         unroll=schedule["unroll"],
         seconds_per_matrix=seconds,
+        spread=_spread(best),
         gflops=flops(n) / seconds / 1e9,
         roofline_fraction=roofline_fraction(seconds, n, 1, backend.default_layout(n), ceilings),
         times_numpy=numpy / seconds,
         call_times_numpy=numpy / whole if whole else None,
     )
+
+
+def _spread(row: ResultRow) -> float:
+    samples = [seconds for record in row.records for seconds in record.samples]
+    return spread(samples) if samples else nan
 
 
 def _schedule(row: ResultRow, backend: Backend) -> Mapping[str, Any]:

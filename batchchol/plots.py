@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchchol.cache import replace_file
 from batchchol.errors import BatchcholError, install
+from batchchol.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -292,7 +292,7 @@ def write(figure: Figure, stem: Path) -> list[Path]:
 
     Raises
     ------
-    BatchcholError
+    DataFileError
         If a file cannot be written.
     """
     return [_save(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
@@ -301,9 +301,6 @@ def write(figure: Figure, stem: Path) -> list[Path]:
 def _save(figure: Figure, path: Path, kind: str) -> Path:
     drawing = io.BytesIO()
     figure.savefig(drawing, format=kind, metadata=_FORMATS[kind])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, drawing.getvalue())
-    except OSError as error:
-        raise BatchcholError(f"{path} cannot be written: {error.strerror}") from error
+    make_folder(path.parent)
+    replace_file(path, drawing.getvalue())
     return path

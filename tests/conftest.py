@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ settings.register_profile("batchchol", deadline=None)
 settings.load_profile("batchchol")
 
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
+# What some machines set, and most do not: a fault must not hide behind it.
+UNUSUAL_SETTINGS = ("PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS")
 # Of fewer tests the compiler reads its headers each time: reading them ahead takes a second.
 MANY_TESTS = 100
 
@@ -36,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """Ctrl-C as in a terminal: shells have jobs in the background, and all that these start, ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten rather than compared with."""
@@ -51,8 +60,8 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtu
         folder = (base.parent if base.name.startswith("popen-") else base) / "cache"
         patch.setenv("BATCHCHOL_CACHE", str(folder))
         patch.setenv("BATCHCHOL_TABLES", "shipped")
-        patch.delenv("BATCHCHOL_BACKEND", raising=False)
-        patch.delenv("BATCHCHOL_THREADS", raising=False)
+        for name in ("BATCHCHOL_BACKEND", "BATCHCHOL_THREADS", *UNUSUAL_SETTINGS):
+            patch.delenv(name, raising=False)
         if request.session.testscollected >= MANY_TESTS:
             # Not at the top: it imports NumPy.
             from .system_headers import compiler_command

@@ -99,7 +99,7 @@ def test_wheel_says_what_it_needs(wheel: Path) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
     needed = [value for value in metadata.get_all("Requires-Dist", []) if "extra ==" not in value]
-    assert sorted(value.split(">")[0] for value in needed) == ["jinja2", "numpy", "scipy"]
+    assert sorted(value.split(">")[0] for value in needed) == ["jinja2", "numpy", "scipy", "threadpoolctl"]
     assert metadata["Version"] == wheel.name.split("-")[1]
     assert metadata["Requires-Python"] == ">=3.11"
 

@@ -18,8 +18,9 @@ from batchchol.analysis.forest import Forest
 from batchchol.analysis.points import Case, Data
 from batchchol.analysis.speedups import Speedups
 from batchchol.analysis.stability import Stability
-from batchchol.cache import replace_file
-from batchchol.errors import BatchcholError, DataFileError
+from batchchol.errors import BatchcholError
+from batchchol.files import make_folder, replace_file
+from batchchol.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
 
 PAGE = "report.html"
 _PROVENANCE = (
@@ -93,7 +94,10 @@ class Report:
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
         share = self.best["gflops"] / self.best["roofline_gflops"]
-        if share.notna().any():
+        if share.max() > MOST_FRACTION:
+            count = int((share > MOST_FRACTION).sum())
+            yield BAD_CEILING, f"{count} of {len(share)} kernels seem faster than the roofline: sweep again"
+        elif share.notna().any():
             yield f"{share.max():.0%} of the roofline", f"at best, at n = {self.best.loc[share.idxmax(), 'n']}"
 
     def _scores(self) -> Iterator[tuple[str, str]]:
@@ -215,7 +219,7 @@ def _write(report: Report, source: Path) -> None:
     environment = Environment(
         loader=PackageLoader("batchchol.analysis"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"inline": _inline, "marked": _marked, "behind": _behind}
+    environment.filters |= {"inline": _inline, "marked": _marked, "behind": _behind, "fraction": fraction_text}
     page = environment.get_template("report.html.jinja").render(
         report=report,
         source=source.name,
@@ -224,11 +228,8 @@ def _write(report: Report, source: Path) -> None:
         stability=stability,
         no_forest=isinstance(report.forest, str),
     )
-    try:
-        report.page.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(report.page, page.encode())
-    except OSError as error:
-        raise DataFileError(report.page, "writing", error.strerror or str(error)) from error
+    make_folder(report.page.parent)
+    replace_file(report.page, page.encode())
 
 
 def _marked(text: str) -> Any:

@@ -10,8 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from batchchol.cache import replace_file
 from batchchol.errors import BatchcholError, DataFileError
+from batchchol.files import replace_file
+from batchchol.reading import read_file
 from batchchol.tuning import Point
 from batchchol.tuning_rows import read_points
 
@@ -67,7 +68,7 @@ def choose(path: Path, dtype: str | None = None, protocol: str | None = None, ba
         "toolkit": read.toolkit,
         "date": read.date,
         "data": path.name,
-        "sha256": sha256(path.read_bytes()).hexdigest(),
+        "sha256": sha256(read_file(path)).hexdigest(),
     }
     return Winners(common, tuple(_entry(best[size]) for size in sorted(best)))
 
@@ -84,10 +85,7 @@ def write(path: Path, winners: Winners) -> int:
     every = [*kept, {**winners.common, "winners": list(winners.entries)}]
     every.sort(key=lambda each: tuple(str(each[name]) for name in _SAME))
     text = f'{{"schema": {SCHEMA},\n "about": {json.dumps(_ABOUT)},\n "sets": [\n{",".join(map(_text, every))}]}}\n'
-    try:
-        replace_file(path, text.encode())
-    except OSError as error:
-        raise DataFileError(path, "writing", error.strerror or str(error)) from error
+    replace_file(path, text.encode())
     return sum(len(each["winners"]) for each in every)
 
 
@@ -112,9 +110,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path))
         version, sets = content["schema"], content["sets"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataFileError(path, "reading", f"not a file of winners ({error}): name another one") from error
     if version != SCHEMA:
         raise DataFileError(path, "schema", f"version {version}, expected {SCHEMA}: name another file")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 
+from batchchol import __version__, interrupts, standard_streams
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 
 COMMANDS = (
     "run",
+    "factor",
     "info",
     "emit",
     "compile",
@@ -27,26 +27,54 @@ COMMANDS = (
 )
 
 
+@interrupts.handled()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if it did its work, 2 if it says why not, 130 if it was interrupted."""
-    arguments = _parser().parse_args(argv)
+    """Run one command.
+
+    Returns
+    -------
+    int
+        0 if it did its work, 1 if its output is no longer read, 2 if it failed and said why, 130 if it was
+        interrupted.
+    """
     try:
-        return int(arguments.run(arguments))
+        return _run(argv)
     except (BatchcholError, SpecError) as error:
-        print(f"batchchol: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("batchchol: interrupted", file=sys.stderr)
-        return 130
+        return _failed(str(error))
+    except KeyboardInterrupt as interrupt:
+        standard_streams.complain(interrupts.message(interrupt))
+        return interrupts.status(interrupt)
     except BrokenPipeError:
-        # Whoever read the output has had enough; nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else "reading or writing failed: "
+        return _failed(f"{place}{error.strerror or error}")
+    finally:
+        standard_streams.discard()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    standard_streams.prepare()
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit:
+        # After --help and --version.
+        standard_streams.flush()
+        raise
+    status = int(arguments.run(arguments))
+    standard_streams.flush()
+    return status
+
+
+def _failed(why: str) -> int:
+    standard_streams.complain(f"error: {why}")
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m batchchol")
     parser.description = "Batched Cholesky factorization of huge numbers of tiny SPD matrices."
+    parser.add_argument("--version", action="version", version=f"batchchol {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name in COMMANDS:
         module = importlib.import_module(f"batchchol.cli.{name}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import integers, names, sizes
+from batchchol import interrupts
+from batchchol.arguments import integers, names, positive, sizes
 from batchchol.errors import BatchcholError
 from kernelgen.schedule_checks import MATHS
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "time the library and its peers side by side, with the same data, clock and checks"
 PROTOCOLS = ("queued", "single")
-OUT = Path("compare.csv")
+_OUT = {"cpu": Path("compare.csv"), "cuda": Path("compare_cuda.csv")}
 ORDERS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_numbers, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
     )
-    parser.add_argument("--samples", type=int, default=20, help="timed calls of each (default: %(default)s)")
+    parser.add_argument("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--peers", type=_names, metavar="PEER,...", help="names (default: all that are installed)")
     parser.add_argument(
@@ -61,24 +62,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print the table and draw the plots."""
     from batchchol import plots
     from batchchol.backends import get_backend
+    from batchchol.files import check_folder, check_made
 
-    if arguments.plot is not None:
-        # Known before hours of measuring, not after.
-        plots.require_matplotlib()
     backend = get_backend(arguments.backend)
+    # Known before hours of measuring, not after.
+    arguments.out = arguments.out or _OUT[backend.name]
+    check_made(arguments.out)
+    if arguments.plot is not None:
+        plots.require_matplotlib()
+        check_folder(arguments.plot)
     try:
         if backend.name == "cuda":
             from batchchol import device_report
 
-            arguments.out = arguments.out or device_report.OUT
-            return device_report.run(_for(arguments, "a GPU", "threads"), backend)
-        arguments.out = arguments.out or OUT
-        return _run_on_cpu(_for(arguments, "a CPU", "math", "protocol", "tuned"))
+            with _going_on(arguments.out):
+                return device_report.run(_for(arguments, "a GPU", "threads"), backend)
+        with _going_on(arguments.out):
+            return _run_on_cpu(_for(arguments, "a CPU", "math", "protocol", "tuned"))
     except ValueError as error:
         raise BatchcholError(str(error)) from error
-    except KeyboardInterrupt:
-        print(f"the finished points are in {arguments.out}: the same command goes on from there", file=sys.stderr)
-        raise
+
+
+def _going_on(out: Path) -> AbstractContextManager[None]:
+    return interrupts.advice(f"finished points are kept in {out}, the same command goes on from there")
 
 
 def _for(arguments: argparse.Namespace, place: str, *foreign: str) -> argparse.Namespace:
@@ -155,7 +161,7 @@ def _threads(count: int) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
+    return tuple(positive(word.strip()) for word in text.split(","))
 
 
 def _names(text: str) -> tuple[str, ...]:

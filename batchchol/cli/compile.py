@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchchol.arguments import architectures, integers, names, positive, seconds
+from batchchol import interrupts
+from batchchol.arguments import architectures, counts, integers, names, positive, seconds
 from batchchol.choices import with_choices
+from batchchol.compiling import TIME_LIMIT
 from batchchol.cuda.modules import Outcome, build_all, find
-from batchchol.cuda.toolkit import TIME_LIMIT, find_nvcc
+from batchchol.cuda.toolkit import Nvcc, compile_target, find_nvcc
 from batchchol.defaults import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
@@ -51,6 +53,7 @@ SCHEDULE_OPTIONS = (
 )
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
+_MOST_COMBINATIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
     _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
     _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
-    parser.add_argument(
-        "--chunk", type=integers, help="of the batches to run on (default: the fastest of each order)"
-    )
+    parser.add_argument("--chunk", type=counts, help="of the batches to run on (default: the fastest of each order)")
     _add_list(parser, "--order", ORDERS)
     _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
     _add_list(parser, "--math", MATHS, ["ieee"])
@@ -128,12 +129,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(sources, arguments.arch)
     nvcc = find_nvcc()
     print(f"{nvcc.path}: {nvcc.identity}; kernels: {len(sources)}", file=sys.stderr)
-    # So that an end from outside, such as a batch system's, ends the compilers too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = 0
     for arch in arguments.arch:
-        outcomes = _compile(sources, arch, arguments)
+        with interrupts.advice("compiled kernels are kept, the same command goes on from there"):
+            outcomes = _compile(sources, arch, arguments)
         _print_table(arch, outcomes)
+        _say_what_is_ptx(arch, outcomes, nvcc)
         failed += _say_what_failed(outcomes)
     if selection.unsupported:
         print(f"unsupported: {len(selection.unsupported)}, such as {selection.unsupported[0]}", file=sys.stderr)
@@ -145,6 +146,7 @@ def select(arguments: argparse.Namespace) -> Selection:
     specs: dict[KernelSpec, None] = {}
     unsupported = []
     axes = {option: values for option in SCHEDULE_OPTIONS if (values := getattr(arguments, option)) is not None}
+    _check_count(arguments, axes)
     schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     for problem in _problems(arguments):
         for chosen in schedules:
@@ -153,6 +155,14 @@ def select(arguments: argparse.Namespace) -> Selection:
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
+
+
+def _check_count(arguments: argparse.Namespace, axes: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse more combinations than anybody waits for, before each is tried."""
+    problems = ("arch", "n", "dtype", "layout", "chunk", "order", "uplo", "math")
+    lengths = [len(getattr(arguments, name) or [None]) for name in problems] + [len(each) for each in axes.values()]
+    if (count := math.prod(lengths)) > _MOST_COMBINATIONS:
+        raise SpecError(f"{count:,} combinations, expected at most {_MOST_COMBINATIONS:,}: shorten the lists")
 
 
 def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
@@ -178,7 +188,9 @@ def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
     """
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
     at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
-    chunk = problem["chunk"] or default_layout(problem["n"], math=problem["math"], **at).chunk
+    chunk = problem["chunk"]
+    if chunk is None:
+        chunk = default_layout(problem["n"], math=problem["math"], **at).chunk
     case = problem | {"target": CUDA.name, "order": order, "chunk": chunk}
     if chosen:
         return [with_choices(default_spec(**case), chosen)]
@@ -228,6 +240,18 @@ def _row(arch: str, status: str, *rest: object) -> str:
     *numbers, kernel = ("" if value is None else str(value) for value in rest)
     cells = (number.rjust(width) for number, width in zip(numbers, (9, 7, 7, 7, 8, 7), strict=True))
     return " ".join((f"{arch:10} {status:8}", *cells, kernel))
+
+
+def _say_what_is_ptx(arch: str, outcomes: Sequence[Outcome], nvcc: Nvcc) -> None:
+    if not any(outcome.status == "built" for outcome in outcomes):
+        return
+    kind, target = compile_target(nvcc, arch)
+    if kind == "ptx":
+        print(
+            f"{arch}: nvcc {nvcc.version} does not know it, and built PTX for {target}: the GPU's driver compiles it "
+            "when a kernel is loaded",
+            file=sys.stderr,
+        )
 
 
 def _say_what_failed(outcomes: Sequence[Outcome]) -> int:

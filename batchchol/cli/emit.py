@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from batchchol.arguments import positive
+from batchchol.arguments import integer, positive
 from batchchol.choices import with_choices
 from batchchol.defaults import default_spec
 from batchchol.native import supported_targets
@@ -21,14 +21,14 @@ HELP = "print the generated source of a kernel; what is not said is the measured
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The fields of a spec."""
-    parser.add_argument("--n", type=int, required=True, help="order of the matrices, 1 to 128")
+    parser.add_argument("--n", type=integer, required=True, help="order of the matrices, 1 to 128")
     parser.add_argument("--dtype", default="float32", choices=tuple(ELEMENT_BYTES))
     parser.add_argument("--uplo", default="lower", choices=("lower", "upper"), help="triangle read and written")
     parser.add_argument("--layout", default="chunked", choices=LAYOUT_KINDS)
     parser.add_argument("--order", choices=ORDERS, help="elements of a matrix; default: row if canonical, else col")
     parser.add_argument("--math", default="ieee", choices=MATHS)
     parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
-    parser.add_argument("--nb", type=int, help="tile size, 1 to 16 (family shared: 32), no more than n")
+    parser.add_argument("--nb", type=integer, help="tile size, 1 to 16 (family shared: 32), no more than n")
     parser.add_argument("--looking", choices=LOOKINGS)
     parser.add_argument("--unroll", choices=UNROLLS)
     parser.add_argument("--prefetch", action=argparse.BooleanOptionalAction, default=None)
@@ -41,11 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--update", choices=UPDATES, help="of family warp: tensor cores, or multiply-adds")
     parser.add_argument("--lanes", type=positive, help="matrices that a block of family block factors side by side")
     parser.add_argument("--blocks", type=positive, help="that a multiprocessor has room for (not family shared)")
-    parser.add_argument("--pipeline", type=int, help="of family block, groups of matrices that have panels at a time")
-    parser.add_argument("--early", type=int, help="columns of tiles of a pipeline that fetch their next tiles early")
-    parser.add_argument("--ahead", type=int, help="of family strip, strips that have room for two groups' tiles")
-    parser.add_argument("--spare", type=int, help="warps of a pipeline that take turns with its last ones")
-    parser.add_argument("--fold", type=int, help="first warps of a pipeline that do the work of two")
+    parser.add_argument(
+        "--pipeline", type=integer, help="of family block, groups of matrices that have panels at a time"
+    )
+    parser.add_argument(
+        "--early", type=integer, help="columns of tiles of a pipeline that fetch their next tiles early"
+    )
+    parser.add_argument("--ahead", type=integer, help="of family strip, strips that have room for two groups' tiles")
+    parser.add_argument("--spare", type=integer, help="warps of a pipeline that take turns with its last ones")
+    parser.add_argument("--fold", type=integer, help="first warps of a pipeline that do the work of two")
     parser.add_argument("--stride", type=positive, help="the only chunk that a GPU kernel runs on (default: any)")
     parser.add_argument(
         "--pdl", action="store_true", default=None, help="launched before its predecessors have ended"

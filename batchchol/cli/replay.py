@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the table, write table and figure."""
     from batchchol import plots
-    from batchchol.cache import replace_file
+    from batchchol.files import beside, check_folder, make_folder, replace_file
     from batchchol.parallel import available_threads
     from batchchol.progress import ProgressDisplay
     from batchchol.search import replay, replay_figure
@@ -51,9 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     plots.require_matplotlib("search")
     import matplotlib as mpl
 
-    surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
+    folder = arguments.out or beside(arguments.data, "replay")
     # Before the work, so that a folder that cannot be written to costs none.
-    folder = _folder(arguments)
+    check_folder(folder)
+    surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
     points = sum(len(surface.points) for surface in surfaces)
     print(f"{arguments.data}: {len(surfaces):,} cases, {points:,} points", file=sys.stderr)
     display = ProgressDisplay(sys.stderr, "searching")
@@ -69,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         display.finish()
     print(table(replay.lines(surfaces, runs)))
+    make_folder(folder)
     replace_file(folder / _CSV, csv(surfaces, runs).encode())
     with mpl.rc_context(plots.SETTINGS):
         title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
@@ -76,18 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (folder / _CSV, *drawn):
         print(path)
     return 0
-
-
-def _folder(arguments: argparse.Namespace) -> Path:
-    from batchchol.errors import BatchcholError
-
-    source: Path = arguments.data.resolve()
-    folder: Path = arguments.out or source.with_name(f"{source.name.removesuffix('.parquet')}-replay")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BatchcholError(f"--out: {folder} cannot be made ({error.strerror}): choose another one") from error
-    return folder
 
 
 def table(lines: Sequence[Line]) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol.arguments import positive
+from batchchol.files import beside, check_folder, check_writable
+from batchchol.reading import for_reading
 
 if TYPE_CHECKING:
     from batchchol.analysis.report import Report
@@ -51,19 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print tables, and draw."""
     if arguments.winners is not None:
+        check_writable(arguments.winners)
         return _keep_winners(arguments)
     return _explain(arguments) if _is_data_set(arguments.file) else _show(arguments)
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from batchchol.errors import DataFileError
+    from batchchol.timing import busy_warning
     from batchchol.tuning_rows import read
 
-    rows = best(read(arguments.file))
+    if arguments.plot is not None:
+        from batchchol import plots
+
+        plots.require_matplotlib()
+        check_folder(arguments.plot.parent)
+    measured = read(arguments.file)
+    rows = best(measured)
     if not rows:
         raise DataFileError(arguments.file, "whole file", "has no correct measurement")
     print(table(rows))
     print(footer(rows))
+    if warning := busy_warning(disagreements(measured)):
+        print(warning)
     if arguments.plot is not None:
         for path in draw(rows, arguments.plot):
             print(f"plot: {path}")
@@ -71,15 +83,15 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    folder = arguments.out or beside(arguments.file, "report")
+    check_folder(folder)
     from batchchol.analysis import report
     from batchchol.analysis.points import require
 
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
     options = report.Options(**{name: getattr(arguments, name) for name in named})
-    source = arguments.file.resolve()
-    folder = arguments.out or source.with_name(f"{source.name.removesuffix('.parquet')}-report")
-    print(said(report.make(source, folder, options, lambda line: print(line, file=sys.stderr))))
+    print(said(report.make(arguments.file.resolve(), folder, options, lambda line: print(line, file=sys.stderr))))
     return 0
 
 
@@ -98,7 +110,7 @@ def _is_data_set(path: Path) -> bool:
     if path.is_dir() or path.suffix == ".parquet":
         return True
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=for_reading) as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError:
         return False
@@ -158,15 +170,27 @@ def best(rows: Iterable[Measured]) -> list[Measured]:
     return sorted(fastest.values(), key=lambda row: (row.dtype, row.math, row.n, row.batch, row.protocol))
 
 
+def disagreements(rows: Iterable[Measured]) -> list[float]:
+    """What measurements of the same kernel on the same batch differ by."""
+    from batchchol.timing import disagreement
+
+    times: dict[tuple[object, ...], list[float]] = {}
+    for row in rows:
+        times.setdefault((row.spec, row.batch, row.protocol, row.machine), []).append(row.seconds)
+    return [disagreement(min(found), max(found)) for found in times.values()]
+
+
 def table(rows: Sequence[Measured]) -> str:
     """The rows as a Markdown table; without the columns of what none of them says."""
+    from batchchol.roofline import fraction_text
+
     columns = {
         "n": [f"{row.n}" for row in rows],
         "batch": [f"{row.batch:,}" for row in rows],
         "math": [row.math for row in rows],
         "protocol": [row.protocol for row in rows],
         "GFLOP/s": [f"{row.gflops:,.0f}" for row in rows],
-        "roofline": [_known(row.roofline_fraction, ".0%") for row in rows],
+        "roofline": [fraction_text(row.roofline_fraction) for row in rows],
         "floor, us": [_known(row.floor_seconds * 1e6, ".1f") for row in rows],
         "spread": [f"{row.spread:.1%}" for row in rows],
         "residual": [f"{row.ratio:.3f}" for row in rows],

@@ -18,26 +18,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run every step; the first that fails ends it and says why."""
-    from batchchol import machine, mainjob, plots
+    from batchchol import interrupts, machine, mainjob, plots, suite
     from batchchol.backends import fastest_backend
+    from batchchol.files import check_writable, make_folder
 
     plots.require_matplotlib()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    make_folder(arguments.out)
+    check_writable(arguments.out / "table.md")
+    subject = suite.find_subject(Path.cwd())
     backend, why_no_gpu = fastest_backend(arguments.backend)
     described = machine.describe(backend.device())
     _say(f"machine   {described.cpu}, {described.simd}, {described.num_cpu} cores, {described.ram}")
     if backend.name == "cuda":
         _say(f"GPU       {described.gpu}, driver {described.driver}, {described.toolkit}")
     elif why_no_gpu:
-        _say(f"backend   cpu, since {why_no_gpu}")
+        _say(f"backend   cpu, since {why_no_gpu if _gpu_present() else 'there is no NVIDIA GPU'}")
     mainjob.demonstrate(backend, _say)
     machine.save(described, machine.machine_file())
     environment = os.environ | {"BATCHCHOL_PROFILE": arguments.profile, "BATCHCHOL_BACKEND": backend.name}
-    _say(f"suite     asv, profile {arguments.profile!r}, on the last commit")
-    commit = mainjob.run_suite(Path.cwd(), described.machine, environment, arguments.out / "asv.log", _say)
-    results = Path.cwd() / ".asv" / "results"
-    _say(mainjob.summary(results, described.machine, commit, backend, arguments.out))
+    timed = [mainjob.time_shown(backend)]
+    _say(f"suite     asv, profile {arguments.profile!r}, on {subject.described}")
+    with interrupts.advice("compiled kernels are kept, run the same command again to measure all of the suite"):
+        suite.run_suite(subject, described.machine, environment, arguments.out / "asv.log", _say)
+    timed.append(mainjob.time_shown(backend))
+    _say(mainjob.summary(subject.results, described.machine, subject.commit, backend, arguments.out, timed))
     return 0
+
+
+def _gpu_present() -> bool:
+    """Whether a driver shows a device, as Linux or as Windows' subsystem for it has one."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def _say(text: str) -> None:

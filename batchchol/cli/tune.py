@@ -10,11 +10,12 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from batchchol.arguments import architecture, integers, matrices, names, positive, sizes
+from batchchol import interrupts
+from batchchol.arguments import architecture, matrices, names, orders, positive, sizes
 from batchchol.errors import BatchcholError
 from batchchol.search import command as search_command
 from batchchol.sweep import case_command
@@ -36,7 +37,7 @@ ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
 _REPORT_SECONDS = 5.0
 _DEFAULTS = {
-    "n": integers(ORDERS),
+    "n": orders(ORDERS),
     "dtype": "float32",
     "math": ["ieee"],
     "family": "thread",
@@ -51,7 +52,7 @@ _THREADS = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure and where to keep it."""
     parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
-    parser.add_argument("--n", type=integers, help="orders, such as 8,16-20")
+    parser.add_argument("--n", type=orders, help="orders, such as 8,16-20")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
     parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
     parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)")
@@ -127,14 +128,20 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     """Measure order by order; the points of each order and batch are on disk before the next begins."""
     from batchchol import candidates, tuning
     from batchchol.backends import get_backend
+    from batchchol.memory import require_memory
     from batchchol.provenance import about
     from batchchol.sweep.isolated import FEW_POINTS, ceilings_of, isolated
     from batchchol.sweep.worker import Measurer
-    from batchchol.tuning_rows import Points, append, row
+    from batchchol.tuning_rows import Points, append, check_appendable, row
 
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
+    check_appendable(arguments.out)
+    if arguments.table:
+        _check_table(arguments.table)
     backend = get_backend(arguments.backend)
+    for n, size in itertools.product(arguments.n, arguments.batch):
+        require_memory(matrices(size, n, arguments.dtype), n, arguments.dtype, backend.free_bytes())
     target = arguments.target or backend.target
     families = _families(arguments, target)
     pools = {
@@ -146,12 +153,22 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     origin = about(backend)
     print(_HEADER)
     points: list[Point] = []
-    with Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer:
+    done = (
+        f"what was measured is in {arguments.out}: leave out the orders that it has, and --from makes a table of it"
+    )
+    with (
+        interrupts.advice(done),
+        Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer,
+    ):
         ceilings = ceilings_of(measurer, arguments.dtype, arguments.threads, backend.target)
         for ((n, _, _), specs), size in itertools.product(pools.items(), arguments.batch):
             batch, threads = matrices(size, n, arguments.dtype), arguments.threads
-            found = tuning.measure(backend, specs, batch, threads, isolated(measurer, backend, batch, threads))
-            append(arguments.out, [row(point, ceilings, origin) for point in found])
+            found: list[Point] = []
+            one = isolated(measurer, backend, batch, threads)
+            try:
+                tuning.measure(backend, specs, batch, threads, _noting(one, found))
+            finally:
+                append(arguments.out, [row(point, ceilings, origin) for point in found])
             _print(tuning.best(found))
             points += found
     if arguments.table:
@@ -159,6 +176,17 @@ def _measure_all(arguments: argparse.Namespace) -> int:
         measured = Points(tuple(points), *place, ceilings.copy_bytes_per_second)
         _write_table(arguments.table, [measured], backend.architecture)
     return 0
+
+
+def _noting(measured: Callable[..., Point], found: list[Point]) -> Callable[..., Point]:
+    """Measures, and adds every point to `found`: what ends the measuring early does not lose them."""
+
+    def noted(*arguments: Any) -> Point:
+        point = measured(*arguments)
+        found.append(point)
+        return point
+
+    return noted
 
 
 def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
@@ -181,6 +209,7 @@ def _choose(arguments: argparse.Namespace) -> int:
 
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
+    _check_table(arguments.table)
     sources = [read_points(path) for path in arguments.source]
     if arguments.keep_choices:
         _put_evidence(arguments.table, sources)
@@ -192,21 +221,23 @@ def _choose(arguments: argparse.Namespace) -> int:
 def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> None:
     """Put the winners into a file of tables, which may be there already."""
     from batchchol import choosing, tables
-    from batchchol.cache import replace_file
+    from batchchol.files import replace_file
 
     known = _tables(path)
-    for table in choosing.tables_of(sources, arch):
+    found = choosing.tables_of(sources, arch)
+    for table in found:
         known[table.name] = known[table.name].updated(table) if table.name in known else table
+    replace_file(path, tables.render(known.values()).encode())
+    for table in found:
         count = sum(len(entries) for entries in table.cases.values())
         print(f"{path}: {count} entries for {table.name}")
-    replace_file(path, tables.render(known.values()).encode())
 
 
 def _put_evidence(path: Path, sources: Sequence[Points]) -> None:
     """Put into a file of tables what the points say of its choices, and nothing else."""
     from batchchol import tables
-    from batchchol.cache import replace_file
     from batchchol.evidence import with_evidence
+    from batchchol.files import replace_file
 
     points = [point for source in sources for point in source.points]
     targets = {point.spec.target for point in points}
@@ -216,14 +247,25 @@ def _put_evidence(path: Path, sources: Sequence[Points]) -> None:
     print(f"{path}: {sum(bool(entry.evidence) for entry in entries)} of {len(entries)} entries have measurements")
 
 
+def _check_table(path: Path) -> None:
+    """Refuse a file into which no tables can be put, before anything is measured for it."""
+    from batchchol.files import check_writable
+
+    check_writable(path)
+    _tables(path)
+
+
 def _tables(path: Path) -> dict[str, Table]:
     """The tables of a file, none if there is no such file."""
     from batchchol import tables
     from batchchol.errors import DataFileError
+    from batchchol.reading import read_file
 
     try:
-        return tables.parse(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (KeyError, TypeError, ValueError) as error:
+        return tables.parse(read_file(path).decode()) if path.exists() else {}
+    except OSError as error:
+        raise DataFileError(path, "reading", error.strerror or str(error)) from error
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
 
 

@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         raise OSError("no space left")
 
     monkeypatch.setattr("os.replace", full_disk)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(DataFileError, match="no space left"):
         save(describe(DEVICE, name="other"), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 import batchchol
 from batchchol import defaults, get_backend, shipped_tables
 from batchchol.backends import Backend
+from batchchol.sweep.worker import _Process
 from batchchol.tables import Case, Entry, Table
 from kernelgen import TARGETS, ThreadSchedule
 
@@ -27,6 +30,22 @@ from ..support_devices import Device, EmulatedDevice, GpuDevice
 def device(request: pytest.FixtureRequest) -> Device:
     """What support kernels run on: the emulation, and a GPU."""
     return EmulatedDevice() if request.param == "emulated" else GpuDevice()
+
+
+@pytest.fixture
+def time_is_over_when_a_point_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: a point of a sweep's worker process has no time left when a file says it hangs."""
+    hangs, receive = tmp_path / "log.hangs", _Process.receive
+
+    def received(process: _Process, limit: float) -> tuple[str, Any]:
+        while not process._answers.poll(0.01):
+            if hangs.exists():
+                hangs.unlink()
+                raise TimeoutError
+        return receive(process, limit)
+
+    monkeypatch.setattr(_Process, "receive", received)
+    monkeypatch.setenv("SWEEP_TEST_LOG", str(tmp_path / "log"))
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +85,20 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture
+def full_device(tmp_path: Path) -> Path:
+    """A device such as /dev/full: for root, who could replace the machine's own, one in the test's folder."""
+    if os.geteuid() != 0:
+        return Path("/dev/full")
+    path = tmp_path / "full"
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+    try:
+        path.open("wb").close()
+    except PermissionError:
+        pytest.skip("the folder for temporary files allows no devices")
+    return path
 
 
 @pytest.fixture

@@ -65,6 +65,14 @@ def test_gflops_and_roofline_are_those_of_the_time(tmp_path: Path) -> None:
     assert row.gflops / row.roofline_gflops == pytest.approx(share)
 
 
+def test_the_ceiling_is_the_best_of_those_that_were_measured(tmp_path: Path) -> None:
+    row = a_row(1e-3, 8)
+    disturbed = replace(a_row(1e-3, 8, nb=4), about={**row.about, "copy_bytes_per_second": synthetic_sweep.COPY / 9})
+    shares = loaded(tmp_path, [row, disturbed]).correct["roofline_gflops"]
+    assert len(shares) == 2
+    assert shares.nunique() == 1
+
+
 def test_rows_without_a_number_are_counted_and_left_out(tmp_path: Path) -> None:
     failed = [Row(a_point(8, nb=nb), status, "why") for nb, status in enumerate(("wrong", "timeout", "timeout"), 3)]
     data = loaded(tmp_path, [a_row(1.0, 8), *failed])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,18 @@ def test_the_course_study_has_its_plots_and_its_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unrendered")
+def test_a_ceiling_that_was_measured_too_low_is_no_headline(
+    tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    low = [replace(row, about={**row.about, "copy_bytes_per_second": synthetic_sweep.COPY / 9}) for row in rows[:2]]
+    data = synthetic_sweep.write(tmp_path / "few.parquet", low)
+    assert cli.main(["report", str(data)]) == 0
+    page = (tmp_path / "few-report" / "report.html").read_text()
+    assert "of the roofline" not in page
+    assert "seem faster than the roofline: sweep again" in page
+    assert '<td class="number">bad ceiling</td>' in page
+
+
 def test_few_points_give_a_page_that_says_what_there_is_not(tmp_path: Path, rows: list[Row]) -> None:
     data = synthetic_sweep.write(tmp_path / "few.parquet", rows[:2])
     assert cli.main(["report", str(data)]) == 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,11 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = write_fake_nvcc(tmp_path / "nvcc")
     monkeypatch.setenv("BATCHCHOL_NVCC", str(path))
     monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
-    before = signal.getsignal(signal.SIGTERM)
-    yield path
-    signal.signal(signal.SIGTERM, before)
+    return path
 
 
 @pytest.fixture
@@ -134,6 +131,13 @@ def test_every_kernel_is_compiled_and_tabled(nvcc: Path, capsys: Output) -> None
     assert "unsupported: 1, such as nb=5" in captured.err
     assert f"{nvcc}: nvcc 13.0.88" in captured.err
     assert sorted(len(names) for names in compiled(nvcc)) == [1, 2, 2]
+
+
+def test_an_architecture_that_nvcc_does_not_know_gets_ptx_and_is_told(nvcc: Path, capsys: Output) -> None:
+    assert main(["compile", "--arch", "sm_91,sm_90", "--no-support", "--n", "4", "--nb", "2"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "PTX" in line]
+    assert len(said) == 1
+    assert said[0].startswith("sm_91: nvcc 13.0.88 does not know it, and built PTX for compute_90: ")
 
 
 def test_a_second_time_nothing_is_compiled(nvcc: Path, capsys: Output) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol import comparison, contenders, datasets, roofline
+from batchchol import cli, comparison, contenders, datasets, roofline
 from batchchol.backends import Availability, get_backend
 from batchchol.cli import compare as command
 from batchchol.comparison import ROUNDS, Run, best_spec, compare, interleaved, measure
-from batchchol.comparison_rows import Row, read_csv, write_csv
+from batchchol.comparison_rows import Row, read_csv, table, write_csv
 from batchchol.contenders import Contender, Outcome, Workload, canonical, kernels, verify, whole_call
 from batchchol.defaults import default_spec
 from batchchol.errors import BatchcholError, ResidualError
+from batchchol.native import supported_targets
 from batchchol.peers import PEERS, Peer
 from kernelgen import Layout
 
@@ -29,7 +30,7 @@ N, BATCH = 3, 50
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with a tiny cache, whose speed is nobody's business, and a clean checkout."""
-    for module in (contenders, comparison, roofline):
+    for module in (contenders, comparison, roofline.memory):
         monkeypatch.setattr(module, "last_level_cache_bytes", lambda: 4096)
     monkeypatch.setattr(roofline, "_MEASURING_SECONDS", 0.0)
     monkeypatch.setattr(roofline, "_PEAK_STEPS", 1000)
@@ -261,9 +262,32 @@ def test_absent_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Peer("ghost", lambda: Availability("ghost", False, "Ghost is not installed", "pip install ghost"), None)  # type: ignore[arg-type]
     monkeypatch.setitem(PEERS, "ghost", absent)
     said: list[str] = []
-    rows = some((2,), peers=["ghost"], report=said.append)
+    rows = some((2,), peers=["ghost", "numpy"], report=said.append)
     assert "ghost is absent: Ghost is not installed; pip install ghost" in said
-    assert [row.contender for row in rows] == ["batchchol factor", "batchchol cholesky"]
+    assert [row.contender for row in rows] == ["batchchol factor", "batchchol cholesky", "numpy"]
+    said.clear()
+    with pytest.raises(BatchcholError, match="--peers: none of them can be used here, see above"):
+        some((2,), peers=["ghost"], report=said.append)
+    assert said == ["ghost is absent: Ghost is not installed; pip install ghost"]
+
+
+def test_a_table_without_numpy_has_no_speedups_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert " nan " not in table(some((2,), peers=["scipy"]))
+
+
+def test_a_machine_whose_speed_changes_meanwhile_is_named(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    real = comparison.interleaved
+
+    def slower(ready: Any, samples: int) -> Any:
+        return [([1.0, 1.0, 2.0, 2.0], outcome) for _, outcome in real(ready, samples)]
+
+    monkeypatch.setattr(comparison, "best_spec", lambda *_: default_spec(workload.n, target=supported_targets()[0]))
+    monkeypatch.setattr(comparison, "interleaved", slower)
+    measure(a_run(report=said.append), workload, 1)
+    assert any("this machine is busy: two measurements of the same kernel differ by 100%" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -313,9 +337,10 @@ def test_the_command_says_that_an_interruption_loses_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(comparison, "measure", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        command.run(command_line("--n", "2", "--batch", "9", "--peers", "numpy", "--out", str(tmp_path / "r.csv")))
-    assert f"the finished points are in {tmp_path / 'r.csv'}" in capsys.readouterr().err
+    words = ["compare", "--n", "2", "--batch", "9", "--peers", "numpy", "--out", str(tmp_path / "r.csv")]
+    assert cli.main(words) == 130
+    how = f"finished points are kept in {tmp_path / 'r.csv'}, the same command goes on from there"
+    assert capsys.readouterr().err.endswith(f"batchchol: interrupted: {how}\n")
 
 
 def test_the_command_explains_bad_values() -> None:

@@ -86,7 +86,7 @@ def test_a_truncated_file_is_refused_by_line(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataFileError, match="writing"):
+    with pytest.raises(DataFileError, match="there is a file of this name"):
         write_csv(tmp_path / "file" / "rows.csv", [a_row()])
     assert (tmp_path / "file").read_text() == "in the way"
 

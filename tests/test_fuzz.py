@@ -1,0 +1,57 @@
+"""The fuzzers themselves: a few cases pass, and a wrong kernel is found and can be found again."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from . import scale_ratios
+from .fuzz import differential
+from .kernel_runs import make_spec
+
+
+@pytest.fixture(autouse=True)
+def restored_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`main` has a cache of its own."""
+    monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
+    # One small kernel: which ones there are is no matter here.
+    monkeypatch.setattr(differential, "random_spec", lambda random: make_spec(3, 3, math="fast", order="row"))
+
+
+def test_a_few_cases_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert differential.main(["--case", "3", "--seed", "1"]) == 0
+    assert "1 kernels" in capsys.readouterr().out
+
+
+def test_a_wrong_info_is_reported_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = differential.lapack_info
+    monkeypatch.setattr(differential, "lapack_info", lambda a: right(a) + 1)
+    assert differential.main(["--seed", "5"]) == 1
+    said = capsys.readouterr().out
+    assert "of LAPACK" in said
+    assert "python -m tests.fuzz.differential --seed 5 --case 0" in said
+
+
+def test_an_interrupt_ends_with_what_was_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seed: int, case: int, totals: differential.Totals) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(differential, "run_case", interrupted)
+    assert differential.main([]) == 130
+    assert "interrupted; 0 matrices" in capsys.readouterr().out
+
+
+def test_ratios_at_a_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(scale_ratios, "EXPONENTS", {"float32": (-149, 0)})
+    monkeypatch.setattr(scale_ratios, "cpu_specs", lambda: [make_spec(4, 4, math="fast")])
+    assert scale_ratios.main(["--backend", "cpu", "--out", str(tmp_path / "scale.csv")]) == 0
+    with (tmp_path / "scale.csv").open() as stream:
+        smallest, ordinary = csv.DictReader(stream)
+    assert (smallest["failed"], ordinary["failed"]) == (smallest["matrices"], "0")
+    assert 0 < float(ordinary["ratio"]) <= 4
