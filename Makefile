@@ -1,6 +1,7 @@
 # make        sets everything up in .venv and runs the main job
 # make test   sets everything up and runs the tests
 # make lint   ruff and the type checker
+# make fuzz   attacks for as long as it takes: see docs/testing.md
 # make clean  removes .venv
 # GPU=1       installs PyCUDA and cuda-bindings too: needs the CUDA toolkit and a C++ compiler
 
@@ -11,50 +12,62 @@ GPU ?=
 VENV := .venv
 BIN := $(VENV)/bin
 comma := ,
-WITH_GPU := $(if $(GPU),$(comma)gpu$(comma)graphs)
+WITH_GPU := $(filter-out 0 no,$(GPU))
+GPU_EXTRAS := $(if $(WITH_GPU),$(comma)gpu$(comma)graphs)
+GPU_SUFFIX := $(if $(WITH_GPU),-gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint $(CONSTRAINTS)
 
-.PHONY: run test lint clean
+.PHONY: run test lint fuzz clean
 .NOTPARALLEL:
 
-run: $(VENV)/installed-run$(GPU)
+run: $(VENV)/installed-run$(GPU_SUFFIX)
+	@echo "Running the main job: about 2 minutes on two cores"
 	$(BIN)/python -m batchchol run
 
-test: $(VENV)/installed-test$(GPU)
+test: $(VENV)/installed-test$(GPU_SUFFIX)
+	@echo "Testing: 10 to 25 minutes on two cores (WORKERS=$(WORKERS))"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-lint: $(VENV)/installed-test$(GPU)
+lint: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 
+fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
+	@echo "Fuzzing: an hour or two on two cores"
+	$(BIN)/python -m tests.fuzz.differential --matrices 1000000
+	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
+	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 4
+	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 64
+
 clean:
 	rm -rf $(VENV)
 
-$(VENV)/installed-run$(GPU): $(VENV)/created pyproject.toml $(CONSTRAINTS)
-	@echo "Installing batchchol and what its main job needs into $(VENV)"
-	$(INSTALL) --editable '.[suite,plots,data$(WITH_GPU)]'
-	@touch $@
+# What the tests need includes what the main job needs, and what was installed for a GPU also does without one.
+$(VENV)/installed-run$(GPU_SUFFIX): $(VENV)/created pyproject.toml $(CONSTRAINTS)
+	@$(call install,.[suite$(comma)plots$(comma)data$(GPU_EXTRAS)],batchchol and what its main job needs)
+	@touch $(VENV)/installed-run $@
 
-$(VENV)/installed-test$(GPU): $(VENV)/created pyproject.toml $(CONSTRAINTS)
-	@echo "Installing batchchol and what its tests need into $(VENV)"
-	$(INSTALL) --editable '.[test$(WITH_GPU)]'
-	@touch $@
+$(VENV)/installed-test$(GPU_SUFFIX): $(VENV)/created pyproject.toml $(CONSTRAINTS)
+	@$(call install,.[test$(GPU_EXTRAS)],batchchol and what its tests need)
+	@touch $(VENV)/installed-run $(VENV)/installed-run$(GPU_SUFFIX) $(VENV)/installed-test $@
 
-# Debian splits the pieces into packages: say all that are missing, and how to get them, before anything is made.
+define install
+	toolkit=$$(.ci/prerequisites "$(PYTHON)" $(if $(WITH_GPU),gpu)) || exit 1; \
+	$(if $(WITH_GPU),$(check_pycuda)) \
+	echo "Installing $(2) into $(VENV): 1 to 3 minutes$(if $(WITH_GPU),$(comma) and about 10 where PyCUDA is compiled)"; \
+	PATH="$${toolkit:+$$toolkit/bin:}$$PATH" $(INSTALL) --editable '$(1)'
+endef
+
+# PyCUDA takes the toolkit of the first nvcc on the PATH, even if that is a script which starts another one.
+define check_pycuda
+	echo "The CUDA toolkit is $$toolkit (CUDA_ROOT=... chooses another)"; \
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: \
+	    --constraint $(CONSTRAINTS) --dest $(VENV)/wheels pycuda 2>/dev/null \
+	  || .ci/prerequisites $(BIN)/python pycuda "$$toolkit" || exit 1;
+endef
+
 $(VENV)/created:
-	@missing=; \
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-	  || { echo "$(PYTHON): Python 3.11 or newer is needed (make PYTHON=... chooses another)" >&2; \
-	       missing="$$missing python3"; }; \
-	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-	  || { echo "$(PYTHON): its venv module is incomplete" >&2; missing="$$missing python3-venv"; }; \
-	if [ -z "$${BATCHCHOL_CC:-$$CC}" ]; then \
-	  cc=$$(command -v cc || command -v gcc || command -v clang) \
-	    || { echo "no C compiler (cc, gcc or clang) on the PATH" >&2; missing="$$missing gcc libc6-dev"; }; \
-	  [ -z "$$cc" ] || echo '#include <stdlib.h>' | $$cc -shared -fPIC -o /dev/null -x c - 2>/dev/null \
-	    || { echo "$$cc: it cannot build against the C library" >&2; missing="$$missing libc6-dev"; }; \
-	fi; \
-	if [ -n "$$missing" ]; then echo "On Debian or Ubuntu: apt install$$missing" >&2; exit 1; fi
+	@.ci/prerequisites "$(PYTHON)" $(if $(WITH_GPU),gpu) >/dev/null
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
