@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import batchchol
 
-PATTERN = 0x5A
+PATTERN = 0x5A5A5A5A5A5A5A5A
 
 
 class Interrupted(Exception):
@@ -56,17 +56,17 @@ def interrupt(call: Callable[[], object], after: float) -> float | None:
     return None
 
 
-def canaries(nbytes: int) -> list[NDArray[np.uint8]]:
+def canaries(nbytes: int) -> list[NDArray[np.uint64]]:
     """Arrays that get the memory which the interrupted call has given back."""
-    return [np.full(nbytes, PATTERN, np.uint8) for _ in range(3)]
+    return [np.full(nbytes // 8, PATTERN, np.uint64) for _ in range(3)]
 
 
-def check_calm(arrays: Sequence[NDArray[np.uint8]], seconds: float = 0.05) -> None:
+def check_calm(arrays: Sequence[NDArray[np.uint64]], seconds: float = 0.05) -> None:
     """Fail if somebody writes to arrays that hold the pattern."""
     time.sleep(seconds)
     for array in arrays:
         if changed := int(np.count_nonzero(array != PATTERN)):
-            raise SystemExit(f"{changed} bytes of another array were overwritten after an interrupt")
+            raise SystemExit(f"{changed} numbers of another array were overwritten after an interrupt")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--interrupts", type=int, default=500)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--n", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=12_000)
+    parser.add_argument("--batch", type=int, default=6_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     os.environ["BATCHCHOL_THREADS"] = str(given.threads)
