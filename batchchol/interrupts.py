@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """From the keyboard, from a batch system, and from a terminal that was closed."""
@@ -15,6 +21,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # For this long after the first signal those that follow do nothing, so that an impatient second Ctrl-C does not hit
 # the clean-up. After that they count again: a clean-up that hangs can be ended.
 _CLEAN_UP_SECONDS = 5.0
+# How long a signal may go without its handler before it is sent again, and how long a call of the handler is recent.
+_NUDGE_SECONDS = 0.05
+_RECENT_SECONDS = 1.0
 _AGAIN = "run the same command again"
 
 
@@ -34,7 +43,8 @@ def handled() -> Iterator[None]:
         if previous is not signal.SIG_IGN:
             signal.signal(number, handler)
     try:
-        yield
+        with _not_lost(handler):
+            yield
     finally:
         for number, previous in before.items():
             # None is a handler that was not set from Python: it cannot be set again.
@@ -64,11 +74,82 @@ def status(interrupt: KeyboardInterrupt) -> int:
 class _Handler:
     """Raises on a signal, but not on those that come right after one."""
 
+    called: float
+    """When it was called last, by the monotonic clock."""
+    _raised: float
+
     def __init__(self) -> None:
-        self._last = -_CLEAN_UP_SECONDS
+        self.forget()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if now - self._last >= _CLEAN_UP_SECONDS:
-            self._last = now
+        self.called = now = time.monotonic()
+        if now - self._raised >= _CLEAN_UP_SECONDS:
+            self._raised = now
             raise KeyboardInterrupt(int(number))
+
+    def forget(self) -> None:
+        """As if there had been no signal."""
+        self.called = self._raised = -max(_CLEAN_UP_SECONDS, _RECENT_SECONDS)
+
+
+@contextmanager
+def _not_lost(handler: _Handler) -> Iterator[None]:
+    """Send a signal again until its handler was called, and until what that raised was not swallowed.
+
+    A signal between Python's last look for one and a wait of the main thread wakes nobody: the handler would be
+    called when the wait ends. What a handler raises in a destructor or in the callback of a weak reference is
+    reported, and goes on to nobody.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    nudging = _Nudging(handler, reading)
+    before, reported = signal.set_wakeup_fd(writing, warn_on_full_buffer=False), sys.unraisablehook
+
+    def report(unraisable: UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt) and unraisable.exc_value.args:
+            handler.forget()
+            os.write(writing, bytes(unraisable.exc_value.args))
+        else:
+            reported(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        nudging.start()
+    except RuntimeError:  # no memory for a thread's stack
+        os.close(reading)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = reported
+        signal.set_wakeup_fd(before)
+        nudging.stop()
+        os.close(writing)
+
+
+class _Nudging(threading.Thread):
+    """Reads the numbers of signals from a pipe, until it is closed, and sees that the main thread handles them."""
+
+    def __init__(self, handler: _Handler, pipe: int) -> None:
+        super().__init__(name="batchchol-signals", daemon=True)
+        self._handler, self._pipe = handler, pipe
+        self._sending, self._stopped = threading.Lock(), False
+
+    def run(self) -> None:
+        while numbers := os.read(self._pipe, 1):
+            time.sleep(_NUDGE_SECONDS)
+            while numbers[0] in SIGNALS and self._send(numbers[0]):
+                time.sleep(_NUDGE_SECONDS)
+        os.close(self._pipe)
+
+    def _send(self, number: int) -> bool:
+        """Whether the handler had not been called, and the signal was sent to the main thread again."""
+        with self._sending:
+            unheard = not self._stopped and time.monotonic() - self._handler.called > _RECENT_SECONDS
+            if unheard:
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
+        return unheard
+
+    def stop(self) -> None:
+        """Send nothing from now on: what handles the signals then may end the process."""
+        with self._sending:
+            self._stopped = True

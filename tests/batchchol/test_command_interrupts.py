@@ -7,8 +7,9 @@ import select
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -213,6 +214,36 @@ def test_processes_that_search(pipe: Pipe, number: int) -> None:
     for end in ends:
         assert select.select([end], [], [], 100)[0], "it still runs"
         os.close(end)
+
+
+# As if the signal came between Python's last look for one and the wait: another thread gets it.
+WAITS = """
+threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
+threading.Event().wait(1000)
+"""
+SWALLOWS = """
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+Dying()
+threading.Event().wait(1000)
+"""
+LOST = """
+import os, signal, threading
+from batchchol import interrupts
+try:
+    with interrupts.handled():
+        {does}
+except KeyboardInterrupt as error:
+    print("interrupted", interrupts.status(error))
+"""
+
+
+@pytest.mark.parametrize("does", [WAITS, SWALLOWS], ids=["wakes nobody", "swallowed"])
+def test_no_signal_is_lost(does: str, run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = run_python("-c", LOST.format(does=textwrap.indent(does, 8 * " ").strip()))
+    assert (done.stdout, done.stderr) == ("interrupted 130\n", "")
 
 
 ASV = """
