@@ -19,7 +19,7 @@ from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from .covering import Choice
 from .cuda_kernels import EmulatedKernel
-from .cuda_programs import ACROSS_WARPS, ORDERS, QUICK, EmulationError, compile_program
+from .cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from .fenced_memory import sparse_zeros
 from .kernel_runs import GuardedMemory, Run, check_other_triangle, make_spec, run_kernel
 from .matrices import DATA, dominant, reference, wishart
@@ -61,7 +61,7 @@ def check_last_matrices_past_32_bits(spec: KernelSpec, layout: Layout) -> None:
         ]
     )
     data[places] = a
-    kernel = EmulatedKernel.quick(spec)
+    kernel = EmulatedKernel.of(spec)
     assert kernel.source.launch is not None
     items = kernel.source.launch.items
     blocks = ((batch - last) // items, -(-batch // items))
@@ -89,7 +89,7 @@ def check_kernel(
 
 def check_arrays_that_begin_anywhere(spec: KernelSpec, batch: int = 13) -> None:
     """The same bits, wherever both arrays begin: the wide accesses of some have a fallback."""
-    kernel, apart, dtype = EmulatedKernel.quick(spec), spec.schedule.stride or 1, spec.problem.dtype
+    kernel, apart, dtype = EmulatedKernel.of(spec), spec.schedule.stride or 1, spec.problem.dtype
     layout = Layout.chunked(apart) if spec.layout == "chunked" else Layout(spec.layout, None, spec.order)
     a = np.ascontiguousarray(_pack(dominant(batch, spec.problem.n).astype(dtype), layout))
     results = []
@@ -145,7 +145,7 @@ def check_small_batches(spec: KernelSpec) -> None:
 
 def in_every_order(spec: KernelSpec, source: KernelSource, a: NDArray[Any]) -> Run:
     """A run by an emulation that also lets threads of a warp run far apart."""
-    program = compile_program((source,), QUICK)
+    program = compile_program((source,))
 
     class Kernel(EmulatedKernel):
         def __call__(self, a: Any, out: Any, info: Any, threads: int = 1, stream: Any = None) -> None:

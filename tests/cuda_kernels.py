@@ -12,7 +12,7 @@ from batchchol.layouts import stride
 from batchchol.stats import CompileStats
 from kernelgen import KernelSource, KernelSpec, generate
 
-from .cuda_programs import QUICK, CudaProgram, compile_program
+from .cuda_programs import CudaProgram, compile_program
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,9 @@ class EmulatedKernel:
 
     @classmethod
     def of(cls, spec: KernelSpec, source: KernelSource | None = None) -> EmulatedKernel:
-        """The kernel that a spec generates, or another one of the same problem, in a program of its own.
-
-        Another one is there to be wrong: it is compiled quickly.
-        """
-        if source is None:
-            generated = generate(spec)
-            return cls(spec, generated, compile_program((generated,)))
-        return cls(spec, source, compile_program((source,), QUICK))
-
-    @classmethod
-    def quick(cls, spec: KernelSpec) -> EmulatedKernel:
-        """The kernel that a spec generates, for what does not depend on how it rounds."""
-        return cls.of(spec, generate(spec))
+        """The kernel that a spec generates, or another one of the same problem, in a program of its own."""
+        source = source or generate(spec)
+        return cls(spec, source, compile_program((source,)))
 
     @property
     def stats(self) -> CompileStats:

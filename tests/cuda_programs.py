@@ -35,11 +35,10 @@ ORDERS = ("ascending", "descending")
 # One in which threads of a warp are far apart: what they need of each other before one speaks for all comes too late.
 ACROSS_WARPS = "across warps"
 
-# Little optimization, for straight-line code compiles slowly, but contraction as nvcc does it, which GCC counts as
-# expensive; what is undefined traps.
-_FUSED = ("-O1", "-fexpensive-optimizations")
-# In place of it where rounding is not the question: half the time, and no multiply-add is fused.
-QUICK = ("-Og",)
+# Straight-line code compiles slowly: this takes half the time of FUSED. What is undefined traps.
+_QUICK = ("-Og",)
+# Where rounding is the question: contraction as nvcc does it, which GCC counts as expensive.
+FUSED = ("-O1", "-fexpensive-optimizations")
 # GCC's passes that take a quarter of the time, and make code that runs once or twice hardly faster.
 _LEFT_OUT = (
     "-fira-algorithm=priority",
@@ -68,7 +67,7 @@ _LEFT_OUT = (
 )
 _FLAGS = (
     "-std=c++17",
-    *_FUSED,
+    *_QUICK,
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",
@@ -199,9 +198,15 @@ class CudaProgram:
         return [str(code) for code in function().decode().split()]
 
 
-def launch(source: KernelSource, items: int, *arguments: Any, orders: Sequence[str] = ORDERS) -> None:
+def launch(
+    source: KernelSource,
+    items: int,
+    *arguments: Any,
+    orders: Sequence[str] = ORDERS,
+    options: tuple[str, ...] = (),
+) -> None:
     """Compile a kernel, once, and run it: see `CudaProgram.launch`."""
-    compile_program((source,)).launch(source, items, *arguments, orders=orders)
+    compile_program((source,), options).launch(source, items, *arguments, orders=orders)
 
 
 @lru_cache(maxsize=256)

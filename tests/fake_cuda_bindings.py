@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .cuda_programs import QUICK, compile_program
+from .cuda_programs import compile_program
 from .fake_pycuda import CONTEXT, FakeDriver, FakeGpu
 
 
@@ -128,7 +128,7 @@ class FakeGraphs:
         source = self.gpu.sources[entry]
         assert source.launch is not None
         assert (threads, shared_bytes) == (source.launch.threads, source.launch.shared_bytes)
-        count = len(compile_program((source,), QUICK).parameters(entry))
+        count = len(compile_program((source,)).parameters(entry))
         given = (ctypes.c_void_p * count).from_address(parameters.kernelParams)
         words = (ctypes.c_uint64 * count)(*(ctypes.c_uint64.from_address(int(each or 0)).value for each in given))
 

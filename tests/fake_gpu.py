@@ -11,7 +11,7 @@ import numpy as np
 
 from kernelgen import KernelSource
 
-from .cuda_programs import QUICK, compile_program
+from .cuda_programs import compile_program
 
 CONTEXT = 0xC0DE
 ILLEGAL_ADDRESS, NO_BINARY, INVALID_VALUE = 700, 209, 1
@@ -119,7 +119,7 @@ class FakeGpu:
 
     def parameters(self, entry: str) -> tuple[str, ...]:
         """The types of a kernel's parameters, as `cuda_programs` has them."""
-        return tuple(compile_program((self.sources[entry],), QUICK).parameters(entry))
+        return tuple(compile_program((self.sources[entry],)).parameters(entry))
 
     def run(
         self, entry: str, blocks: int, threads: int, shared_bytes: int, stream: int, values: Sequence[Any]
@@ -139,7 +139,7 @@ class FakeGpu:
         geometry = replace(source.launch, threads=threads, items=items, shared_bytes=shared_bytes, resident=None)
         launched = replace(source, launch=geometry)
         with self.emulation:
-            compile_program((source,), QUICK).launch_unfenced(launched, blocks * items, *values)
+            compile_program((source,)).launch_unfenced(launched, blocks * items, *values)
 
 
 class Piece:

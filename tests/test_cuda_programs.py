@@ -11,7 +11,7 @@ import pytest
 from batchchol.native import cpu_features
 from kernelgen import KernelSource, Launch
 
-from .cuda_programs import EmulationError, compile_program, launch
+from .cuda_programs import FUSED, EmulationError, compile_program, launch
 from .fenced_memory import Array, FencedMemory
 
 
@@ -243,7 +243,7 @@ def test_special_roots() -> None:
     assert np.array_equal(result[2], [np.inf, -np.inf, np.nan, 0, np.nan], equal_nan=True)
 
 
-FUSED = """__global__ void fused(const float *x, float *to)
+MULTIPLY_ADD = """__global__ void fused(const float *x, float *to)
 {
     to[0] = x[0] * x[0] - x[1];
     to[1] = __fadd_rn(__fmul_rn(x[0], x[0]), -x[1]);
@@ -258,7 +258,7 @@ def test_contraction_and_denormals_follow_the_flags(flags: tuple[str, ...]) -> N
     one = np.float32(1 + 2.0**-12)
     x = np.array([one, one * one, 2.0**-140, 1], np.float32)
     to = np.zeros(4, np.float32)
-    launch(kernel(FUSED, 1, flags=flags), 1, x, to)
+    launch(kernel(MULTIPLY_ADD, 1, flags=flags), 1, x, to, options=FUSED)
     contracted = flags != ("-fmad=false",) and "fma" in cpu_features()
     assert to.tolist() == [2.0**-24 * contracted, 0, 2.0**-24, 0 if flags == ("-ftz=true",) else 2.0**-140]
     assert x[2] * x[3] == 2.0**-140, "this thread flushes denormals now"
@@ -266,7 +266,7 @@ def test_contraction_and_denormals_follow_the_flags(flags: tuple[str, ...]) -> N
 
 def test_unknown_flags_are_refused() -> None:
     with pytest.raises(EmulationError, match=r"--use_fast_math.*-ftz=true"):
-        launch(kernel(FUSED, 1, flags=("--use_fast_math",)), 1, numbers(3), numbers(4))
+        launch(kernel(MULTIPLY_ADD, 1, flags=("--use_fast_math",)), 1, numbers(3), numbers(4))
 
 
 def test_high_words_of_products() -> None:

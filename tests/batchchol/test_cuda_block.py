@@ -325,7 +325,7 @@ def test_what_is_left_out_of_updates_is_padding_and_no_more() -> None:
     """By whole updates the factors are the same, bit for bit; a column less is missed."""
     spec = make_spec(13, 4, family="block", lanes=4, layout="interleaved", target="cuda")
     a = dominant(5, 13).astype(np.float32)
-    run = run_kernel(spec, a, kernel=EmulatedKernel.quick(spec))
+    run = run_kernel(spec, a, kernel=EmulatedKernel.of(spec))
     whole = run_kernel(spec, a, kernel=mutated(spec.name, "update_by_first", "update", spec=spec))
     np.testing.assert_array_equal(np.tril(run.l), np.tril(whole.l))
     less = run_kernel(spec, a, kernel=mutated("update_by_first", "p = PAD", "p = PAD + 1", spec=spec))

@@ -106,7 +106,7 @@ def test_code_for_any_block() -> None:
     """One text for blocks of any number of whole warps, each with shared memory for its own; the same bits."""
     spec = staged_spec(6, 2, order="row")
     a = dominant(210, 6).astype(np.float32)
-    expected = run_kernel(spec, a, kernel=EmulatedKernel.quick(spec)).l.tobytes()
+    expected = run_kernel(spec, a, kernel=EmulatedKernel.of(spec)).l.tobytes()
     sources = set()
     for threads in (32, 96):
         schedule = replace(spec.schedule, threads=threads)

@@ -28,7 +28,7 @@ from ..cuda_checks import (
     run_or_error,
 )
 from ..cuda_kernels import EmulatedKernel
-from ..cuda_programs import compile_program
+from ..cuda_programs import FUSED, compile_program
 from ..kernel_runs import Array, Run, make_spec, run_kernel
 from ..matrices import DATA, conditioned, dominant, lapack_factor, wishart
 
@@ -210,7 +210,7 @@ def test_same_bits_for_every_number_of_warps_strips_ahead_chunk_and_block() -> N
     ways += [{"warps": 7, "blocks": blocks, "ahead": blocks % 3} for blocks in (2, 5)]
     ways += [{"warps": 7, "order": "row"}, {"warps": 7, "uplo": "upper", "in_place": True}]
     specs, a = [strip_spec(50, **way) for way in ways], wishart(21, 50)
-    program = compile_program(tuple(map(generate, specs)))
+    program = compile_program(tuple(map(generate, specs)), FUSED)
     bits = {
         np.tril(run(spec, a, EmulatedKernel(spec, generate(spec), program)).l).tobytes(): spec.name for spec in specs
     }

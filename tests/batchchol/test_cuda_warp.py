@@ -27,7 +27,7 @@ from ..cuda_checks import (
     mutated,
 )
 from ..cuda_kernels import EmulatedKernel
-from ..cuda_programs import EmulationError, compile_program
+from ..cuda_programs import FUSED, EmulationError, compile_program
 from ..kernel_runs import make_spec, run_kernel
 from ..matrices import DATA, conditioned, dominant, lapack_factor, wishart
 
@@ -150,7 +150,7 @@ def test_same_bits_for_every_layout_chunk_and_team(math: str) -> None:
     ways: list[dict[str, Any]] = [*({"teams": 1, **place} for place in places)]
     ways += [{"matrices": 2}, {"matrices": 4, "teams": 4}, {"warps": 2, "teams": 1}, {"unroll": "full"}]
     specs = [warp_spec(21, math=math, **way) for way in ways]
-    program = compile_program(tuple(map(generate, specs)))
+    program = compile_program(tuple(map(generate, specs)), FUSED)
     results = {
         (spec.name, chunk): np.tril(
             run_kernel(spec, a, chunk, kernel=EmulatedKernel(spec, source, program)).l
