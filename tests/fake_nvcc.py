@@ -8,7 +8,10 @@ from pathlib import Path
 
 from kernelgen import KernelSource, Launch
 
-_SCRIPT = r'''#!{python}
+# By way of a shell: Linux takes no spaces in the path of an interpreter.
+_SCRIPT = r"""#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+'''
 import os, re, struct, sys, time
 from pathlib import Path
 
@@ -38,7 +41,7 @@ if "NO_HOST" in text:
 
 
 def elf(sections):
-    """A 64-bit ELF file of sections with code, as long as they say."""
+    # A 64-bit ELF file of sections with code, as long as they say.
     names = b"\0" + b"".join(name.encode() + b"\0" for name in ["names", *sections])
     code = b"\x90" * sum(sections.values())
     header = bytearray(64)
@@ -66,7 +69,7 @@ for entry in entries if "--resource-usage" in arguments else ():
     print("ptxas info    : Compiling entry function '" + entry + "' for 'sm_90'")
     print("    8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads")
     print("ptxas info    : Used 40 registers, used 1 barriers, 256 bytes smem")
-'''
+"""
 
 
 def write_fake_nvcc(path: Path, version: str = "13.0.88") -> Path:

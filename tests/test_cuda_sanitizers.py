@@ -35,8 +35,11 @@ from .cuda_sanitizers import (
 )
 from .kernel_runs import run_kernel
 
-# Runs the command that follows its options, and finds three hazards under racecheck if it is asked to.
-FAKE = """#!{python}
+# Runs the command that follows its options, and finds three hazards under racecheck if it is asked to. By way of a
+# shell, since Linux takes no spaces in the path of an interpreter.
+FAKE = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+'''
 import subprocess, sys
 tool = sys.argv[sys.argv.index("--tool") + 1]
 command = sys.argv[sys.argv.index({python!r}) :]
