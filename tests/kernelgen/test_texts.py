@@ -1,0 +1,16 @@
+"""The texts of stored and default kernels are those of the manifest; `python -m tests.kernel_texts` compares all."""
+
+from __future__ import annotations
+
+from ..kernel_texts import DEFAULTS, Group, groups, read, texts
+
+
+def few(group: Group) -> bool:
+    """All take minutes."""
+    return group.n in {17, 64}
+
+
+def test_texts_of_stored_and_default_specs_are_unchanged() -> None:
+    manifest = {group: found for group, found in read().items() if few(group)}
+    assert {group.stored_in for group in manifest} > {DEFAULTS, "paper_h200.parquet"}
+    assert {group: texts(specs) for group, specs in groups(few).items()} == manifest
