@@ -1,6 +1,6 @@
 # make        sets everything up in .venv and runs the main job
 # make test   sets everything up and runs the tests
-# make lint   ruff and the type checker
+# make lint   ruff, the type checker and the order of imports
 # make fuzz   attacks for as long as it takes: see docs/testing.md
 # make clean  removes .venv
 # GPU=1       installs PyCUDA and cuda-bindings too: needs the CUDA toolkit and a C++ compiler
@@ -32,6 +32,7 @@ lint: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo --no-cache
 
 fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
 	@echo "Fuzzing: an hour or two on two cores"

@@ -4,10 +4,11 @@
 layout, without packing.
 """
 
+from batchchol import _former
 from batchchol.api import Cholesky, Factor, cholesky, cholesky_ex, factor
 from batchchol.backends import get_backend
-from batchchol.batch import Batch
-from batchchol.defaults import default_spec
+from batchchol.batches.batch import Batch
+from batchchol.defaults.lookup import default_spec
 from batchchol.errors import BatchcholError, NoCompilerWarning
 from kernelgen import (
     BlockSchedule,
@@ -22,6 +23,8 @@ from kernelgen import (
 )
 
 __version__ = "0.1.0"
+
+_former.install()
 
 __all__ = [
     "Batch",

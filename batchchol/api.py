@@ -9,17 +9,16 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.array_specs import array_choice, check_array_spec
+from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend
-from batchchol.batch import Batch, check_dtype, dtype_name
-from batchchol.checks import check_order, check_unmasked, flag
+from batchchol.backends.recorder import current_recorder
+from batchchol.batches.batch import Batch, check_dtype, dtype_name
+from batchchol.batches.checks import check_order, check_unmasked, flag
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.batches.packing import assign
 from batchchol.errors import CompilerNotFound
-from batchchol.memory import aligned_empty
-from batchchol.no_compiler import warn
-from batchchol.packing import assign
 from batchchol.parallel import available_threads
-from batchchol.prepared import prepare, prepare_lower
-from batchchol.recording import current_recorder
+from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
 from kernelgen import MAX_N, KernelSpec, Layout
 from kernelgen.refusals import whole
 
@@ -178,7 +177,7 @@ def factor(
 ) -> Factor:
     """Factor a batch in its own layout, without packing, where it lives.
 
-    While a graph is recorded (`batchchol.cuda.graphs.record`), the result is written when that is launched.
+    While a graph is recorded (`batchchol.backends.cuda.graphs.record`), the result is written when that is launched.
 
     Parameters
     ----------
@@ -327,7 +326,7 @@ def _factor_arrays(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Factors (batch, n, n) and info of matrices (batch, n, n) of the host."""
     if device.name == "cuda":
-        from batchchol.cuda.dense import factor_host
+        from batchchol.backends.cuda.dense import factor_host
 
         return factor_host(device, dense, spec, layout)
     batch = _as_batch(dense, layout)
@@ -337,7 +336,7 @@ def _factor_arrays(
 
 def _lapack() -> Any:
     """The module for matrices without a kernel: imported late, since SciPy takes long to import."""
-    from batchchol import lapack
+    from batchchol.backends import lapack
 
     return lapack
 
@@ -345,7 +344,7 @@ def _lapack() -> Any:
 @cache
 def _dense() -> Any:
     """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
-    from batchchol.cuda import dense
+    from batchchol.backends.cuda import dense
 
     return dense
 

@@ -1,4 +1,6 @@
-"""Writing files: readers see the old bytes or all of the new ones, and nothing but a regular file is ever replaced.
+"""Files that a user names: what is read is never waited for, and what is written replaces a file whole.
+
+Readers see the old bytes or all of the new ones, and nothing but a regular file is ever replaced.
 
 A symbolic link stays, and the file that it points to is replaced. Devices, pipes and the streams of this process
 (``/dev/stdout``, ``/dev/fd/3``) are written to as they are. Folders, sockets and disks are refused.
@@ -6,6 +8,7 @@ A symbolic link stays, and the file that it points to is replaced. Devices, pipe
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -252,3 +255,36 @@ def _unwritable(path: Path, error: OSError) -> DataFileError:
     if isinstance(error, FileNotFoundError) and not path.parent.is_dir():
         return DataFileError(path, "writing", f"there is no folder {path.parent}: make it, or name another file")
     return DataFileError(path, "writing", error.strerror or str(error))
+
+
+def for_reading(path: str, flags: int) -> int:
+    """An opener for `open`: a pipe into which nobody writes is empty, and devices are refused.
+
+    Raises
+    ------
+    OSError
+        As the system reports it; for a device too.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EINVAL, "a device, expected a file", path)
+        # Who does write into a pipe is waited for.
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path | str) -> bytes:
+    """All bytes of a file or pipe.
+
+    Raises
+    ------
+    OSError
+        As the system reports it, and for a device.
+    """
+    with open(path, "rb", opener=for_reading) as stream:
+        return stream.read()

@@ -28,7 +28,7 @@ WARP_THREADS = 32
 
 def blueprint(arch: str | None = None) -> Any:
     """What a plan asks of the backend of an architecture, as far as no GPU is needed to know."""
-    from batchchol.defaults import default_layout
+    from batchchol.defaults.lookup import default_layout
 
     return SimpleNamespace(
         name="cuda",
@@ -58,7 +58,7 @@ def measured_specs(profile: str, arch: str | None = None) -> Iterator[library.Ke
 def main(arguments: list[str] | None = None) -> int:
     """Compile them, and what goes with them; 1 if a kernel failed."""
     # Not at the top: asv imports every module of the suite, on commits that lack these as well.
-    from batchchol.cuda.modules import build_all
+    from batchchol.artifacts.cuda_modules import build_all
     from batchchol.progress import ProgressDisplay
     from kernelgen.support import support_kernels
 

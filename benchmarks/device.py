@@ -25,7 +25,7 @@ class DeviceBenchmark(TimeBenchmark):  # type: ignore[misc]
 
     It ends where a `time_*` benchmark does, so that asv computes the same statistics and applies the same
     test of significance in `compare` and `continuous`; only who reads the clock differs. asv prints seconds
-    in human units: nanoseconds, here. What asv does not store goes where `batchchol.asv_samples` keeps it.
+    in human units: nanoseconds, here. What asv does not store goes where `batchchol.asv_plugin.samples` keeps it.
     """
 
     name_regex = re.compile("^(Device[A-Z_].+)|(device_.+)$")
@@ -38,7 +38,7 @@ class DeviceBenchmark(TimeBenchmark):  # type: ignore[misc]
             raise ValueError(f"{self.name} must return positive, finite seconds, got {samples!r}")
         # Older commits keep no records.
         with suppress(ImportError):
-            from batchchol.asv_samples import record
+            from batchchol.asv_plugin.samples import record
 
             record(self.name, dict(zip(self.param_names, param, strict=True)), samples, taken.about)
         return {"samples": samples, "number": 1}

@@ -15,22 +15,25 @@ from typing import Any
 
 import batchchol
 
+from . import former
+
+former.install()
 MISSING = ""
 try:
     from batchchol.api import cholesky, factor
     from batchchol.backends import Backend, get_backend
-    from batchchol.batch import Batch
-    from batchchol.batch import default_layout as _host_layout
-    from batchchol.datasets import fill as _host_fill
-    from batchchol.datasets import generate
-    from batchchol.defaults import default_spec as _default_spec
+    from batchchol.batches.batch import Batch
+    from batchchol.batches.batch import default_layout as _host_layout
+    from batchchol.batches.packing import Slots
+    from batchchol.batches.packing import pack as _host_pack
+    from batchchol.batches.packing import unpack as _host_unpack
+    from batchchol.datasets.generation import fill as _host_fill
+    from batchchol.datasets.generation import generate
+    from batchchol.defaults.lookup import default_spec as _default_spec
     from batchchol.errors import BackendUnavailable, CompilerNotFound, OutOfMemory, ResidualError
-    from batchchol.packing import Slots
-    from batchchol.packing import pack as _host_pack
-    from batchchol.packing import unpack as _host_unpack
-    from batchchol.residual import RATIO_BOUND, ratios
-    from batchchol.timing import Sample
-    from batchchol.timing import sample_factor as _sample_factor
+    from batchchol.measure.timing import Sample
+    from batchchol.measure.timing import sample_factor as _sample_factor
+    from batchchol.operations.residual import RATIO_BOUND, ratios
     from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
     from kernelgen import generate as generate_source
 except ImportError as error:
@@ -38,7 +41,7 @@ except ImportError as error:
 
 # Once in the server that asv forks for every point, rather than in each of them; this initialises no device.
 with suppress(ImportError):
-    import batchchol.backends.cuda
+    import batchchol.backends.cuda.backend
 with suppress(ImportError):
     import pycuda.driver
     import pycuda.gpuarray  # noqa: F401
@@ -115,7 +118,7 @@ def family_spec(
     """
     try:
         from batchchol.defaults import source_of
-        from batchchol.tables import nearest, rows
+        from batchchol.defaults.tables import nearest, rows
     except ImportError as error:
         raise SpecError(f"family={family!r} cannot be built: this commit has no tables of families") from error
     table = source_of(backend.target, getattr(backend, "architecture", None)).table
@@ -148,7 +151,7 @@ def launched(spec: KernelSpec, backend: Backend, *, pdl: bool) -> KernelSpec:
     """
     if not hasattr(spec.schedule, "pdl"):
         raise SpecError(f"pdl={pdl} cannot be built: this commit launches kernels when their predecessors have ended")
-    from batchchol.cuda.toolkit import parse_architecture
+    from batchchol.artifacts.nvcc import parse_architecture
     from kernelgen.gpu import PDL_CAPABILITY
 
     arch = getattr(backend, "architecture", None)
@@ -174,7 +177,7 @@ def schedule_type(family: str | None) -> Any:
 
 
 def graphs(backend: Backend, spec: KernelSpec, batch: Batch, **options: Any) -> Any:
-    """Graphs of calls on copies of a batch; see `batchchol.cuda.graph_samples.record_calls`.
+    """Graphs of calls on copies of a batch; see `batchchol.measure.graph_samples.record_calls`.
 
     Raises
     ------
@@ -182,14 +185,14 @@ def graphs(backend: Backend, spec: KernelSpec, batch: Batch, **options: Any) -> 
         If this commit has no graphs, or this machine no cuda-bindings.
     """
     try:
-        from batchchol.cuda.graph_samples import record_calls
+        from batchchol.measure.graph_samples import record_calls
     except ImportError as error:
         raise BackendUnavailable("this commit of batchchol has no graphs") from error
     return record_calls(backend, spec, batch, **options)
 
 
 def single(order: int, backend: str, **options: Any) -> Sample:
-    """The factorization of one matrix; see `batchchol.cuda.single.sample_single`.
+    """The factorization of one matrix; see `batchchol.compare.single_matrix.sample_single`.
 
     Raises
     ------
@@ -197,7 +200,7 @@ def single(order: int, backend: str, **options: Any) -> Sample:
         If this commit does not measure that, or there is no CuPy.
     """
     try:
-        from batchchol.cuda.single import sample_single
+        from batchchol.compare.single_matrix import sample_single
 
         get_backend(backend)
         return sample_single(order, **options)
@@ -238,8 +241,8 @@ def copies(dense: Any, packed: Any) -> tuple[Callable[[], None], Callable[[], No
 
 def nothing() -> Callable[[], None]:
     """A call that launches an empty kernel on the GPU."""
-    from batchchol.cuda import support
-    from batchchol.cuda.device import device
+    from batchchol.backends.cuda import support
+    from batchchol.backends.cuda.device import device
 
     return partial(support.empty, device())
 
@@ -251,7 +254,7 @@ def build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
 
 
 def sample_factor(backend: Backend, *arguments: Any, protocol: str | None, **options: Any) -> Sample:
-    """Time a factorization; see `batchchol.timing.sample_factor`."""
+    """Time a factorization; see `batchchol.measure.timing.sample_factor`."""
     if hasattr(backend, "protocols"):
         options["protocol"] = protocol
     return _sample_factor(backend, *arguments, **options)

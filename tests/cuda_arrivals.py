@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
-from batchchol.backends import cuda
+from batchchol.backends.cuda import backend
 from kernelgen import KernelSource, KernelSpec, generate
 
 # Of a text that arrives as warps do: who arrives, also where one warp has a whole tile, and how many.
@@ -43,5 +43,5 @@ def every_lane_arrives() -> Iterator[None]:
     def generated(spec: KernelSpec) -> KernelSource:
         return with_every_lane_arriving(generate(spec))
 
-    with mock.patch.object(cuda, "generate", generated):
+    with mock.patch.object(backend, "generate", generated):
         yield

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol.layouts import array_shape, dense_view, element_offset, stride
-from batchchol.residual import RATIO_BOUND, ratios
+from batchchol.batches.layouts import array_shape, dense_view, element_offset, stride
+from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from .covering import Choice

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.batch import Batch
-from batchchol.layouts import stride
-from batchchol.stats import CompileStats
+from batchchol.artifacts.stats import CompileStats
+from batchchol.batches.batch import Batch
+from batchchol.batches.layouts import stride
 from kernelgen import KernelSource, KernelSpec, generate
 
 from .cuda_programs import CudaProgram, compile_program

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from batchchol import cholesky_ex, default_spec, factor, get_backend
-from batchchol.cuda.device import device
-from batchchol.provenance import about
+from batchchol.backends.cuda.device import device
+from batchchol.measure.provenance import about
 
 OUT = Path(__file__).parents[1] / "datasets" / "launch_host_h200.csv"
 CASE = ("n", "batch", "what", "way", "kernels")

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from batchchol.cache import ArtifactCache, Built, cache_key
-from batchchol.native import cpu_features
+from batchchol.artifacts.c_library import cpu_features
+from batchchol.artifacts.cache import ArtifactCache, Built, cache_key
 from kernelgen import KernelSource, Launch
 
 from .fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array, FencedMemory

@@ -31,9 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol import datasets, factor, get_backend
+from batchchol import factor, get_backend
+from batchchol.datasets import generation
 from batchchol.errors import BackendUnavailable
-from batchchol.residual import RATIO_BOUND, ratios
+from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import (
     FAMILIES,
     Layout,
@@ -124,14 +125,14 @@ def check_library(backend: Any) -> None:
 
 def fill_one_multiprocessor() -> None:
     """As many blocks as one has room for: those that go on to further matrices then do so in small batches too."""
-    from batchchol.cuda.device import device
+    from batchchol.backends.cuda.device import device
 
     device().multiprocessors = 1
 
 
 def allocate_exactly() -> None:
     """Every array in memory of its own, of its own size: else the tools see neither its end nor its beginning."""
-    from batchchol.cuda import pool
+    from batchchol.backends.cuda import pool
 
     pool.KEPT_SHARE, pool.GRANULE = 0.0, 1
 
@@ -158,7 +159,7 @@ def check_fill(backend: Any, recipe: str, n: int, layout: Layout) -> None:
     batch, start = 75, 1_000_003
     made = backend.empty(n, batch, layout, "float32")
     backend.fill(made, recipe, start=start, seed=5)
-    expected = datasets.generate(recipe, n=n, start=start, stop=start + batch, seed=5)
+    expected = generation.generate(recipe, n=n, start=start, stop=start + batch, seed=5)
     assert np.array_equal(backend.host(made.to_dense()), expected, equal_nan=True), f"{recipe}, n={n}, {layout}"
     info = backend.host(factor(made).info)
     assert info.any() == (recipe == "failing"), f"{recipe}, n={n}: info {info}"
@@ -166,8 +167,8 @@ def check_fill(backend: Any, recipe: str, n: int, layout: Layout) -> None:
 
 def run_ceilings() -> None:
     """The kernels that measure what the device reaches at most, on sizes that leave a part of a block idle."""
-    from batchchol.cuda import memory, support
-    from batchchol.cuda.device import device
+    from batchchol.backends.cuda import memory, support
+    from batchchol.backends.cuda.device import device
 
     source, target = (memory.to_device(np.arange(10_007, dtype=np.uint8), "a copy") for _ in range(2))
     support.copy(device(), int(source.gpudata), int(target.gpudata), 10_007)

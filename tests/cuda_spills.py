@@ -22,11 +22,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from batchchol.arguments import integers
-from batchchol.cuda.modules import build_all
-from batchchol.defaults import Choice, choices, default_layout
-from batchchol.provenance import source_hash
-from batchchol.shipped_tables import source_of
+from batchchol.artifacts.cuda_modules import build_all
+from batchchol.batches.sizes import integers
+from batchchol.defaults.lookup import Choice, choices, default_layout
+from batchchol.defaults.shipped import source_of
+from batchchol.measure.provenance import source_hash
 from kernelgen import KernelSource, KernelSpec, generate
 
 DATA = Path(__file__).parents[1] / "datasets" / "spills.csv"

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from batchchol import backends
-from batchchol.cuda import device, functions, memory
-from batchchol.cuda.artifacts import Module
-from batchchol.cuda.driver import Driver
-from batchchol.stats import CompileStats
+from batchchol.artifacts.cuda_cache import Module
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends.cuda import device, functions, memory
+from batchchol.backends.cuda.driver import Driver
 from kernelgen import KernelSource
 
 from .fake_gpu import (

@@ -25,16 +25,17 @@ def begun(*_: object) -> None:
 
 def main() -> None:
     bench, compiled, *command = sys.argv[1:]
-    from batchchol import memory
+    from batchchol.batches import host_memory
 
     # Before it is imported by others: what exceeds a real cache takes its time.
-    memory.last_level_cache_bytes = lambda: 1 << 17
-    from batchchol.sweep import building, worker
+    host_memory.last_level_cache_bytes = lambda: 1 << 17
+    from batchchol.measure import process
+    from batchchol.tune import compile
 
-    worker.BENCH = f"sweep_benches:{bench}"
+    process.BENCH = f"sweep_benches:{bench}"
     if compiled != "-":
-        built = building._Outcome("built", "", None)
-        building._build_cpu = lambda points, *_: [built] * len(points)
+        built = compile._Outcome("built", "", None)
+        compile._build_cpu = lambda points, *_: [built] * len(points)
     sys.argv = ["batchchol", *command]
     runpy.run_module("batchchol", run_name="__main__")
 

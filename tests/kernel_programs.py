@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.native import COMMON_FLAGS
+from batchchol.artifacts.c_library import COMMON_FLAGS
 from kernelgen import KernelSource, KernelSpec, generate
 
 Array = NDArray[Any]

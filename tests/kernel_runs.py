@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.backends import Kernel, get_backend
 from batchchol.backends.cpu import CpuKernel
-from batchchol.batch import Batch, info_array
-from batchchol.layouts import array_shape, dense_view
-from batchchol.native import load, supported_targets
+from batchchol.batches.batch import Batch, info_array
+from batchchol.batches.layouts import array_shape, dense_view
 from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem
 from kernelgen.gpu import WARP
 

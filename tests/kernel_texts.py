@@ -3,7 +3,7 @@
     python -m tests.kernel_texts [--write]
 
 generates the kernel of every definition that is stored in datasets/, and of every default, and compares the texts
-with tests/golden/texts.csv, in some five minutes; `--write` writes that file. A row is one order of one family in one
+with tests/kernel_texts.csv, in some five minutes; `--write` writes that file. A row is one order of one family in one
 file: how many specs, and the sha256 of all their names and texts. The exit status is 1 if a row differs.
 """
 
@@ -24,7 +24,7 @@ from batchchol import default_spec
 from kernelgen import MAX_N, TARGETS, KernelSpec, generate
 
 ROOT = Path(__file__).resolve().parents[1]
-MANIFEST = ROOT / "tests" / "golden" / "texts.csv"
+MANIFEST = Path(__file__).with_suffix(".csv")
 DEFAULTS = "defaults"
 LAYOUTS = ("canonical", "interleaved", "chunked")
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.artifacts.c_library import supported_targets
 from batchchol.backends import Backend, get_backend
-from batchchol.native import supported_targets
-from batchchol.residual import ratios
+from batchchol.operations.residual import ratios
 from kernelgen import KernelSpec
 
 from .kernel_runs import layout_of, make_spec

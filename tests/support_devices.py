@@ -14,7 +14,7 @@ from .cuda_programs import compile_program
 
 
 class EmulatedDevice:
-    """What `batchchol.cuda.support` needs of a device; `launched` lists the kernels that ran, and on how many items.
+    """What `batchchol.backends.cuda.support` needs of a device; `launched` lists what ran, on how many items.
 
     Kernels run on copies between fences, which are aligned, or on the arrays themselves, wherever those begin and
     however large they are: then, if so asked, only the last block of each kernel runs.
@@ -66,7 +66,7 @@ class GpuDevice:
     def launch(self, source: KernelSource, items: int, args: tuple[np.generic, ...], stream: object = None) -> None:
         from pycuda import gpuarray
 
-        from batchchol.cuda.device import device
+        from batchchol.backends.cuda.device import device
 
         gpu = device()
         signature = source.text.split(f" {source.entry}(")[-1].split(")")[0]

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batchchol import memory
+from batchchol.batches import host_memory
 from batchchol.errors import BackendUnavailable, CacheError, DeviceLost
-from batchchol.sweep.bench import Bench, Settings
-from batchchol.sweep.points import Point
-from batchchol.sweep.rows import Row
+from batchchol.measure.bench import Bench, Settings
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
 
 LOG = "SWEEP_TEST_LOG"
 """The variable that names a file: the worker's number and the key of each point that it began go there."""
@@ -75,7 +75,7 @@ class SmallCache(Bench):
     """Really measures, as if the cache were one that few buffers exceed."""
 
     def __init__(self, backend: str, settings: Settings) -> None:
-        memory.last_level_cache_bytes = lambda: 1 << 17
+        host_memory.last_level_cache_bytes = lambda: 1 << 17
         super().__init__(backend, settings)
 
 
@@ -83,9 +83,9 @@ class OnGpu(Bench):
     """Really measures, but tiles of 2 make the GPU read where nothing is, and tiles of 3 keep it busy for ever."""
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
-        from batchchol.cuda import memory as device_memory
-        from batchchol.cuda import support
-        from batchchol.cuda.device import device
+        from batchchol.backends.cuda import memory as device_memory
+        from batchchol.backends.cuda import support
+        from batchchol.backends.cuda.device import device
 
         gpu, room = device(), device_memory.empty((1 << 10,), "float32", "a test")
         match point.spec.schedule.nb:
@@ -169,8 +169,8 @@ class Finder(Quick):
         return super().facts() | {"backend": "cuda", "target": "cuda", "architecture": "sm_90"}
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
-        from batchchol.cuda.modules import find
-        from batchchol.sweep.code import code_of
+        from batchchol.artifacts.cuda_modules import find
+        from batchchol.measure.shared_code import code_of
 
         found = find(code_of(point).source, "sm_90")
         return super().measure(point, samples) if found else Row(point, "wrong", "its kernel is not here")
@@ -199,9 +199,9 @@ class Broken(Quick):
 
 def script(folder: str, data: str, count: int) -> None:
     """A sweep of so many points with the slow bench, for a test that kills it."""
-    from batchchol.sweep.engine import sweep
-    from batchchol.sweep.store import DataSet
-    from batchchol.sweep.worker import Measurer
+    from batchchol.measure.dataset import DataSet
+    from batchchol.measure.process import Measurer
+    from batchchol.tune.sweep import sweep
 
     environment = {"PYTHONPATH": folder}
     with (

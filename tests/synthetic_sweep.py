@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchchol.sweep import arrow
-from batchchol.sweep.expansion import Machine, expand
-from batchchol.sweep.points import Point
-from batchchol.sweep.rows import Row
-from batchchol.sweep.space import load_space
+from batchchol.measure import parquet
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
+from batchchol.tune.expand import Machine, expand
+from batchchol.tune.space import load_space
 
 COPY, PEAK = 4e12, 60e12
 ABOUT = {
@@ -66,7 +66,7 @@ def row(point: Point, status: str = "correct", seed: int = 1) -> Row:
 
 def write(path: Path, rows: Sequence[Row]) -> Path:
     """A data set as `tune --data` leaves it after a sweep."""
-    path.write_bytes(arrow.encode(arrow.table([each.values() for each in rows])))
+    path.write_bytes(parquet.encode(parquet.table([each.values() for each in rows])))
     return path
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from batchchol.compiler import find_compiler
+from batchchol.artifacts.c_compiler import find_compiler
+from batchchol.artifacts.c_library import COMMON_FLAGS, supported_targets
 from batchchol.errors import CompilerNotFound
-from batchchol.native import COMMON_FLAGS, supported_targets
 from kernelgen import SIMD_TARGETS
 
 _TEXT = """#include <stddef.h>

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.native import cpu_features
+from batchchol.artifacts.c_library import cpu_features
 from kernelgen import KernelSource, Launch
 
 from .cuda_programs import FUSED, EmulationError, compile_program, launch

@@ -27,7 +27,7 @@ DEFAULT_BACKEND = "cpu"
 
 
 def _cuda() -> Backend:
-    from batchchol.backends.cuda import CudaBackend
+    from batchchol.backends.cuda.backend import CudaBackend
 
     return CudaBackend()
 
@@ -86,16 +86,16 @@ def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
 
 def survey() -> list[Availability]:
     """What was found of every backend; looking for a GPU initialises CUDA in this process."""
-    from batchchol.backends import cuda
+    from batchchol.backends.cuda.backend import survey as survey_gpu
 
-    return [cpu.survey(), cuda.survey()]
+    return [cpu.survey(), survey_gpu()]
 
 
 def _proven_gpu() -> Backend:
-    from batchchol.backends import cuda
+    from batchchol.backends.cuda.backend import prove
 
     backend = _make("cuda")
-    cuda.prove()
+    prove()
     return backend
 
 

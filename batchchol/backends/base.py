@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.batch import Batch
-from batchchol.compiling import TIME_LIMIT
-from batchchol.roofline import Ceilings
-from batchchol.stats import CompileStats
+from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.stats import CompileStats
+from batchchol.batches.batch import Batch
+from batchchol.operations.roofline import Ceilings
 from kernelgen import KernelSpec, Layout
 
 

@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol import datasets, memory, residual
+from batchchol.artifacts.c_compiler import find_compiler
+from batchchol.artifacts.c_library import load, supported_targets
+from batchchol.artifacts.compilers import TIME_LIMIT, Running
+from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol, rotation
-from batchchol.batch import Batch, default_layout, info_array
-from batchchol.checks import check_math
-from batchchol.compiler import find_compiler
-from batchchol.compiling import TIME_LIMIT, Running
+from batchchol.batches import host_memory
+from batchchol.batches.batch import Batch, default_layout, info_array
+from batchchol.batches.checks import check_math
+from batchchol.batches.layouts import padded, stride
+from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
-from batchchol.layouts import padded, stride
-from batchchol.native import load, supported_targets
+from batchchol.operations import residual
+from batchchol.operations.roofline import Ceilings, measured_ceilings
 from batchchol.parallel import available_threads, over_ranges
-from batchchol.roofline import Ceilings, measured_ceilings
-from batchchol.stats import CompileStats
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
 
 _ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
@@ -58,7 +60,7 @@ class CpuKernel:
 
         if over_ranges(work, groups, threads, a.nbytes, arrays=(a.data, out.data, info)):
             needed = self.spec.problem.n**2 * lanes * a.dtype.itemsize * threads
-            raise OutOfMemory("the working chunks of a factorization", needed, memory.free_bytes())
+            raise OutOfMemory("the working chunks of a factorization", needed, host_memory.free_bytes())
 
 
 class CpuBackend:
@@ -105,10 +107,10 @@ class CpuBackend:
         return Layout.canonical()
 
     def last_level_cache_bytes(self) -> int:
-        return memory.last_level_cache_bytes()
+        return host_memory.last_level_cache_bytes()
 
     def free_bytes(self) -> int:
-        return memory.free_bytes()
+        return host_memory.free_bytes()
 
     def conditions(self) -> dict[str, str | int | float]:
         return {}
@@ -120,7 +122,7 @@ class CpuBackend:
         return Batch.from_dense(a, layout)
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
-        datasets.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)
+        generation.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)
 
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> NDArray[np.int32]:
         return info_array(batch, spec.lanes)
@@ -138,8 +140,8 @@ class CpuBackend:
             "simd": self.target,
             "simd_bits": 8 * SIMD_TARGETS[self.target].vector_bytes,
             "cores": available_threads(),
-            "memory_bytes": memory.total_bytes(),
-            "last_level_cache_bytes": memory.last_level_cache_bytes(),
+            "memory_bytes": host_memory.total_bytes(),
+            "last_level_cache_bytes": host_memory.last_level_cache_bytes(),
             "compiler": self._compiler.identity,
         }
 

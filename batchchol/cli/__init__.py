@@ -6,7 +6,8 @@ import argparse
 import importlib
 from collections.abc import Sequence
 
-from batchchol import __version__, interrupts, standard_streams
+from batchchol import __version__, interrupts
+from batchchol.cli import standard_streams
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from batchchol.arguments import architectures
-from batchchol.cache import ArtifactCache
+from batchchol.artifacts.cache import ArtifactCache
+from batchchol.batches.sizes import architectures
 
 HELP = "what the cache of compiled kernels has; pack it into one file, unpack it elsewhere"
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    from batchchol.cache_archive import pack
+    from batchchol.artifacts.archive import pack
 
     packed = pack(ArtifactCache(), arguments.file, arguments.arch)
     # Not behind an archive that goes to the standard output.
@@ -62,7 +62,7 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _unpack(arguments: argparse.Namespace) -> int:
-    from batchchol.cache_archive import unpack
+    from batchchol.artifacts.archive import unpack
 
     cache = ArtifactCache()
     done = unpack(arguments.file, cache)
@@ -75,7 +75,7 @@ def _unpack(arguments: argparse.Namespace) -> int:
 
 
 def _info(_: argparse.Namespace) -> int:
-    from batchchol.cache_archive import architecture
+    from batchchol.artifacts.archive import architecture
 
     cache = ArtifactCache()
     found: dict[str, list[_Entry]] = defaultdict(list)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol import interrupts
-from batchchol.arguments import integers, names, positive, sizes
+from batchchol.batches.sizes import integers, names, positive, sizes
 from batchchol.errors import BatchcholError
 from kernelgen.schedule_checks import MATHS
 
 if TYPE_CHECKING:
-    from batchchol.comparison_rows import Row
+    from batchchol.compare.rows import Row
 
 HELP = "time the library and its peers side by side, with the same data, clock and checks"
 PROTOCOLS = ("queued", "single")
@@ -60,23 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print the table and draw the plots."""
-    from batchchol import plots
     from batchchol.backends import get_backend
     from batchchol.files import check_folder, check_made
+    from batchchol.report import gflops_plot
 
     backend = get_backend(arguments.backend)
     # Known before hours of measuring, not after.
     arguments.out = arguments.out or _OUT[backend.name]
     check_made(arguments.out)
     if arguments.plot is not None:
-        plots.require_matplotlib()
+        gflops_plot.require_matplotlib()
         check_folder(arguments.plot)
     try:
         if backend.name == "cuda":
-            from batchchol import device_report
+            from batchchol.cli import compare_gpu
 
             with _going_on(arguments.out):
-                return device_report.run(_for(arguments, "a GPU", "threads"), backend)
+                return compare_gpu.run(_for(arguments, "a GPU", "threads"), backend)
         with _going_on(arguments.out):
             return _run_on_cpu(_for(arguments, "a CPU", "math", "protocol", "tuned"))
     except ValueError as error:
@@ -96,8 +96,8 @@ def _for(arguments: argparse.Namespace, place: str, *foreign: str) -> argparse.N
 
 
 def _run_on_cpu(arguments: argparse.Namespace) -> int:
-    from batchchol.comparison import compare
-    from batchchol.comparison_rows import table
+    from batchchol.compare.cpu import compare
+    from batchchol.compare.rows import table
 
     batches = arguments.batch or ["16384"]
     if len(batches) != 1 or not batches[0].isdecimal():
@@ -122,16 +122,16 @@ def _run_on_cpu(arguments: argparse.Namespace) -> int:
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """One plot, in two formats, for each number of threads."""
-    from batchchol import plots
+    from batchchol.report import gflops_plot
 
     written: list[Path] = []
     for threads, group in groupby(sorted(rows, key=lambda row: row.threads), key=lambda row: row.threads):
         of_them = list(group)
-        points = [plots.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in of_them]
+        points = [gflops_plot.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in of_them]
         first = of_them[0]
         title = f"Batched Cholesky, {first.dtype}, batch {first.batch:,}, {_threads(threads)}, {first.protocol}"
         stem = folder / f"compare-{first.dtype}-batch{first.batch}-threads{threads}"
-        written += plots.draw(points, stem, title=title, subtitle=first.machine)
+        written += gflops_plot.draw(points, stem, title=title, subtitle=first.machine)
     return written
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchchol import interrupts
-from batchchol.arguments import architectures, counts, integers, names, positive, seconds
-from batchchol.choices import with_choices
-from batchchol.compiling import TIME_LIMIT
-from batchchol.cuda.modules import Outcome, build_all, find
-from batchchol.cuda.toolkit import Nvcc, compile_target, find_nvcc
-from batchchol.defaults import choices, default_layout, default_spec
+from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.cuda_modules import Outcome, build_all, find
+from batchchol.artifacts.nvcc import Nvcc, compile_target, find_nvcc
+from batchchol.batches.sizes import architectures, counts, integers, names, positive, seconds
+from batchchol.cli.schedule_options import with_choices
+from batchchol.defaults.lookup import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
 from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS

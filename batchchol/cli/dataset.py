@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol import interrupts
-from batchchol.arguments import integer
-from batchchol.batchfiles import data_file
+from batchchol.batches.sizes import integer
+from batchchol.datasets.batch_files import data_file
 from batchchol.errors import BatchcholError
 
 if TYPE_CHECKING:
-    from batchchol.datafiles import Slices
+    from batchchol.datasets.files import Slices
 
 HELP = "list the data sets, generate one, convert between .npy and text, or show what a file holds"
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from batchchol.datasets import catalogue
+    from batchchol.datasets.generation import catalogue
 
     for recipe in catalogue().values():
         print(f"{recipe.name}\n    {recipe.description}")
@@ -75,8 +75,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    from batchchol import catalogue
-    from batchchol.datasets import stream
+    from batchchol.datasets import catalogue
+    from batchchol.datasets.generation import stream
 
     recipe = catalogue.find(arguments.name)
     parameters: dict[str, Any] = {}
@@ -100,22 +100,22 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    from batchchol import batchfiles
+    from batchchol.datasets import batch_files
 
-    return _write(arguments.out, batchfiles.read(arguments.source, arguments.dtype))
+    return _write(arguments.out, batch_files.read(arguments.source, arguments.dtype))
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from batchchol import batchfiles
+    from batchchol.datasets import batch_files
 
-    slices = batchfiles.read(arguments.file, None)
+    slices = batch_files.read(arguments.file, None)
     if arguments.matrix is not None:
         return _print_matrix(slices, arguments.matrix)
     text = arguments.file.suffix == ".txt"
     print(f"format     {'text, read as float64' if text else 'npy, ' + slices.dtype}")
     print(f"batch      {slices.batch:,}\nn          {slices.n}")
     print(f"bytes      {arguments.file.stat().st_size:,}")
-    for name, value in _survey(batchfiles.watched(slices, "examined")):
+    for name, value in _survey(batch_files.watched(slices, "examined")):
         print(f"{name:10} {value}")
     return 0
 
@@ -156,10 +156,10 @@ def _survey(slices: Slices) -> Iterator[tuple[str, str]]:
 
 
 def _write(path: Path, slices: Slices) -> int:
-    from batchchol import batchfiles
+    from batchchol.datasets import batch_files
 
     batch, n, dtype = slices.batch, slices.n, slices.dtype
     with interrupts.advice(f"{path} was not written, run the same command again"):
-        batchfiles.write(path, batchfiles.watched(slices, "written"), path.suffix)
+        batch_files.write(path, batch_files.watched(slices, "written"), path.suffix)
     print(f"{path}: {batch:,} matrices of order {n}, {dtype}, {path.stat().st_size:,} bytes")
     return 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from batchchol.arguments import integer, positive
-from batchchol.choices import with_choices
-from batchchol.defaults import default_spec
-from batchchol.native import supported_targets
+from batchchol.artifacts.c_library import supported_targets
+from batchchol.batches.sizes import integer, positive
+from batchchol.cli.schedule_options import with_choices
+from batchchol.defaults.lookup import default_spec
 from kernelgen import FAMILIES, TARGETS, KernelSpec, generate
 from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
 from kernelgen.schedules import LOOKINGS

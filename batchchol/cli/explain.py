@@ -6,13 +6,13 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import architecture, matrices, positive, size
+from batchchol.batches.sizes import architecture, matrices, positive, size
 from kernelgen.schedule_checks import MATHS
 from kernelgen.spec import LAYOUT_KINDS
 from kernelgen.targets import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from batchchol.explaining import Asked, Explanation
+    from batchchol.tune.explain import Asked, Explanation
 
 HELP = "say which kernel is used for an order and a batch, why, and what the next best would cost"
 
@@ -39,21 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
-    from batchchol import explaining
+    from batchchol.tune import explain
 
     asked, where = _asked(arguments)
     # All of it before the first line: what cannot be explained is an error and nothing else.
     if arguments.layout is None:
-        arrays, batches = explaining.of_arrays(asked), explaining.of_batches(asked)
+        arrays, batches = explain.of_arrays(asked), explain.of_batches(asked)
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
         found = {f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}": arrays}
         found["factor(batch), of a batch whose layout nobody chose"] = batches
-        own = explaining.of_batches(asked, asked.math)
+        own = explain.of_batches(asked, asked.math)
         if own.layout != batches.layout:
             found[f"factor(batch), of one in default_layout(n, batch=..., math={asked.math!r})"] = own
     else:
-        layout = explaining.usual_layout(asked, arguments.layout)
-        found = {"factor(batch)": explaining.of_layout(asked, layout)}
+        layout = explain.usual_layout(asked, arguments.layout)
+        found = {"factor(batch)": explain.of_layout(asked, layout)}
     print(f"n={asked.n}, batch={asked.batch:,}, {asked.dtype}, {asked.math}, on {where}")
     for what, explanation in found.items():
         _print(what, explanation, asked)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _asked(arguments: argparse.Namespace) -> tuple[Asked, str]:
     """What is asked, and where it would run."""
     from batchchol.backends import get_backend
-    from batchchol.explaining import Asked
+    from batchchol.tune.explain import Asked
     from kernelgen import CUDA
 
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
@@ -94,8 +94,8 @@ def _words(found: Explanation) -> str:
 
 
 def _print_times(found: Explanation, asked: Asked) -> None:
-    from batchchol.explaining import differences
-    from batchchol.roofline import flops
+    from batchchol.operations.roofline import flops
+    from batchchol.tune.explain import differences
 
     assert found.timing is not None, "the caller has looked"
     ns, n, batch, said, where = found.timing

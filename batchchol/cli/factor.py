@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from batchchol.batchfiles import data_file_or_stream
+from batchchol.datasets.batch_files import data_file_or_stream
 from batchchol.errors import BatchcholError
 from kernelgen.schedule_checks import MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from batchchol.datafiles import Slices
+    from batchchol.datasets.files import Slices
 
 HELP = "factor the matrices of a .npy or text file into another one"
 
@@ -44,20 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Factor; 0 if every matrix is positive definite, else 1."""
-    from batchchol import batchfiles
+    from batchchol.datasets import batch_files
     from batchchol.files import check_writable
 
-    to_stream = arguments.out == batchfiles.STANDARD
+    to_stream = arguments.out == batch_files.STANDARD
     check_writable("/dev/stdout" if to_stream else arguments.out)
     failures = Failures()
     try:
         with ExitStack() as stack:
-            from_stream = arguments.source == batchfiles.STANDARD
-            source = stack.enter_context(batchfiles.standard_input()) if from_stream else arguments.source
-            slices = batchfiles.read(source, arguments.dtype)
+            from_stream = arguments.source == batch_files.STANDARD
+            source = stack.enter_context(batch_files.standard_input()) if from_stream else arguments.source
+            slices = batch_files.read(source, arguments.dtype)
             factors = _factored(slices, arguments, failures)
-            kind = batchfiles.kind_of(source if to_stream else arguments.out)
-            batchfiles.write(arguments.out, batchfiles.watched(factors, "factored"), kind)
+            kind = batch_files.kind_of(source if to_stream else arguments.out)
+            batch_files.write(arguments.out, batch_files.watched(factors, "factored"), kind)
     except ValueError as error:
         raise BatchcholError(str(error)) from error
     if not to_stream:
@@ -98,7 +98,7 @@ def _factored(slices: Slices, arguments: argparse.Namespace, failures: Failures)
     import numpy as np
 
     from batchchol.api import cholesky_ex
-    from batchchol.datafiles import Slices
+    from batchchol.datasets.files import Slices
 
     def parts() -> Iterator[tuple[int, Any]]:
         for start, dense in slices:

@@ -7,11 +7,11 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import batchchol
+from batchchol.artifacts.cache import default_folder
 from batchchol.backends import fastest_backend, survey
-from batchchol.cache import default_folder
-from batchchol.defaults import user_table
+from batchchol.defaults.lookup import user_table
+from batchchol.defaults.shipped import source_of
 from batchchol.errors import BackendUnavailable, install
-from batchchol.shipped_tables import source_of
 
 HELP = "say what was found on this machine, what is missing and how to get it"
 

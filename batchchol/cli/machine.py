@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from batchchol.backends import get_backend
-    from batchchol.machine import describe, find_devices, machine_file, save
+    from batchchol.measure.machine import describe, find_devices, machine_file, save
 
     device, missing = (get_backend(args.backend).device(), []) if args.backend else find_devices()
     machine = describe(device, args.name)

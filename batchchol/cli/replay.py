@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import names, positive
-from batchchol.search.strategies import STRATEGIES
+from batchchol.batches.sizes import names, positive
+from batchchol.tune.search.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from batchchol.search.replay import Line, Run, Surface
+    from batchchol.tune.search.replay import Line, Run, Surface
 
 HELP = "show what each search strategy needs: they search in the data set of a whole sweep"
 
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the table, write table and figure."""
-    from batchchol import plots
     from batchchol.files import beside, check_folder, make_folder, replace_file
     from batchchol.parallel import available_threads
     from batchchol.progress import ProgressDisplay
-    from batchchol.search import replay, replay_figure
+    from batchchol.report import gflops_plot, replay_figure
+    from batchchol.tune.search import replay
 
-    plots.require_matplotlib("search")
+    gflops_plot.require_matplotlib("search")
     import matplotlib as mpl
 
     folder = arguments.out or beside(arguments.data, "replay")
@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(replay.lines(surfaces, runs)))
     make_folder(folder)
     replace_file(folder / _CSV, csv(surfaces, runs).encode())
-    with mpl.rc_context(plots.SETTINGS):
+    with mpl.rc_context(gflops_plot.SETTINGS):
         title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
-        drawn = plots.write(replay_figure.draw(surfaces, runs, title), folder / "replay")
+        drawn = gflops_plot.write(replay_figure.draw(surfaces, runs, title), folder / "replay")
     for path in (folder / _CSV, *drawn):
         print(path)
     return 0
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def table(lines: Sequence[Line]) -> str:
     """What each strategy needed over all cases."""
-    from batchchol.search.replay import FARTHEST, SHARE
+    from batchchol.tune.search.replay import FARTHEST, SHARE
 
     found = [
         f"{'':22} {'measurements':>15} {'of the points':>17} {'there within':>13}",
@@ -98,7 +98,7 @@ def table(lines: Sequence[Line]) -> str:
 
 def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
     """The same for each case, a line a strategy and closeness; `inf` is what was not reached."""
-    from batchchol.search.replay import CLOSE, line
+    from batchchol.tune.search.replay import CLOSE, line
 
     groups: dict[tuple[int, str], list[Run]] = {}
     for each in runs:

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.arguments import positive
-from batchchol.files import beside, check_folder, check_writable
-from batchchol.reading import for_reading
+from batchchol.batches.sizes import positive
+from batchchol.files import beside, check_folder, check_writable, for_reading
 
 if TYPE_CHECKING:
-    from batchchol.analysis.report import Report
-    from batchchol.analysis.stability import Stability
-    from batchchol.tuning_rows import Measured
+    from batchchol.report.page import Report
+    from batchchol.report.stability import Stability
+    from batchchol.tune.rows import Measured
 
 HELP = "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of `tune`"
 
@@ -60,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     from batchchol.errors import DataFileError
-    from batchchol.timing import busy_warning
-    from batchchol.tuning_rows import read
+    from batchchol.measure.timing import busy_warning
+    from batchchol.tune.rows import read
 
     if arguments.plot is not None:
-        from batchchol import plots
+        from batchchol.report import gflops_plot
 
-        plots.require_matplotlib()
+        gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
     measured = read(arguments.file)
     rows = best(measured)
@@ -85,22 +84,22 @@ def _show(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     folder = arguments.out or beside(arguments.file, "report")
     check_folder(folder)
-    from batchchol.analysis import report
-    from batchchol.analysis.points import require
+    from batchchol.report.data import require
+    from batchchol.report.page import Options, make
 
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
-    options = report.Options(**{name: getattr(arguments, name) for name in named})
-    print(said(report.make(arguments.file.resolve(), folder, options, lambda line: print(line, file=sys.stderr))))
+    options = Options(**{name: getattr(arguments, name) for name in named})
+    print(said(make(arguments.file.resolve(), folder, options, lambda line: print(line, file=sys.stderr))))
     return 0
 
 
 def _keep_winners(arguments: argparse.Namespace) -> int:
-    from batchchol.analysis import winners
+    from batchchol.tune import suite_winners
 
     named = ("dtype", "protocol", "batch")
-    chosen = winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
-    count = winners.write(arguments.winners, chosen)
+    chosen = suite_winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
+    count = suite_winners.write(arguments.winners, chosen)
     print(f"{len(chosen.entries)} winners of {chosen.common['device']}, {arguments.file.name}")
     print(f"winners: {arguments.winners} ({count} in all)")
     return 0
@@ -118,7 +117,7 @@ def _is_data_set(path: Path) -> bool:
 
 def said(report: Report) -> str:
     """The report in short, for a terminal."""
-    from batchchol.analysis.forest import GOOD, why_not
+    from batchchol.report.importance import GOOD, why_not
 
     case = report.case
     lines = [
@@ -147,7 +146,7 @@ def said(report: Report) -> str:
 
 
 def _stable(compared: Stability) -> list[str]:
-    from batchchol.analysis.stability import BOUND, TARGET
+    from batchchol.report.stability import BOUND, TARGET
 
     agreeing, sizes = int(compared.table["agrees"].sum()), len(compared.table)
     lines = [
@@ -172,7 +171,7 @@ def best(rows: Iterable[Measured]) -> list[Measured]:
 
 def disagreements(rows: Iterable[Measured]) -> list[float]:
     """What measurements of the same kernel on the same batch differ by."""
-    from batchchol.timing import disagreement
+    from batchchol.measure.timing import disagreement
 
     times: dict[tuple[object, ...], list[float]] = {}
     for row in rows:
@@ -182,7 +181,7 @@ def disagreements(rows: Iterable[Measured]) -> list[float]:
 
 def table(rows: Sequence[Measured]) -> str:
     """The rows as a Markdown table; without the columns of what none of them says."""
-    from batchchol.roofline import fraction_text
+    from batchchol.operations.roofline import fraction_text
 
     columns = {
         "n": [f"{row.n}" for row in rows],
@@ -217,13 +216,13 @@ def footer(rows: Sequence[Measured]) -> str:
 
 def draw(rows: Sequence[Measured], stem: Path) -> list[Path]:
     """GFLOP/s over n, a line for each batch of the first protocol and accuracy class; the roofline above."""
-    from batchchol import plots
+    from batchchol.report import gflops_plot
 
     first = rows[0]
     chosen = [row for row in rows if (row.dtype, row.math, row.protocol) == (first.dtype, first.math, first.protocol)]
-    points = [plots.Point(_label(row, chosen), row.n, row.gflops, row.roofline_gflops) for row in chosen]
+    points = [gflops_plot.Point(_label(row, chosen), row.n, row.gflops, row.roofline_gflops) for row in chosen]
     title = f"Batched Cholesky, {first.dtype}, {first.math}, {first.protocol} launches"
-    return plots.draw(points, stem, title=title, subtitle=f"{first.machine}, {first.date}, cold data, medians")
+    return gflops_plot.draw(points, stem, title=title, subtitle=f"{first.machine}, {first.date}, cold data, medians")
 
 
 def _label(row: Measured, rows: Sequence[Measured]) -> str:

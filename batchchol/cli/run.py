@@ -18,11 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run every step; the first that fails ends it and says why."""
-    from batchchol import interrupts, machine, mainjob, plots, suite
+    from batchchol import interrupts
+    from batchchol.asv_plugin import suite
     from batchchol.backends import fastest_backend
+    from batchchol.cli import mainjob
     from batchchol.files import check_writable, make_folder
+    from batchchol.measure import machine
+    from batchchol.report import gflops_plot
 
-    plots.require_matplotlib()
+    gflops_plot.require_matplotlib()
     make_folder(arguments.out)
     check_writable(arguments.out / "table.md")
     subject = suite.find_subject(Path.cwd())

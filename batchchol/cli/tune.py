@@ -15,20 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchchol import interrupts
-from batchchol.arguments import architecture, matrices, names, orders, positive, sizes
+from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
+from batchchol.cli import tune_case
+from batchchol.cli import tune_search as search_command
+from batchchol.cli import tune_space as space_command
 from batchchol.errors import BatchcholError
-from batchchol.search import command as search_command
-from batchchol.sweep import case_command
-from batchchol.sweep import command as space_command
 from kernelgen.schedule_checks import MATHS
 from kernelgen.schedules import FAMILIES
 from kernelgen.spec import LAYOUT_KINDS
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend
-    from batchchol.tables import Table
-    from batchchol.tuning import Point
-    from batchchol.tuning_rows import Points
+    from batchchol.defaults.tables import Table
+    from batchchol.tune.tuning import Point, Points
     from kernelgen import KernelSpec
 
 HELP = "find the fastest kernels on this machine, for one case or a whole search space, and use them"
@@ -71,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=architecture,
         help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
     )
-    case_command.add_arguments(parser)
+    tune_case.add_arguments(parser)
     space_command.add_arguments(parser)
     search_command.add_arguments(parser)
     _add_files(parser)
@@ -121,18 +120,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise BatchcholError("--keep-choices: got no --from, say which files have the measurements")
     if arguments.out or arguments.table:
         return _measure_all(arguments)
-    return case_command.run(arguments)
+    return tune_case.run(arguments)
 
 
 def _measure_all(arguments: argparse.Namespace) -> int:
     """Measure order by order; the points of each order and batch are on disk before the next begins."""
-    from batchchol import candidates, tuning
     from batchchol.backends import get_backend
-    from batchchol.memory import require_memory
-    from batchchol.provenance import about
-    from batchchol.sweep.isolated import FEW_POINTS, ceilings_of, isolated
-    from batchchol.sweep.worker import Measurer
-    from batchchol.tuning_rows import Points, append, check_appendable, row
+    from batchchol.batches.host_memory import require_memory
+    from batchchol.measure.process import Measurer
+    from batchchol.measure.provenance import about
+    from batchchol.tune import candidates, tuning
+    from batchchol.tune.isolated import FEW_POINTS, ceilings_of, isolated
+    from batchchol.tune.rows import append, check_appendable, row
+    from batchchol.tune.tuning import Points
 
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
@@ -205,7 +205,7 @@ def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
 
 def _choose(arguments: argparse.Namespace) -> int:
     """The table of defaults out of files of points."""
-    from batchchol.tuning_rows import read_points
+    from batchchol.tune.rows import read_points
 
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
@@ -220,11 +220,12 @@ def _choose(arguments: argparse.Namespace) -> int:
 
 def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> None:
     """Put the winners into a file of tables, which may be there already."""
-    from batchchol import choosing, tables
+    from batchchol.defaults import tables
     from batchchol.files import replace_file
+    from batchchol.tune import make_tables
 
     known = _tables(path)
-    found = choosing.tables_of(sources, arch)
+    found = make_tables.tables_of(sources, arch)
     for table in found:
         known[table.name] = known[table.name].updated(table) if table.name in known else table
     replace_file(path, tables.render(known.values()).encode())
@@ -235,9 +236,9 @@ def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> Non
 
 def _put_evidence(path: Path, sources: Sequence[Points]) -> None:
     """Put into a file of tables what the points say of its choices, and nothing else."""
-    from batchchol import tables
-    from batchchol.evidence import with_evidence
+    from batchchol.defaults import tables
     from batchchol.files import replace_file
+    from batchchol.tune.evidence import with_evidence
 
     points = [point for source in sources for point in source.points]
     targets = {point.spec.target for point in points}
@@ -257,9 +258,9 @@ def _check_table(path: Path) -> None:
 
 def _tables(path: Path) -> dict[str, Table]:
     """The tables of a file, none if there is no such file."""
-    from batchchol import tables
+    from batchchol.defaults import tables
     from batchchol.errors import DataFileError
-    from batchchol.reading import read_file
+    from batchchol.files import read_file
 
     try:
         return tables.parse(read_file(path).decode()) if path.exists() else {}
@@ -271,7 +272,7 @@ def _tables(path: Path) -> dict[str, Table]:
 
 def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
     """The families that --family means; refuses one that the target lacks."""
-    from batchchol.candidates import families_of
+    from batchchol.tune.candidates import families_of
 
     known = families_of(target)
     chosen = known if arguments.family == "all" else (arguments.family,)
@@ -295,7 +296,7 @@ def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
 
 def _print(point: Point) -> None:
     spec, n, per_matrix = point.spec, point.spec.problem.n, point.median_seconds / point.batch
-    schedule = case_command.short_name(spec)
+    schedule = tune_case.short_name(spec)
     print(
         f"{n:4} {point.batch:10,} {schedule:52} {per_matrix * 1e9:10.2f} {n**3 / 3 / per_matrix / 1e9:9.2f} "
         f"{point.spread:6.1%} {point.ratio:6.3f}",

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from batchchol.asv_results import load_results
+from batchchol.asv_plugin.results import load_results
 
 WHY = "the suite's extra is not installed: there is no asv"
 config = pytest.importorskip("asv.config", reason=WHY)
 environment = pytest.importorskip("asv.environment", reason=WHY)
-plugin = pytest.importorskip("batchchol.asv_checkout", reason=WHY)
+plugin = pytest.importorskip("batchchol.asv_plugin.checkout", reason=WHY)
 
 CONFIGURATION = {
     "version": 1,
     "project": "scratch",
     "repo": ".",
     "branches": ["main"],
-    "plugins": [".batchchol.asv_checkout"],
+    "plugins": [".batchchol.asv_plugin.checkout"],
     "environment_type": "checkout",
     "launch_method": "forkserver",
     "env_dir": ".asv/env",
@@ -34,7 +34,7 @@ CONFIGURATION = {
 # The stand-in has a clock of its own: what a busy machine does to a real one is not what is tested.
 BENCHMARK = """
 import batchchol
-from batchchol.asv_samples import record
+from batchchol.asv_plugin.samples import record
 
 
 class Suite:
@@ -115,8 +115,8 @@ def scratch(tmp_path: Path) -> Scratch:
     for folder in (root / "batchchol", root / "kernelgen", root / "benchmarks", foreign, home):
         folder.mkdir(parents=True)
     library = Path(plugin.__file__).parent
-    for module in ("asv_checkout.py", "asv_guard.py", "asv_samples.py", "errors.py"):
-        shutil.copy(library / module, root / "batchchol")
+    shutil.copytree(library, root / "batchchol" / "asv_plugin", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(library.with_name("errors.py"), root / "batchchol")
     (root / "kernelgen" / "__init__.py").write_text("")
     (root / "benchmarks" / "__init__.py").write_text("")
     (root / "benchmarks" / "suite.py").write_text(BENCHMARK)

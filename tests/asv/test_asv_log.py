@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchchol.asv_log import Entry, entries
+from batchchol.asv_plugin.log import Entry, entries
 
 HEAD = ["· Discovering benchmarks", "[ 0.00%] ·· Benchmarking checkout-py3.11"]
 LEFT_OUT = """\

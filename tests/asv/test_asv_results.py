@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchchol.asv_results import load_results
+from batchchol.asv_plugin.results import load_results
 from batchchol.errors import DataFileError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

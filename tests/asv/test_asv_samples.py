@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchchol import asv_samples
-from batchchol.asv_samples import SampleRecord, load_samples, of_result, record
+from batchchol.asv_plugin import samples
+from batchchol.asv_plugin.samples import SampleRecord, load_samples, of_result, record
 from batchchol.errors import DataFileError
 
 PARAMS = {"backend": "cuda", "n": 8, "block": None}
@@ -18,9 +18,9 @@ MORNING = datetime.datetime(2026, 11, 21, 9, tzinfo=datetime.UTC)
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / asv_samples.file_name("0123456789abcdef", "checkout-py3.11")
-    monkeypatch.setenv(asv_samples.FILE_VARIABLE, str(path))
-    monkeypatch.setenv(asv_samples.RUN_VARIABLE, "run 1")
+    path = tmp_path / samples.file_name("0123456789abcdef", "checkout-py3.11")
+    monkeypatch.setenv(samples.FILE_VARIABLE, str(path))
+    monkeypatch.setenv(samples.RUN_VARIABLE, "run 1")
     monkeypatch.setenv("ASV_COMMIT", "0123456789abcdef")
     monkeypatch.setenv("ASV_ENV_NAME", "checkout-py3.11")
     return path
@@ -44,13 +44,13 @@ def test_a_record_is_read_back_as_it_was_taken(file: Path) -> None:
 
 
 def test_nothing_is_recorded_where_nobody_asked_for_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(asv_samples.FILE_VARIABLE)
+    monkeypatch.delenv(samples.FILE_VARIABLE)
     record("tiles.Tiles.device_factor", PARAMS, [1e-9], ABOUT)
     assert not file.exists()
 
 
 def test_a_process_outside_asv_records_without_a_commit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (asv_samples.RUN_VARIABLE, "ASV_COMMIT", "ASV_ENV_NAME"):
+    for variable in (samples.RUN_VARIABLE, "ASV_COMMIT", "ASV_ENV_NAME"):
         monkeypatch.delenv(variable)
     record("tiles.Tiles.device_factor", PARAMS, [1e-9], ABOUT)
     (only,) = load_samples(file)

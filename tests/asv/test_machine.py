@@ -12,7 +12,7 @@ import pytest
 from batchchol.backends import Availability
 from batchchol.cli import machine as command
 from batchchol.errors import BackendUnavailable, DataFileError
-from batchchol.machine import Machine, describe, machine_file, save, stable_name
+from batchchol.measure.machine import Machine, describe, machine_file, save, stable_name
 
 DEVICE: dict[str, str | int] = {
     "cpu": "Intel(R) Xeon(R) Processor @ 2.50GHz",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from batchchol import get_backend
-from batchchol.asv_results import ResultRow
-from batchchol.asv_samples import SampleRecord
-from batchchol.mainjob import BestRow, best_rows, doubts, table
-from batchchol.roofline import Ceilings
+from batchchol.asv_plugin.results import ResultRow
+from batchchol.asv_plugin.samples import SampleRecord
+from batchchol.cli.mainjob import BestRow, best_rows, doubts, table
+from batchchol.operations.roofline import Ceilings
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 CEILINGS = Ceilings(30e9, 100e9, 1, "float32", "generic")

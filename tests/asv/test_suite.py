@@ -134,7 +134,7 @@ def test_a_wrong_result_fails_the_benchmark(
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     benchmark = benchmark_at(name, **values)
     library = part("library")
-    monkeypatch.setattr("batchchol.residual.RATIO_BOUND", {"ieee": 0.0, "fast": 0.0})
+    monkeypatch.setattr("batchchol.operations.residual.RATIO_BOUND", {"ieee": 0.0, "fast": 0.0})
     monkeypatch.setattr(library, "RATIO_BOUND", {"ieee": 0.0, "fast": 0.0})
     with pytest.raises(library.ResidualError):
         benchmark.do_setup()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from batchchol.asv_samples import FILE_VARIABLE, load_samples
-from batchchol.stats import CompileStats
+from batchchol.artifacts.stats import CompileStats
+from batchchol.asv_plugin.samples import FILE_VARIABLE, load_samples
 
 WHY = "the suite's extra is not installed: there is no asv"
 pytest.importorskip("asv", reason=WHY)
@@ -247,7 +247,7 @@ def test_kernels_are_compiled_ahead_for_an_architecture(
         failed = SimpleNamespace(entry=sources[0].entry, status="compile", message="no register left")
         return [failed, *(SimpleNamespace(entry=source.entry, status="built") for source in sources[1:])]
 
-    monkeypatch.setattr("batchchol.cuda.modules.build_all", build_all)
+    monkeypatch.setattr("batchchol.artifacts.cuda_modules.build_all", build_all)
     assert part("ahead").main(["--arch", "sm_86"]) == 1
     ((count, arch),) = built
     assert (count > 20, arch) == (True, "sm_86")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from batchchol.asv_samples import FILE_VARIABLE, load_samples
-from batchchol.tables import Case, Entry, Table
+from batchchol.asv_plugin.samples import FILE_VARIABLE, load_samples
+from batchchol.defaults.tables import Case, Entry, Table
 from kernelgen import FAMILIES, SharedSchedule, ThreadSchedule
 
 from .. import fake_cuda_bindings
@@ -36,7 +36,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGp
     # So long that few calls make a burst.
     gpu.seconds_per_launch = 1e-3
     fake_cuda_bindings.install(monkeypatch, gpu)
-    monkeypatch.setattr("batchchol.cuda.clock.WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr("batchchol.backends.cuda.clock.WARM_UP_SECONDS", 0.0)
     monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
     yield gpu
     forget()
@@ -160,7 +160,7 @@ def test_small_batches_without_cuda_bindings_are_skipped(
     def missing() -> Any:
         raise part("library").BackendUnavailable("graphs need cuda-bindings")
 
-    monkeypatch.setattr("batchchol.cuda.graphs.bindings", missing)
+    monkeypatch.setattr("batchchol.backends.cuda.graphs.bindings", missing)
     asked = part("small_batches").SmallBatches()
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     asked.setup("cuda", 8, 128, "fast", "graph")

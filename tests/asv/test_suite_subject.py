@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batchchol.asv_plugin.suite import find_subject
 from batchchol.errors import BatchcholError
-from batchchol.suite import find_subject
 
 ROOT = Path(__file__).resolve().parents[2]
 WHY = "the suite's extra is not installed: there is no asv"

@@ -16,10 +16,11 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 import batchchol
-from batchchol import defaults, get_backend, shipped_tables
+from batchchol import get_backend
 from batchchol.backends import Backend
-from batchchol.sweep.worker import _Process
-from batchchol.tables import Case, Entry, Table
+from batchchol.defaults import lookup, shipped
+from batchchol.defaults.tables import Case, Entry, Table
+from batchchol.measure.process import _Process
 from kernelgen import TARGETS, ThreadSchedule
 
 from ..fake_pycuda import FakeGpu, forget, install
@@ -112,14 +113,14 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGp
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """tables(*tables): have them in place of the shipped ones of GPUs, which are measured anew now and then."""
-    others = {name: table for name, table in shipped_tables.shipped_tables().items() if not TARGETS[table.target].gpu}
+    others = {name: table for name, table in shipped.shipped_tables().items() if not TARGETS[table.target].gpu}
 
     def forget() -> None:
-        shipped_tables._source.cache_clear()
-        defaults.forget()
+        shipped._source.cache_clear()
+        lookup.forget()
 
     def use(*given: Table) -> None:
-        monkeypatch.setattr(shipped_tables, "shipped_tables", lambda: others | {table.name: table for table in given})
+        monkeypatch.setattr(shipped, "shipped_tables", lambda: others | {table.name: table for table in given})
         forget()
 
     yield use

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import api, cholesky, cholesky_ex, default_spec, get_backend
+from batchchol.artifacts.c_library import supported_targets
 from batchchol.errors import BackendUnavailable, UnknownBackend
-from batchchol.native import supported_targets
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, cholesky, default_spec, factor, get_backend
-from batchchol.layouts import array_shape
+from batchchol.batches.layouts import array_shape
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]
@@ -161,7 +161,7 @@ import ctypes, mmap
 import numpy as np
 import batchchol
 from batchchol import Batch, Layout
-from batchchol.layouts import array_shape
+from batchchol.batches.layouts import array_shape
 
 PAGE = mmap.PAGESIZE
 libc = ctypes.CDLL(None, use_errno=True)

@@ -26,7 +26,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 import batchchol
-from batchchol.cache import ArtifactCache
+from batchchol.artifacts.cache import ArtifactCache
 
 SECONDS = 300.0
 

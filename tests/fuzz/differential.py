@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.artifacts.c_library import supported_targets
 from batchchol.backends import Kernel
-from batchchol.native import supported_targets
-from batchchol.residual import RATIO_BOUND, ratios
+from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import MAX_N, KernelSpec, SpecError
 
 from ..kernel_runs import check_other_triangle, kernel_of, make_spec, run_kernel

@@ -1,0 +1,183 @@
+"""The system's C compiler: finding it, and compiling one generated source to a shared object.
+
+Whatever happens (success, failure, time limit, Ctrl-C) only the whole shared object, or the source that did not
+compile, is left; `batchchol.artifacts.compilers` has the rest of the promise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from batchchol.artifacts import elf
+from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Running, Unusable, probe, split_command
+from batchchol.artifacts.scratch import scratch_folder
+from batchchol.errors import CompileError, CompilerNotFound, DataFileError
+from batchchol.files import replace_file
+
+Family = Literal["gcc", "clang"]
+
+_AUTOMATIC = ("cc", "gcc", "clang")
+_HINT = "install one (Debian and Ubuntu: apt install gcc), or set BATCHCHOL_CC to a GCC or clang"
+_PROBE_SECONDS = 10.0
+_VERSION = re.compile(r"^(?P<line>.*\b(?P<family>gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)
+_TARGET = re.compile(r"^Target: (?P<target>\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A usable C compiler.
+
+    Attributes
+    ----------
+    path : Path
+        Its executable, absolute.
+    family : {"gcc", "clang"}
+        Whose options and extensions it has.
+    version : str
+        Such as ``"12.2.0"``.
+    identity : str
+        Its full version line, target and fixed arguments: what belongs in a cache key.
+    arguments : tuple of str
+        Arguments that always come first, for a BATCHCHOL_CC such as ``ccache gcc``.
+    """
+
+    path: Path
+    family: Family
+    version: str
+    identity: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start it."""
+        return (str(self.path), *self.arguments)
+
+
+def find_compiler() -> Compiler:
+    """Find the C compiler: BATCHCHOL_CC, then CC, then cc, gcc, clang on the PATH.
+
+    A variable that is set is obeyed or refused, never passed over.
+
+    Raises
+    ------
+    CompilerNotFound
+        If there is none; says how to get one, and what was wrong with those that were found.
+    """
+    reasons = []
+    for origin, command in _candidates():
+        try:
+            return _examine(command)
+        except Unusable as error:
+            reasons.append(f"{origin} {error}")
+    raise CompilerNotFound(f"no usable C compiler ({'; '.join(reasons)}): {_HINT}")
+
+
+def compile_shared(
+    compiler: Compiler,
+    source: str,
+    output: Path,
+    flags: Sequence[str],
+    *,
+    time_limit: float = TIME_LIMIT,
+    running: Running | None = None,
+) -> float:
+    """Compile C source to a shared object at `output`, which appears whole or not at all.
+
+    Parameters
+    ----------
+    compiler : Compiler
+        From :func:`find_compiler`.
+    source : str
+        One C translation unit.
+    output : Path
+        Where the shared object goes (an ELF file).
+    flags : sequence of str
+        Options after ``-shared -fPIC``, libraries included.
+    time_limit : float
+        Seconds after which the compiler and all its processes are killed.
+    running : Running, optional
+        Ends the compiler when it is stopped.
+
+    Returns
+    -------
+    float
+        Wall-clock seconds that the compiler took.
+
+    Raises
+    ------
+    CompileError
+        Status "timeout" at the time limit, "compile" for every other failure; the message has the first lines
+        that the compiler wrote and where the source was kept.
+    Stopped
+        If `running` was stopped meanwhile.
+    """
+    try:
+        with scratch_folder() as folder:
+            seconds, shared = _compile_in(folder, compiler, source, flags, time_limit, running)
+            replace_file(output, shared)
+    except (OSError, DataFileError) as error:
+        raise CompileError(
+            "compile",
+            f"cannot compile to {output} with {compiler.path} ({error}): make room and give write permission "
+            f"there and in the temporary folder {tempfile.gettempdir()} (TMPDIR chooses another)",
+        ) from error
+    return seconds
+
+
+def _candidates() -> list[tuple[str, str]]:
+    """Where each command came from, and the command as for a shell."""
+    for variable in ("BATCHCHOL_CC", "CC"):
+        value = os.environ.get(variable, "").strip()
+        if value:
+            return [(f"{variable}={value}", value)]
+    return [(name, name) for name in _AUTOMATIC]
+
+
+def _examine(command: str) -> Compiler:
+    program, *arguments = split_command(command)
+    found = shutil.which(program)
+    if found is None:
+        raise Unusable("is not an executable on the PATH")
+    # The link itself, not what it points to: compiler wrappers look at the name they were started by.
+    path = Path(os.path.abspath(found))
+    return _identify(path, tuple(arguments), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _identify(path: Path, arguments: tuple[str, ...], modified: int) -> Compiler:
+    """Ask the compiler who it is, once; `modified`, its time stamp, has an upgraded one asked anew."""
+    answer = probe((str(path), *arguments, "-v"), _PROBE_SECONDS)
+    version, target = _VERSION.search(answer), _TARGET.search(answer)
+    if version is None or target is None:
+        raise Unusable("does not present itself as GCC or clang")
+    family: Family = "gcc" if version["family"] == "gcc" else "clang"
+    identity = " | ".join((version["line"].strip(), target["target"], shlex.join(arguments)))
+    return Compiler(path, family, version["version"], identity, arguments)
+
+
+def _compile_in(
+    folder: Path,
+    compiler: Compiler,
+    source: str,
+    flags: Sequence[str],
+    time_limit: float,
+    running: Running | None,
+) -> tuple[float, bytes]:
+    command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
+    compilation = Compilation("the C compiler", command, source, "kernel.c")
+    seconds = compilation.run(folder, time_limit, running)
+    shared = folder / "kernel.so"
+    data = shared.read_bytes() if shared.is_file() else b""
+    if not elf.is_whole(data):
+        reason = f"reported success but wrote no whole shared object ({len(data)} bytes)"
+        raise compilation.error(folder, "compile", reason)
+    return seconds, data

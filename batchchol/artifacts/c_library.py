@@ -1,0 +1,160 @@
+"""Generated C on this machine: which SIMD it has, compiling, caching and loading."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from batchchol.artifacts import elf
+from batchchol.artifacts.c_compiler import Compiler, compile_shared, find_compiler
+from batchchol.artifacts.cache import Artifact, ArtifactCache, Built, cache_key
+from batchchol.artifacts.compilers import TIME_LIMIT, Running
+from batchchol.artifacts.loading import load_library
+from batchchol.artifacts.stats import CompileStats, read_stats
+from batchchol.errors import BackendUnavailable, CompileError
+from kernelgen import GENERATOR_VERSION, SIMD_TARGETS, KernelSource
+
+# Contraction is allowed in both accuracy classes (design: ieee rounds roots and quotients correctly, sums may fuse).
+# No kernel reads floating-point exceptions or errno.
+COMMON_FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall")
+
+_REQUIRED_FEATURES = {
+    "avx512": {"avx512f", "avx512dq", "avx512vl", "avx512bw", "fma"},
+    "avx2": {"avx2", "fma"},
+    "generic": set[str](),
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded shared object."""
+
+    handle: ctypes.CDLL
+    stats: CompileStats
+
+    def function(self, name: str, *argument_types: Any, result: Any = ctypes.c_int) -> Callable[..., int]:
+        """The exported function `name`."""
+        found = getattr(self.handle, name)
+        found.argtypes = argument_types
+        found.restype = result
+        return found  # type: ignore[no-any-return]
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """The instruction set extensions of this CPU, as Linux names them; none known elsewhere."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.split(":")[0].strip() == "flags":
+                return frozenset(line.split(":", 1)[1].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def supported_targets() -> tuple[str, ...]:
+    """The targets whose code runs on this machine, widest SIMD first."""
+    return tuple(name for name in SIMD_TARGETS if _REQUIRED_FEATURES[name] <= cpu_features())
+
+
+def load(
+    source: KernelSource, target: str, *, time_limit: float = TIME_LIMIT, running: Running | None = None
+) -> Library:
+    """Compile, or find in the cache, and load a generated source.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds that the compiler may take.
+    running : Running, optional
+        Ends the compiler when it is stopped.
+
+    Raises
+    ------
+    Stopped
+        If `running` was stopped meanwhile.
+    BackendUnavailable
+        If this CPU does not have the target's instructions.
+    CompilerNotFound, CompileError, CacheError
+        If the source cannot be built or kept.
+    """
+    if target not in supported_targets():
+        raise BackendUnavailable(
+            f"target={target!r} needs instructions that this CPU does not have: use one of {supported_targets()}"
+        )
+    compiler = find_compiler()
+    flags = (*COMMON_FLAGS, *source.flags)
+    kernels, key = ArtifactCache(), key_of(source, compiler.identity)
+    if found := kernels.get(key):
+        with suppress(_Damaged):
+            return _library(found, source.entry)
+    built = kernels.build(key, lambda folder: _build(source, compiler, flags, folder, time_limit, running))
+    try:
+        return _library(built, source.entry)
+    except _Damaged as error:
+        raise CompileError("compile", f"{built.path} was built but cannot be loaded: {error}") from error
+
+
+def key_of(source: KernelSource, compiler: str) -> str:
+    """The key of a source's entry in the cache, as a compiler of this identity makes it on such a machine."""
+    return cache_key(
+        {
+            "source": source.text,
+            "generator": str(GENERATOR_VERSION),
+            "flags": " ".join((*COMMON_FLAGS, *source.flags)),
+            "compiler": compiler,
+            "machine": platform.machine(),
+        }
+    )
+
+
+def _build(
+    source: KernelSource,
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    folder: Path,
+    time_limit: float,
+    running: Running | None,
+) -> Built:
+    output = folder / "kernel.so"
+    seconds = compile_shared(compiler, source.text, output, flags, time_limit=time_limit, running=running)
+    shared = output.read_bytes()
+    metadata = {
+        "entry": source.entry,
+        "compile_seconds": seconds,
+        "code_bytes": code_bytes(shared),
+        "compiler": compiler.identity,
+        "flags": list(flags),
+    }
+    return Built(shared, ".so", metadata, source.text)
+
+
+class _Damaged(Exception):
+    """Why an entry of the cache is not the kernel that it should be, though its hash is right."""
+
+
+def _library(artifact: Artifact, entry: str) -> Library:
+    """The loaded library of an entry."""
+    try:
+        stats = read_stats(artifact.metadata)
+    except ValueError as error:
+        raise _Damaged(str(error)) from error
+    if not elf.is_whole(artifact.data):
+        raise _Damaged("it is no whole shared object")
+    try:
+        handle = load_library(artifact.data, entry)
+        getattr(handle, entry)
+    except (OSError, AttributeError) as error:
+        raise _Damaged(str(error)) from error
+    return Library(handle, stats)
+
+
+def code_bytes(data: bytes) -> int:
+    """Bytes of executable code in a 64-bit ELF file."""
+    return sum(length for _, length in elf.code_sections(data))

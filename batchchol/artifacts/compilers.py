@@ -1,0 +1,239 @@
+"""Running compilers: what the C compiler's and the CUDA compiler's stages share.
+
+A compiler runs in a private folder and in its own process group, under a time limit. Whatever happens (success,
+failure, time limit, Ctrl-C) its processes are gone afterwards; a source that did not compile is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from batchchol.artifacts.cache import ArtifactCache
+from batchchol.artifacts.scratch import scratch_folder
+from batchchol.errors import CacheError, CompileError
+
+TIME_LIMIT = 120.0
+"""Seconds that one run of a compiler may take by default."""
+
+_ANSWER_LINES = 100
+_QUOTED_LINES = 12
+_QUOTED_COLUMNS = 300
+
+
+class Unusable(Exception):
+    """Why one candidate is not a usable compiler, as the end of a sentence that begins with its name."""
+
+
+class Stopped(Exception):
+    """A compiler was not started, or did not finish, because `Running.stop` was called."""
+
+
+class Running:
+    """The compilers that run at this moment, so that another thread can end them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self.stopped = False
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        """Count a process in; one that comes too late is killed."""
+        with self._lock:
+            self._processes.add(process)
+            if self.stopped:
+                _kill_group(process)
+
+    def discard(self, process: subprocess.Popen[bytes]) -> None:
+        """Forget a process that has ended."""
+        with self._lock:
+            self._processes.discard(process)
+
+    def stop(self) -> None:
+        """Kill every process that runs now or is added later."""
+        with self._lock:
+            self.stopped = True
+            for process in self._processes:
+                _kill_group(process)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One run of a compiler on one source.
+
+    Attributes
+    ----------
+    compiler : str
+        What messages call the compiler, such as ``"the C compiler"``.
+    command : tuple of str
+        Its words; the source is `file` in the folder where it runs.
+    source : str
+        One translation unit.
+    file : str
+        The name of its file.
+    keep : bool
+        Whether a source that does not compile is kept for reading.
+    """
+
+    compiler: str
+    command: tuple[str, ...]
+    source: str
+    file: str
+    keep: bool = True
+
+    def run(self, folder: Path, time_limit: float, running: Running | None = None) -> float:
+        """Compile in an empty folder; return wall-clock seconds.
+
+        Raises
+        ------
+        CompileError
+            Status "timeout" at the time limit, "compile" for every other failure.
+        Stopped
+            If `running` was stopped meanwhile.
+        OSError
+            If the folder cannot be written or the compiler cannot be started.
+        """
+        (folder / self.file).write_text(self.source, encoding="utf-8")
+        status, expired, seconds = run(self.command, folder, time_limit, running)
+        if running is not None and running.stopped:
+            raise Stopped
+        if expired and status != 0:
+            reason = f"was stopped at its time limit of {time_limit:g} s (unroll less, or allow more time)"
+            raise self.error(folder, "timeout", reason)
+        if status != 0:
+            reason = f"failed with exit status {status}" if status > 0 else f"was killed by signal {-status}"
+            raise self.error(folder, "compile", reason)
+        return seconds
+
+    def error(self, folder: Path, status: str, reason: str) -> CompileError:
+        """The error with what the compiler said and where the source was kept."""
+        words = first_lines(messages_file(folder), _QUOTED_LINES)
+        parts = [f"{self.compiler} {reason}: {shlex.join(self.command)}", words, self._keep() if self.keep else ""]
+        return CompileError(status, "\n".join(part for part in parts if part))
+
+    def _keep(self) -> str:
+        """Keep the source, once however often it fails, and say where."""
+        try:
+            return f"the source was kept in {ArtifactCache().keep_failed(self.source, Path(self.file).suffix)}"
+        except CacheError as error:
+            return f"the source could not be kept ({error})"
+
+
+def run(
+    command: Sequence[str], folder: Path, time_limit: float, running: Running | None = None
+) -> tuple[int, bool, float]:
+    """Run a command in a folder; return its exit status, whether the time limit stopped it, and seconds.
+
+    Its messages go to a file, `messages_file`, and not a pipe: a pipe would stay open as long as any process it
+    left behind.
+    """
+    # Its temporary files go where they are removed, and its messages are the ones this library reads.
+    environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+    with open(messages_file(folder), "wb") as messages:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=messages,
+            stderr=messages,
+            process_group=0,
+        )
+        expired = _wait(process, time_limit, running or Running())
+        return process.returncode, expired, time.perf_counter() - start
+
+
+def probe(command: Sequence[str], time_limit: float) -> str:
+    """What a program answers, its first lines.
+
+    Raises
+    ------
+    Unusable
+        If it cannot be started or gives no answer in time.
+    """
+    with scratch_folder() as folder:
+        try:
+            _, expired, _ = run(command, folder, time_limit)
+        except OSError as error:
+            raise Unusable(f"cannot be started ({error})") from error
+        if expired:
+            raise Unusable(f"did not tell its version within {time_limit:g} s")
+        return first_lines(messages_file(folder), _ANSWER_LINES)
+
+
+def split_command(command: str) -> list[str]:
+    """The words of a command as a shell reads it."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise Unusable(f"cannot be read as a command ({error})") from error
+
+
+def messages_file(folder: Path) -> Path:
+    """Where the messages of a command that ran in a folder are."""
+    return folder / "messages"
+
+
+def first_lines(path: Path, count: int) -> str:
+    """The first lines of a text, each cut to a readable length."""
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return "\n".join(line.rstrip()[:_QUOTED_COLUMNS] for line in islice(stream, count))
+
+
+def _wait(process: subprocess.Popen[bytes], time_limit: float, running: Running) -> bool:
+    """Wait for a process group leader; kill its group at the time limit (then True) and on any exception."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        _kill_group(process)
+
+    # A timer, since Popen.wait(timeout) polls every 50 ms and compile seconds are a measured quantity.
+    timer = threading.Timer(time_limit, expire)
+    timer.daemon = True
+    try:
+        running.add(process)
+        timer.start()
+        process.wait()
+    except BaseException:
+        _kill_group(process)
+        process.wait()
+        raise
+    finally:
+        timer.cancel()
+        running.discard(process)
+    return expired.is_set()
+
+
+def kill_session(leader: int) -> None:
+    """Kill all processes of a session that this process began, after its leader: the compilers that it ran."""
+    # What one of them began meanwhile is found by the next look; one that is dead and that nobody has asked for its
+    # status stays there, so that the looks are few.
+    for _ in range(3):
+        members = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _in_session(pid, leader)]
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _in_session(pid: int, leader: int) -> bool:
+    try:
+        return pid not in (leader, os.getpid()) and os.getsid(pid) == leader
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    # The group began with it, so that its number is its own and holds nobody else's processes.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

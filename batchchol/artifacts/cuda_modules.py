@@ -1,0 +1,315 @@
+"""From CUDA sources to modules that the driver can load: out of the cache, or compiled; one, or all of a sweep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from batchchol.artifacts.cache import ArtifactCache
+from batchchol.artifacts.compilers import TIME_LIMIT, Running
+from batchchol.artifacts.cuda_cache import Module, find_carried, find_compiled, keep
+from batchchol.artifacts.nvcc import Nvcc, compile_code, find_nvcc, parse_architecture
+from batchchol.artifacts.stats import CompileStats
+from batchchol.errors import CompileError, CompilerNotFound
+from batchchol.parallel import available_threads
+from batchchol.progress import Progress
+from kernelgen import KernelSource
+
+__all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild"]
+
+Group = tuple[KernelSource, ...]
+
+# Together, kernels save the compiler's start (0.3 s); long ones take so much more than that that they would only
+# bring their module near its time limit.
+MODULE_CHARACTERS = 400_000
+_TICK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one kernel of :func:`build_all`.
+
+    Attributes
+    ----------
+    entry : str
+        The kernel's name.
+    status : {"built", "compile", "timeout"}
+        Whether it can be loaded, or why not.
+    message : str
+        What the compiler said if it cannot.
+    stats : CompileStats or None
+        None if it cannot.
+    reused : bool
+        Whether it was in the cache already.
+    """
+
+    entry: str
+    status: str
+    message: str = ""
+    stats: CompileStats | None = None
+    reused: bool = False
+
+
+def build(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) -> Module:
+    """One kernel for one architecture: from the cache, or compiled and kept there.
+
+    Without nvcc a kernel that was compiled elsewhere and carried here is taken, whatever compiler made it, for
+    `arch` or for an architecture whose code `arch` runs.
+
+    Parameters
+    ----------
+    source : KernelSource
+        A kernel of the target "cuda".
+    arch : str
+        Such as ``"sm_90"``. For one that this nvcc does not know it is PTX of the nearest earlier one.
+    time_limit : float
+        Seconds that the compiler may take.
+
+    Raises
+    ------
+    ValueError
+        If `arch` is not an architecture's name.
+    CompilerNotFound
+        If there is no nvcc, and no carried kernel either.
+    CompileError
+        If it does not compile (status "compile") or not in time ("timeout").
+    CacheError
+        If the cache folder cannot be written.
+    """
+    return find(source, arch) or rebuild(source, arch, time_limit=time_limit)
+
+
+def rebuild(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) -> Module:
+    """Compile one kernel, whether the cache has it or not, and keep it; see :func:`build`."""
+    parse_architecture(arch)
+    cache = ArtifactCache()
+    try:
+        nvcc = find_nvcc()
+    except CompilerNotFound as error:
+        raise CompilerNotFound(_not_carried(source, arch, cache, error)) from error
+    cache.prepare()
+    return compile_module(cache, (source,), arch, nvcc, time_limit)[0]
+
+
+def find(source: KernelSource, arch: str, *, cache: ArtifactCache | None = None) -> Module | None:
+    """The kernel that :func:`build` would return without compiling, or None.
+
+    Raises
+    ------
+    ValueError
+        If `arch` is not an architecture's name.
+    """
+    parse_architecture(arch)
+    kernels = cache or ArtifactCache()
+    try:
+        return find_compiled(kernels, source, arch, find_nvcc())
+    except CompilerNotFound:
+        return find_carried(kernels, source, arch)
+
+
+def build_all(
+    sources: Sequence[KernelSource],
+    arch: str,
+    *,
+    jobs: int | None = None,
+    per_module: int = 8,
+    time_limit: float = TIME_LIMIT,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Outcome]:
+    """Compile every kernel that the cache lacks, several to a module and modules in parallel.
+
+    A module that does not compile, or not in time, is tried again kernel by kernel, so that one bad kernel costs
+    only itself. What is finished is in the cache at once: after an interrupt, or any other end, the next call goes
+    on where this one was.
+
+    Parameters
+    ----------
+    sources : sequence of KernelSource
+        Kernels of the target "cuda"; equal ones are compiled once.
+    arch : str
+        Such as ``"sm_90"``.
+    jobs : int or None
+        Compilers at a time; None is as many as :func:`batchchol.parallel.available_threads`.
+    per_module : int
+        Kernels in a module at most.
+    time_limit : float
+        Seconds that one run of the compiler may take: for a module, and again for each kernel of one that failed.
+    progress : callable or None
+        Called with a :class:`Progress` about every second and whenever something is done, in this thread.
+
+    Returns
+    -------
+    list of Outcome
+        One for each source, in their order.
+
+    Raises
+    ------
+    ValueError
+        If `arch` is not an architecture's name, or `jobs` or `per_module` is less than 1.
+    CacheError
+        If the cache folder cannot be written.
+    """
+    parse_architecture(arch)
+    jobs = available_threads() if jobs is None else jobs
+    for name, value in (("jobs", jobs), ("per_module", per_module)):
+        if value < 1:
+            raise ValueError(f"{name}: got {value}, expected a positive integer")
+    sweep = _Sweep(tuple(dict.fromkeys(sources)), arch, time_limit, progress or (lambda _: None))
+    missing = sweep.look_up()
+    if missing and sweep.nvcc is not None:
+        # No fuller than gives every compiler something to do.
+        share = -(-len(missing) // jobs)
+        sweep.compile(module_groups(missing, min(per_module, share)), jobs)
+    return [sweep.outcomes[source] for source in sources]
+
+
+def module_groups(sources: Sequence[KernelSource], per_module: int) -> list[Group]:
+    """Kernels that share a module: of the same flags, of like length, of different names; the longest first.
+
+    The longest first keeps all compilers busy to the end.
+    """
+    by_flags = sorted(sources, key=lambda source: (source.flags, -len(source.text)))
+    groups = [
+        group
+        for _, same in groupby(by_flags, key=lambda source: source.flags)
+        for group in _cut(list(same), per_module)
+    ]
+    return sorted(groups, key=_characters, reverse=True)
+
+
+def _cut(sources: list[KernelSource], per_module: int) -> Iterator[Group]:
+    group: list[KernelSource] = []
+    for source in sources:
+        full = len(group) == per_module or _characters((*group, source)) > MODULE_CHARACTERS
+        if group and (full or any(source.entry == other.entry for other in group)):
+            yield tuple(group)
+            group = []
+        group.append(source)
+    if group:
+        yield tuple(group)
+
+
+def _characters(group: Sequence[KernelSource]) -> int:
+    return sum(len(source.text) for source in group)
+
+
+def compile_module(
+    cache: ArtifactCache, group: Group, arch: str, nvcc: Nvcc, time_limit: float, running: Running | None = None
+) -> list[Module]:
+    """Compile kernels into one module, and keep it.
+
+    Raises
+    ------
+    CompileError
+        If one of them does not compile, or all together not in time.
+    CacheError
+        If the cache folder cannot be written.
+    Stopped
+        If `running` was stopped meanwhile.
+    """
+    text = "\n".join(source.text for source in group)
+    entries = [source.entry for source in group]
+    code = compile_code(
+        nvcc, text, entries, arch, group[0].flags, time_limit=time_limit, keep=len(group) == 1, running=running
+    )
+    return keep(cache, group, arch, nvcc, code)
+
+
+def _not_carried(source: KernelSource, arch: str, cache: ArtifactCache, error: CompilerNotFound) -> str:
+    return (
+        f"{source.entry} is not in the cache folder {cache.folder} for {arch}, and cannot be compiled: {error}. "
+        f"Or compile it on another machine (python -m batchchol compile --arch {arch} ...) and carry it here "
+        "(python -m batchchol cache pack, cache unpack)"
+    )
+
+
+@dataclass
+class _Sweep:
+    """One call of `build_all`: what is done so far."""
+
+    sources: tuple[KernelSource, ...]
+    arch: str
+    time_limit: float
+    progress: Callable[[Progress], None]
+    cache: ArtifactCache = field(default_factory=ArtifactCache)
+    nvcc: Nvcc | None = None
+    outcomes: dict[KernelSource, Outcome] = field(default_factory=dict)
+    begin: float = field(default_factory=time.monotonic)
+
+    def look_up(self) -> list[KernelSource]:
+        """Find what the cache has; return what it lacks. Without nvcc that has failed already."""
+        missing = []
+        for source in self.sources:
+            if found := find(source, self.arch, cache=self.cache):
+                self.outcomes[source] = Outcome(source.entry, "built", "", found.stats, reused=True)
+            else:
+                missing.append(source)
+        try:
+            self.nvcc = find_nvcc() if missing else None
+        except CompilerNotFound as error:
+            for source in missing:
+                message = _not_carried(source, self.arch, self.cache, error)
+                self.outcomes[source] = Outcome(source.entry, "compile", message)
+        self._report()
+        return missing
+
+    def compile(self, groups: Sequence[Group], jobs: int) -> None:
+        """Compile modules in parallel; whatever ends this ends the compilers too."""
+        self.cache.prepare()
+        running = Running()
+        started = time.monotonic()
+        with ThreadPoolExecutor(jobs, thread_name_prefix="batchchol-nvcc") as pool:
+            pending = {pool.submit(self._attempt, group, running): group for group in groups}
+            total = sum(map(_characters, groups))
+            try:
+                while pending:
+                    for group in self._collect(pending):
+                        pending[pool.submit(self._attempt, group, running)] = group
+                    left = sum(map(_characters, pending.values()))
+                    self._report(_seconds_left(time.monotonic() - started, total - left, left))
+            except BaseException:
+                running.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _collect(self, pending: dict[Future[list[Outcome]], Group]) -> list[Group]:
+        """Note what has finished; return what is to be tried again."""
+        again: list[Group] = []
+        finished, _ = wait(pending, _TICK_SECONDS, FIRST_COMPLETED)
+        for future in finished:
+            group = pending.pop(future)
+            outcomes = future.result()
+            if outcomes:
+                self.outcomes |= zip(group, outcomes, strict=True)
+            else:
+                again += ((source,) for source in group)
+        return again
+
+    def _attempt(self, group: Group, running: Running) -> list[Outcome]:
+        """The outcomes of a module's kernels; none if there are several and their module failed."""
+        assert self.nvcc is not None
+        try:
+            modules = compile_module(self.cache, group, self.arch, self.nvcc, self.time_limit, running)
+        except CompileError as error:
+            return [Outcome(group[0].entry, error.status, str(error))] if len(group) == 1 else []
+        return [Outcome(module.entry, "built", "", module.stats) for module in modules]
+
+    def _report(self, seconds_left: float | None = None) -> None:
+        done = self.outcomes.values()
+        self.progress(
+            Progress(
+                done=len(done),
+                total=len(self.sources),
+                reused=sum(outcome.reused for outcome in done),
+                failed=sum(outcome.status != "built" for outcome in done),
+                seconds=time.monotonic() - self.begin,
+                seconds_left=seconds_left,
+            )
+        )
+
+
+def _seconds_left(seconds: float, done: int, left: int) -> float | None:
+    return seconds * left / done if done > 0 else None

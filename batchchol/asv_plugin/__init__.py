@@ -1,0 +1,1 @@
+"""What the benchmark suite needs of asv: checkouts, a guard, samples and results."""

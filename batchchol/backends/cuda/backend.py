@@ -1,0 +1,397 @@
+"""An NVIDIA GPU, through PyCUDA. Importing this imports no PyCUDA, and making the backend initialises CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from batchchol.artifacts import cuda_modules
+from batchchol.artifacts.c_library import supported_targets
+from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.nvcc import find_nvcc
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends.base import (
+    Availability,
+    BuildOutcome,
+    Kernel,
+    Progress,
+    check_calls,
+    check_protocol,
+    check_runnable,
+)
+from batchchol.backends.cpu import cpu_model
+from batchchol.backends.cuda import ceilings, memory, nvml, support
+from batchchol.backends.cuda.batch import DeviceBatch, default_layout
+from batchchol.backends.cuda.clock import Clock
+from batchchol.backends.cuda.device import Device, device
+from batchchol.backends.cuda.functions import Function
+from batchchol.batches.batch import Batch, dtype_name
+from batchchol.batches.host_memory import total_bytes
+from batchchol.batches.layouts import stride
+from batchchol.datasets import files, generation
+from batchchol.defaults.lookup import array_layout
+from batchchol.errors import BackendUnavailable, BatchcholError
+from batchchol.operations import residual
+from batchchol.operations.roofline import Ceilings
+from batchchol.parallel import available_threads
+from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
+from kernelgen.gpu import WARP
+
+# Three addresses and two integers, for PyCUDA.
+_FORMATS = "PPPqq"
+
+
+class PycudaFunction(NamedTuple):
+    """A kernel as a `pycuda.driver.Function`, with what a launch for one batch takes.
+
+    It is prepared for these arguments, of 64 bits each: the addresses of the matrices, of room for the factors (for a
+    spec in place the same one) and of the info, then `stride` and `batch`:
+
+        function.prepared_call(grid, block, a, l, info, stride, batch, shared_size=shared_bytes)
+
+    `stride` is the distance between neighbouring elements of a matrix, `batch` how many matrices there are.
+    """
+
+    function: Any
+    grid: tuple[int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stride: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A loaded kernel; see `batchchol.backends.base.Kernel`."""
+
+    spec: KernelSpec
+    gpu: Device
+    function: Function
+
+    @property
+    def stats(self) -> CompileStats:
+        return self.function.stats
+
+    def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
+        words = self.words(a, out, info)
+        if stream is not None:
+            memory.share(stream, a.data, out.data, info)
+        self.gpu.run(self.function, a.batch, words, stream)
+
+    def words(self, a: Any, out: Any, info: Any) -> tuple[int, ...]:
+        """The arguments of the code, 64 bits each.
+
+        Raises
+        ------
+        ValueError
+            If it is not the code for the batch's stride.
+        """
+        return a.address, out.address, int(info.gpudata or 0), *self.geometry(a.batch, a.layout)
+
+    def geometry(self, batch: int, layout: Layout) -> tuple[int, int]:
+        """Those of the arguments that are no addresses; errors are those of `words`."""
+        apart, fixed = stride(batch, layout), self.spec.schedule.stride
+        if fixed is not None and fixed != apart and self.spec.layout != "canonical":
+            raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
+        return apart, batch
+
+
+class CudaBackend:
+    """A GPU; see `batchchol.backends.base.Backend`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no PyCUDA, no driver or no GPU.
+    """
+
+    name = "cuda"
+    protocols = ("queued", "single")
+    targets = (CUDA.name,)
+    target = CUDA.name
+    # The host's: one launches.
+    threads = 1
+
+    def __init__(self) -> None:
+        try:
+            self._gpu = device()
+        except BackendUnavailable as error:
+            raise BackendUnavailable(f"backend 'cuda' cannot be used: {error}") from error
+        self._clock = Clock(self._gpu)
+        self.kernel = lru_cache(maxsize=None)(self._load)
+        self._floors: dict[str, float] = {}
+        self._ceilings: dict[str, Ceilings] = {}
+
+    @property
+    def architecture(self) -> str:
+        return self._gpu.architecture
+
+    @property
+    def model(self) -> str:
+        return self._gpu.model
+
+    def lanes(self, dtype: str) -> int:
+        # A warp reads a chunk's elements as one line.
+        return WARP
+
+    def default_layout(
+        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+    ) -> Layout:
+        return default_layout(n, dtype, batch, math)
+
+    def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
+        where = {"target": self.target, "arch": self.architecture, "device": self.model}
+        return array_layout(n, batch, dtype=dtype_name(np.dtype(dtype)), math=math, **where)
+
+    def last_level_cache_bytes(self) -> int:
+        return self._attribute("L2_CACHE_SIZE")
+
+    def free_bytes(self) -> int:
+        return memory.free_bytes()
+
+    def device(self) -> dict[str, str | int]:
+        gpu = self._gpu.handle
+        major, minor = gpu.compute_capability()
+        return {
+            "backend": self.name,
+            "cpu": cpu_model(),
+            "simd": supported_targets()[0],
+            "cores": available_threads(),
+            "memory_bytes": total_bytes(),
+            "gpu": gpu.name(),
+            "compute_capability": f"{major}.{minor}",
+            "architecture": self._gpu.architecture,
+            "multiprocessors": self._attribute("MULTIPROCESSOR_COUNT"),
+            "gpu_memory_bytes": int(gpu.total_memory()),
+            "l2_bytes": self._attribute("L2_CACHE_SIZE"),
+            "last_level_cache_bytes": self._attribute("L2_CACHE_SIZE"),
+            "gpu_clock_mhz": self._attribute("CLOCK_RATE") // 1000,
+            "memory_clock_mhz": self._attribute("MEMORY_CLOCK_RATE") // 1000,
+            "driver": driver_version(self._gpu.pycuda.get_driver_version()),
+            "toolkit": _toolkit(),
+            "compiler": _toolkit(),
+        }
+
+    def conditions(self) -> dict[str, str | int | float]:
+        return nvml.read(self._gpu.handle.pci_bus_id())
+
+    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> DeviceBatch:
+        return DeviceBatch.empty(n, batch, layout, dtype)
+
+    def from_dense(self, a: Any, layout: Layout | None = None) -> DeviceBatch:
+        return DeviceBatch.from_dense(a, layout)
+
+    def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
+        self._check_device(batch=batch)
+        n, dtype = batch.n, batch.dtype_name
+        if support.can_fill(recipe, n, dtype, parameters):
+            support.fill(
+                self._gpu,
+                batch.address,
+                n,
+                batch.batch,
+                batch.layout,
+                dtype,
+                recipe,
+                start=start,
+                seed=seed,
+                stream=None,
+                **parameters,
+            )
+            return
+        slices = generation.stream(
+            recipe,
+            n=n,
+            start=start,
+            stop=start + batch.batch,
+            seed=seed,
+            dtype=dtype,
+            threads=None,
+            slice_bytes=files.SLICE_BYTES,
+            **parameters,
+        )
+        for first, dense in slices:
+            batch.put(first - start, dense)
+
+    def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> Any:
+        return memory.info_array(batch.batch, poisoned=poisoned)
+
+    def host(self, array: Any) -> NDArray[Any]:
+        return memory.to_host(array)
+
+    def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
+        self._check_device(a=a, l=l)
+        if (l.n, l.batch, l.layout, l.dtype) != (a.n, a.batch, a.layout, a.dtype):
+            raise ValueError(f"l: got {l.contents}; expected {a.contents}, as a is")
+        ratios = memory.empty((a.batch,), np.float64, f"the residual ratios of {a.batch:,} matrices")
+        support.residual_ratios(
+            self._gpu,
+            a.address,
+            l.address,
+            int(ratios.gpudata or 0),
+            a.n,
+            a.batch,
+            a.layout,
+            a.dtype_name,
+            uplo=l.triangle or "lower",
+        )
+        return residual.judge(memory.to_host(info)[: a.batch], memory.to_host(ratios), np.arange(a.batch), math)
+
+    def unsupported(self, spec: KernelSpec, layout: Layout | None = None) -> str | None:
+        if spec.target != self.target:
+            return f"target={spec.target!r} is not a GPU's: use {self.target!r}"
+        fixed = spec.schedule.stride
+        if fixed is not None and layout is not None and layout.chunk not in (None, fixed):
+            return f"chunk={layout.chunk} is not the stride of {fixed} that its code has"
+        return None
+
+    def _load(self, spec: KernelSpec) -> Kernel:
+        return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
+
+    def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
+        """The kernel of a spec as a `pycuda.driver.Function`, with what a launch for a batch takes.
+
+        Any batch of this size and layout may be factored by it, on the default stream or one of PyCUDA's. It is
+        loaded for as long as the process lives, and nobody else's: it may be prepared and configured anew.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the spec is not one for this batch, or the batch does not live on this GPU.
+        CompilerNotFound, CompileError, CacheError
+            If the kernel is not in the cache, and cannot be built or kept.
+        """
+        check_runnable(self, spec, batch)
+        kernel = cast(CudaKernel, self.kernel(spec))
+        launch, geometry = kernel.function.launch, kernel.geometry(batch.batch, batch.layout)
+        function = self._gpu.pycuda_function(kernel.function, _FORMATS)
+        blocks = launch.grid(batch.batch, self._gpu.multiprocessors)
+        return PycudaFunction(function, (blocks, 1), (launch.threads, 1, 1), launch.shared_bytes, *geometry)
+
+    def kernel_of(self, spec: KernelSpec, source: KernelSource, launch: Launch) -> CudaKernel:
+        """The kernel of a spec from a source that others share, launched in its own way.
+
+        What the hardware's split of on-chip memory favours, and how much of it a launch may have, is what was asked
+        for last.
+        """
+        function = replace(self._gpu.load(source), launch=launch)
+        self._gpu.configure(function)
+        return CudaKernel(spec, self._gpu, function)
+
+    def occupancy(self, kernel: CudaKernel) -> float:
+        """Threads of a kernel that a multiprocessor holds at once, over the most that it can hold."""
+        resident = self._gpu.resident_blocks(kernel.function) * kernel.function.launch.threads
+        return resident / self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+
+    def build(
+        self,
+        specs: Sequence[KernelSpec],
+        *,
+        jobs: int | None = None,
+        time_limit: float = TIME_LIMIT,
+        progress: Progress | None = None,
+    ) -> list[BuildOutcome]:
+        tell = None if progress is None else lambda state: progress(state.done, state.total)
+        sources = [generate(spec) for spec in specs]
+        outcomes = cuda_modules.build_all(
+            sources, self._gpu.architecture, jobs=jobs, time_limit=time_limit, progress=tell
+        )
+        return [
+            BuildOutcome(spec, outcome.status, outcome.message) for spec, outcome in zip(specs, outcomes, strict=True)
+        ]
+
+    def seconds(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
+    ) -> list[float]:
+        chosen = check_protocol(self, protocol)
+        check_calls(calls, samples)
+        return self._clock.seconds(calls, samples, chosen, warm_up)
+
+    def series(
+        self, calls: Sequence[Callable[[], None]], *, samples: int, warm_up: int, burst_seconds: float
+    ) -> tuple[list[float], int]:
+        check_calls(calls, samples)
+        return self._clock.series(calls, samples, warm_up, burst_seconds)
+
+    def host_seconds(self, call: Callable[[], None], *, samples: int = 20) -> list[float]:
+        """Seconds that the host takes to queue a call, in each sample: where it is longer, that is its cost."""
+        check_calls([call], samples)
+        return self._clock.host_seconds(call, samples)
+
+    def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
+        if dtype not in self._ceilings:
+            multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+            self._ceilings[dtype] = Ceilings(
+                ceilings.copy_bytes_per_second(self._gpu, self._clock),
+                ceilings.peak_flops_per_second(self._gpu, self._clock, dtype, multiprocessors),
+                threads or self.threads,
+                dtype,
+                self.target,
+            )
+        return self._ceilings[dtype]
+
+    def floor(self, protocol: str | None = None, samples: int = 20) -> float:
+        chosen = check_protocol(self, protocol)
+        if chosen not in self._floors:
+            nothing = [lambda: support.empty(self._gpu)]
+            taken = self.seconds(nothing, samples=samples, protocol=chosen)
+            self._floors[chosen] = float(np.median(taken))
+        return self._floors[chosen]
+
+    def _check_device(self, **batches: Batch) -> None:
+        """Refuse batches of the host: to a kernel their addresses are as good as any."""
+        for argument, batch in batches.items():
+            if batch.backend != self.name:
+                raise ValueError(
+                    f"{argument}: lives on backend {batch.backend!r}, expected {self.name!r}: make it there"
+                )
+
+    def _attribute(self, name: str) -> int:
+        return int(self._gpu.handle.get_attribute(getattr(self._gpu.pycuda.device_attribute, name)))
+
+
+def survey() -> Availability:
+    """Whether the cuda backend can be used, and what it found; initialises CUDA."""
+    try:
+        gpu = device()
+    except BackendUnavailable as error:
+        return Availability("cuda", False, "no GPU that can be used", str(error))
+    detail = f"{gpu.handle.name()}, {gpu.architecture}"
+    try:
+        return Availability("cuda", True, f"{detail}, {find_nvcc().identity}")
+    except BatchcholError as error:
+        return Availability("cuda", True, f"{detail}, kernels from the cache alone", str(error))
+
+
+def prove() -> None:
+    """Have the GPU run a kernel that does nothing, compiled or out of the cache.
+
+    Raises
+    ------
+    BatchcholError
+        Why it cannot.
+    """
+    support.empty(device())
+    device().synchronize()
+
+
+def driver_version(cuda_version: int) -> str:
+    """The version of the driver, such as "580.159.04"; where the system does not say, the CUDA version it is for."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split("\n", 1)[0].split()
+        return next(word for word in words if word[0].isdigit() and "." in word)
+    except (OSError, StopIteration):
+        return f"CUDA {cuda_version // 1000}.{cuda_version % 1000 // 10}"
+
+
+def _toolkit() -> str:
+    try:
+        return f"CUDA {find_nvcc().version}"
+    except BatchcholError:
+        return "none: kernels from the cache alone"

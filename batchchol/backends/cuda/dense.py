@@ -1,0 +1,169 @@
+"""Factors of whole arrays (batch, n, n), of the host or the GPU, in slices.
+
+They are factored where they lie, by a kernel for canonical arrays, or packed, factored and unpacked. A slice is as
+many matrices as the free memory takes: all of them, if it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.backends.base import Backend
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.backend import CudaBackend, CudaKernel
+from batchchol.backends.cuda.device import Device, word_of
+from batchchol.backends.cuda.functions import Function
+from batchchol.batches.batch import check_dtype
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.batches.layouts import array_shape
+from kernelgen import KernelSource, KernelSpec, Layout
+from kernelgen.schedule_checks import MAX_CHUNK
+from kernelgen.targets import ELEMENT_BYTES
+
+# What is free is not free in one piece, and others use the GPU too.
+_USABLE = 0.9
+# Less is not worth asking how much is free: that takes longer than the work (measured).
+_SMALL_BYTES = 64 << 20
+# Whole chunks, whatever their size.
+_STEP = MAX_CHUNK
+# What C-contiguous arrays are without being packed. Kernels for it write the other triangle too, with zeros.
+_AS_THEY_ARE = Layout.canonical("row")
+_INFO = np.dtype(np.int32)
+
+
+def view(a: Any) -> memory.View:
+    """A device array of matrices, once its dtype is known to be right."""
+    matrices = memory.view(a, "a")
+    if check_dtype("a", matrices.dtype) != matrices.dtype:
+        raise TypeError(f"a: got dtype {matrices.dtype}, expected native byte order")
+    return matrices
+
+
+def factor_host(
+    backend: Backend, a: NDArray[np.floating], spec: KernelSpec, layout: Layout
+) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Factors and info of an array of the host, (batch, n, n), as arrays of the host."""
+    l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
+    info = np.empty(len(a), np.int32)
+    apart = layout == _AS_THEY_ARE and not spec.in_place
+    for first, last in _slices(len(a), _matrix_bytes(spec, layout, dense=2 if apart else 1)):
+        dense = memory.to_device(a[first:last], f"{last - first:,} matrices")
+        factors = memory.empty(dense.shape, a.dtype, f"{last - first:,} factors") if apart else dense
+        status = memory.info_array(last - first, poisoned=False)
+        launches = _launches(cast(CudaBackend, backend), spec, layout, last - first)
+        launches.run(int(dense.gpudata), int(factors.gpudata), int(status.gpudata))
+        memory.to_host(factors, out=l[first:last])
+        memory.to_host(status, out=info[first:last])
+    return l, info
+
+
+def factor_device(backend: Backend, a: memory.View, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
+    """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream."""
+    outer = a.shape[:-2]
+    batch = math.prod(outer)
+    l = memory.empty(a.shape, a.dtype, "room for the factors")
+    info = memory.empty(outer, _INFO, "the info")
+    matrix_bytes = spec.problem.n**2 * a.dtype.itemsize
+    for first, last in _slices(batch, _matrix_bytes(spec, layout, dense=0)):
+        _launches(cast(CudaBackend, backend), spec, layout, last - first).run(
+            a.address + first * matrix_bytes,
+            l.gpudata + first * matrix_bytes,
+            info.gpudata + first * _INFO.itemsize,
+        )
+    return l, info
+
+
+def factor_nothing(a: memory.View) -> tuple[Any, Any]:
+    """Factors and info of an array (..., n, n) without elements: no matrices, or matrices of order 0."""
+    l = memory.empty(a.shape, a.dtype, "room for the factors")
+    return l, memory.to_device(np.zeros(a.shape[:-2], np.int32), "the info")
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A kernel and its arguments: the addresses in these places of a call's, then words that never change."""
+
+    function: Function
+    items: int
+    places: tuple[int, ...]
+    words: tuple[int, ...]
+
+
+_DENSE, _FACTORS, _STATUS, _PACKED, _RESULT = range(5)
+
+
+@dataclass(frozen=True)
+class _Launches:
+    """What factors so many dense matrices in rows: kernels on them, and on packed copies of so many bytes."""
+
+    gpu: Device
+    launches: tuple[_Launch, ...]
+    packed: int
+    in_place: bool
+
+    def run(self, a: int, l: int, info: int) -> None:
+        """Queue it for arrays at these addresses; the factors may be written over the matrices."""
+        addresses: tuple[int, ...] = (a, l, info)
+        if self.packed:
+            packed = memory.room(self.packed, "a copy of the matrices in another layout")
+            result = packed if self.in_place else memory.room(self.packed, "the factors in another layout")
+            addresses = (a, l, info, packed, result)
+        # Several kernels are a queue; one alone is a single call.
+        with self.gpu.queueing() if len(self.launches) > 1 else nullcontext():
+            for launch in self.launches:
+                words = [*(addresses[place] for place in launch.places), *launch.words]
+                self.gpu.run(launch.function, launch.items, words)
+
+
+class _Noted:
+    """Notes the launches of a copy between layouts, in place of making them; see `support.Launcher`."""
+
+    def __init__(self, gpu: Device, places: tuple[int, ...]) -> None:
+        self._gpu, self._places = gpu, places
+        self.launches: list[_Launch] = []
+
+    def launch(self, source: KernelSource, items: int, args: support.Arguments, stream: object | None = None) -> None:
+        words = tuple(word_of(argument) for argument in args[len(self._places) :])
+        self.launches.append(_Launch(self._gpu.load(source), items, self._places, words))
+
+
+# Working out how arrays are copied takes longer than launching the copy.
+@lru_cache(maxsize=256)
+def _launches(backend: CudaBackend, spec: KernelSpec, layout: Layout, batch: int) -> _Launches:
+    kernel = cast(CudaKernel, backend.kernel(spec))
+    n, dtype, gpu = spec.problem.n, spec.problem.dtype, kernel.gpu
+    places = (_DENSE, _FACTORS) if layout == _AS_THEY_ARE else (_PACKED, _RESULT)
+    factorization = _Launch(kernel.function, batch, (*places, _STATUS), kernel.geometry(batch, layout))
+    if layout == _AS_THEY_ARE:
+        return _Launches(gpu, (factorization,), 0, spec.in_place)
+    pack, unpack = _Noted(gpu, (_DENSE, _PACKED)), _Noted(gpu, (_RESULT, _FACTORS))
+    support.pack(pack, 0, 0, n, batch, layout, dtype)
+    cleared = {"lower": "upper", "upper": "lower"}[spec.problem.uplo]
+    support.unpack(unpack, 0, 0, n, batch, layout, dtype, clear=cleared)
+    packed = math.prod(array_shape(n, batch, layout)) * ELEMENT_BYTES[dtype]
+    return _Launches(gpu, (*pack.launches, factorization, *unpack.launches), packed, spec.in_place)
+
+
+def _matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
+    """Bytes that each matrix of a slice takes on the GPU: so many dense copies, packed ones, and its info."""
+    packed = 0 if layout == _AS_THEY_ARE else 1 if spec.in_place else 2
+    copies = dense + packed
+    return copies * spec.problem.n**2 * ELEMENT_BYTES[spec.problem.dtype] + _INFO.itemsize
+
+
+def _slices(batch: int, matrix_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last of each slice; as equal in size as whole steps allow."""
+    if batch * matrix_bytes <= max(_SMALL_BYTES, memory.kept_bytes()):
+        return iter([(0, batch)] * bool(batch))
+    most = max(int(memory.free_bytes() * _USABLE) // matrix_bytes // _STEP, 1) * _STEP
+    count = max(1, -(-batch // most))
+    length = max(-(-batch // (count * _STEP)), 1) * _STEP
+    return ((first, min(first + length, batch)) for first in range(0, batch, length))

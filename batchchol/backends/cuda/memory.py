@@ -1,0 +1,227 @@
+"""Arrays in device memory: PyCUDA's, over this library's memory and over other libraries' arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from batchchol.backends.cuda.device import Device, device, stream_address
+from batchchol.backends.cuda.pool import Memory, Pool
+
+_MINUS_ONE = 0xFFFFFFFF
+_INFO = np.dtype(np.int32)
+# Streams of the CUDA Array Interface: the default one, with which ours agrees already.
+_LEGACY_STREAM = 1
+
+
+class View(NamedTuple):
+    """What a kernel needs to know of a C-contiguous array on this GPU. It keeps nothing alive."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def free_bytes() -> int:
+    """Bytes of the GPU's memory that are free, or kept for the next who needs some."""
+    gpu = device()
+    with gpu.current("asking for the free memory"):
+        return int(gpu.pycuda.mem_get_info()[0]) + kept_bytes()
+
+
+def kept_bytes() -> int:
+    """Bytes of memory that nobody has any more, kept for the next who needs some; at most an eighth of the GPU's."""
+    return _pool().kept
+
+
+def release() -> int:
+    """Give the memory that is kept back to the GPU, for other libraries and processes; how many bytes it was.
+
+    It waits for all work on the GPU. Where this library lacks memory it does so by itself.
+    """
+    return _pool().release()
+
+
+def room(nbytes: int, purpose: str) -> Memory:
+    """The address of so many bytes, uninitialised; they are free again when nobody has it any more.
+
+    Raises
+    ------
+    OutOfMemory
+        If they would not fit; says for what, how many bytes are needed and how many are free.
+    """
+    return _pool().allocate(nbytes, purpose)
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> Any:
+    """An uninitialised C-contiguous GPUArray.
+
+    Raises
+    ------
+    OutOfMemory
+        If it would not fit; says for what, how many bytes are needed and how many are free.
+    """
+    blank = _blank(shape, np.dtype(dtype))
+    array = object.__new__(type(blank))
+    array.__dict__.update(blank.__dict__, gpudata=_pool().allocate(blank.nbytes, purpose) if blank.nbytes else None)
+    return array
+
+
+@lru_cache(maxsize=256)
+def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """A GPUArray without memory, to copy: working out its geometry anew costs as much as a launch."""
+    from pycuda.gpuarray import GPUArray
+
+    with device().current():
+        return GPUArray(shape, dtype, gpudata=0)
+
+
+def info_array(batch: int, *, poisoned: bool = True) -> Any:
+    """A GPUArray of int32; if `poisoned`, -1 until a kernel has written it."""
+    array = empty((batch,), _INFO, "the info")
+    if batch and poisoned:
+        device().fill_words(int(array.gpudata), _MINUS_ONE, batch)
+    return array
+
+
+def share(stream: Any, *arrays: Any) -> None:
+    """Make arrays ready for use on another stream than the default one, on which they were allocated and written.
+
+    Work on it waits for what the default stream has been given, and pieces of memory that nobody has any more are
+    freed, which waits for the GPU, rather than used again. A stream that is being captured waits for nothing: the
+    graph does not know what it would be.
+    """
+    gpu, queue = device(), stream_address(stream)
+    if not gpu.is_current():
+        with gpu.current():
+            _await_default(gpu, queue)
+    else:
+        _await_default(gpu, queue)
+    for array in arrays:
+        if (owned := _memory_of(array)) is not None:
+            owned.reusable = False
+
+
+def _await_default(gpu: Device, stream: int) -> None:
+    if not gpu.driver.is_capturing(stream):
+        gpu.driver.wait_for(0, stream)
+
+
+def _memory_of(array: Any) -> Memory | None:
+    """The memory that an array lies in, if it is this library's."""
+    # Slices and other views have plain addresses in the memory of their base.
+    while array is not None and not isinstance(getattr(array, "gpudata", None), Memory):
+        array = getattr(array, "base", None)
+    return None if array is None else array.gpudata
+
+
+def to_device(a: NDArray[Any], purpose: str) -> Any:
+    """A copy of a host array on the GPU."""
+    array = empty(a.shape, a.dtype, purpose)
+    if a.size:
+        copy_to_device(a, int(array.gpudata))
+    return array
+
+
+def copy_to_device(a: NDArray[Any], address: int) -> None:
+    """Copy a host array, element after element in C order, to the GPU."""
+    gpu = device()
+    with gpu.current("copying to the GPU"):
+        gpu.pycuda.memcpy_htod(address, np.ascontiguousarray(a))
+
+
+def to_host(array: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """A C-contiguous GPUArray as a NumPy array, once all work on the GPU is done."""
+    gpu = device()
+    host = np.empty(array.shape, array.dtype) if out is None else out
+    gpu.synchronize()
+    if array.size:
+        with gpu.current("copying from the GPU"):
+            gpu.pycuda.memcpy_dtoh(host, int(array.gpudata))
+    return host
+
+
+def copy_on_device(source: Any, destination: Any) -> None:
+    """Queue the copy of an array to another of the same size."""
+    gpu = device()
+    if source.nbytes:
+        with gpu.current("copying on the GPU"):
+            gpu.pycuda.memcpy_dtod_async(int(destination.gpudata), int(source.gpudata), source.nbytes)
+
+
+def is_device_array(a: Any) -> bool:
+    """Whether an object is an array on a GPU."""
+    return hasattr(a, "__cuda_array_interface__")
+
+
+def as_gpuarray(a: Any, argument: str = "a") -> Any:
+    """Another library's array on this GPU as a GPUArray of the same memory, which it keeps alive.
+
+    Of its errors and of whom the default stream waits for see `view`.
+    """
+    from pycuda.gpuarray import GPUArray
+
+    seen = view(a, argument)
+    return a if isinstance(a, GPUArray) else GPUArray(seen.shape, seen.dtype, base=a, gpudata=seen.address)
+
+
+def view(a: Any, argument: str = "a") -> View:
+    """Where another library's array lies on this GPU.
+
+    Work on the default stream waits for what is still to be done to it on the stream that it comes from, if it names
+    one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not on this GPU, has a mask, or is not C-contiguous.
+    """
+    if not is_device_array(a):
+        raise TypeError(f"{argument}: got {type(a).__name__}, expected an array on a GPU")
+    described = a.__cuda_array_interface__
+    if described.get("mask") is not None:
+        raise TypeError(f"{argument}: got a device array with a mask, expected one without")
+    shape, dtype, strides = tuple(described["shape"]), np.dtype(described["typestr"]), described.get("strides")
+    if strides is not None and not _contiguous(shape, strides, dtype.itemsize):
+        raise ValueError(
+            f"{argument}: got a device array of shape {shape} and strides {tuple(strides)}, expected a C-contiguous "
+            "one: make it so where it comes from (torch's .contiguous(), cupy.ascontiguousarray)"
+        )
+    gpu, address = device(), int(described["data"][0])
+    if not gpu.is_current():
+        with gpu.current("taking over a device array"):
+            _take_over(gpu, a, address, described.get("stream"), argument)
+    else:
+        _take_over(gpu, a, address, described.get("stream"), argument)
+    return View(address, shape, dtype)
+
+
+def _take_over(gpu: Device, a: Any, address: int, stream: Any, argument: str) -> None:
+    """Wait for the stream that an array comes from, and refuse one of another GPU."""
+    if stream not in (None, _LEGACY_STREAM):
+        gpu.driver.wait_for(int(stream), 0)
+    if _memory_of(a) is None and address and (other := gpu.driver.device_of(address)):
+        raise ValueError(
+            f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
+            "or start the process with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:
+    expected = itemsize
+    if 0 in shape:
+        return True
+    for length, step in zip(reversed(shape), reversed(strides), strict=True):
+        if length > 1 and step != expected:
+            return False
+        expected *= length
+    return True
+
+
+@cache
+def _pool() -> Pool:
+    return Pool(device())

@@ -1,0 +1,157 @@
+"""Where device memory comes from and goes back to: pieces that nobody has any more are kept, and used again.
+
+Allocating and freeing by the driver takes longer than most factorizations, and freeing waits for all work on the GPU.
+All of this library's memory is allocated, used and given back in the order of the default stream: what is queued
+there later may have a piece whose last use is queued there already. So a piece that is kept serves the next caller
+with no call of the driver, also while another library's stream is being captured, when the driver's own
+stream-ordered allocator must not be called.
+
+PyCUDA frees memory in the thread that made its context alone, and only warns of the rest: any thread may drop what
+comes from here.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from batchchol.backends.cuda.device import Device
+from batchchol.errors import OutOfMemory
+
+# Of the GPU's memory that much is kept at most. What has been kept longest goes first.
+KEPT_SHARE = 1 / 8
+GRANULE = 512
+# A piece serves who needs less, if no more than this share of that is left over.
+_LEFT_OVER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Memory that PyCUDA allocated, and how many bytes."""
+
+    pool: Pool
+    handle: Any
+    address: int
+    size: int
+
+
+class Pool:
+    """The memory of one GPU; any thread may use it."""
+
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
+        self._most = int(gpu.handle.total_memory() * KEPT_SHARE)
+        # What is kept: by address, the oldest first; and as (size, address), the smallest first.
+        self._pieces: dict[int, Piece] = {}
+        self._sizes: list[tuple[int, int]] = []
+        # The garbage collector may drop arrays inside any line of this class: they wait here until the lock is free.
+        self._returned: deque[tuple[Piece, bool]] = deque()
+        self._lock = threading.Lock()
+        self.kept = 0
+
+    def allocate(self, nbytes: int, purpose: str) -> Memory:
+        """Memory of at least so many bytes, aligned to 512 of them.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is not as much, nothing being kept any more.
+        """
+        size = -(-nbytes // GRANULE) * GRANULE
+        if self._returned:
+            self._tidy()
+        piece = None
+        with self._lock:
+            place = bisect_left(self._sizes, (size, 0))
+            if place < len(self._sizes) and self._sizes[place][0] <= size + size // _LEFT_OVER:
+                piece = self._remove(place)
+        if self._returned:
+            self._tidy()
+        return Memory.of(piece or self._new(size, purpose))
+
+    def give_back(self, piece: Piece, reusable: bool) -> None:
+        """Keep a piece for the next, or free it, once all work on the GPU is done."""
+        self._returned.append((piece, reusable))
+        self._tidy()
+
+    def release(self) -> int:
+        """Free what is kept, once all work on the GPU is done; how many bytes that was."""
+        with self._lock:
+            pieces = [self._remove(-1) for _ in range(len(self._sizes))]
+        self._free(pieces)
+        self._tidy()
+        return sum(piece.size for piece in pieces)
+
+    def _remove(self, place: int) -> Piece:
+        """A piece that is no longer kept."""
+        size, address = self._sizes.pop(place)
+        self.kept -= size
+        return self._pieces.pop(address)
+
+    def _tidy(self) -> None:
+        """Put away what was given back; who holds the lock does it when that is free, for everybody."""
+        while self._returned and self._lock.acquire(False):
+            surplus: list[Piece] = []
+            try:
+                while self._returned:
+                    piece, reusable = self._returned.popleft()
+                    if reusable and piece.size <= self._most:
+                        self._pieces[piece.address] = piece
+                        insort(self._sizes, (piece.size, piece.address))
+                        self.kept += piece.size
+                    else:
+                        surplus.append(piece)
+                while self.kept > self._most:
+                    oldest = next(iter(self._pieces.values()))
+                    surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
+            finally:
+                self._lock.release()
+            if surplus:
+                self._free(surplus)
+
+    def _free(self, pieces: list[Piece]) -> None:
+        # A capture that another library has under way is none of this memory's business.
+        with self._gpu.current("freeing"), self._gpu.driver.relaxed():
+            for piece in pieces:
+                piece.handle.free()
+
+    def _new(self, size: int, purpose: str) -> Piece:
+        with self._gpu.current("allocating"), self._gpu.driver.relaxed():
+            try:
+                handle = self._gpu.pycuda.mem_alloc(size)
+            except self._gpu.pycuda.MemoryError:
+                self.release()
+                handle = self._allocate_at_last(size, purpose)
+        return Piece(self, handle, int(handle), size)
+
+    def _allocate_at_last(self, size: int, purpose: str) -> Any:
+        cuda = self._gpu.pycuda
+        try:
+            return cuda.mem_alloc(size)
+        except cuda.MemoryError as error:
+            raise OutOfMemory(f"{purpose}, on the GPU,", size, int(cuda.mem_get_info()[0])) from error
+
+
+class Memory(int):
+    """The address of a piece of device memory, which goes back to where it came from when nobody has it any more."""
+
+    _piece: Piece
+    reusable = True
+
+    @classmethod
+    def of(cls, piece: Piece) -> Memory:
+        """The address of a piece."""
+        made = cls(piece.address)
+        made._piece = piece
+        return made
+
+    def __del__(self) -> None:
+        try:
+            piece = self._piece
+            piece.pool.give_back(piece, self.reusable)
+        except Exception:
+            # The interpreter or the context is going down, and the memory with it.
+            return

@@ -1,0 +1,305 @@
+"""What a GPU does besides factoring: copies between layouts, data sets with the CPU's bits, the residual, ceilings.
+
+Every function takes the device that launches, device addresses as plain integers, and returns as soon as the kernels
+are queued on `stream`. Nothing is allocated and nothing is synchronised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from batchchol.batches.layouts import padded, stride
+from batchchol.datasets import catalogue, recipes
+from batchchol.datasets.catalogue import Value
+from batchchol.datasets.generation import check_slice
+from kernelgen import KernelSource, Layout
+from kernelgen.support import CHAINS, Tiling, support_kernel, tiling
+
+Arguments = tuple[np.generic, ...]
+
+_CLEARED = {None: 0, "upper": 1, "lower": 2}
+_FAILURES = {"negative": 0, "zero": 1, "nan": 2}
+# The products of the kernel are sums of 32-bit integers: this is columns up to 33,025.
+_LARGEST_SUM = 2**31 - 1
+
+
+class Launcher(Protocol):
+    """What these functions need of a device."""
+
+    def launch(self, source: KernelSource, items: int, args: Arguments, stream: object | None = None) -> None:
+        """Queue a kernel on so many items; block and grid are those of `source.launch`."""
+
+
+def pack(
+    device: Launcher,
+    dense: int,
+    packed: int,
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    stream: object | None = None,
+) -> None:
+    """Copy canonical matrices in row order into a batch: matrices first, ..., last - 1 of it.
+
+    Parameters
+    ----------
+    dense : int
+        Address of (last - first, n, n) elements: its first matrix becomes matrix `first`. Ignored if last = first.
+    packed : int
+        Address of the whole array of the batch, of any layout, canonical included.
+    n, batch, layout, dtype
+        Those of the batch.
+    first, last : int
+        0 <= first <= last <= batch; by default the whole batch. If last = batch, the room beyond it becomes
+        identities.
+
+    Raises
+    ------
+    IndexError
+        If the matrices are outside the batch.
+    """
+    stop = batch if last is None else last
+    _check_range(first, stop, batch)
+    end = padded(batch, layout) if stop == batch else stop
+    if first == end:
+        return
+    tiles = tiling(n, stride(batch, layout), dtype)
+    args = (*_pointers(dense, packed), *_geometry(tiles, first, layout), *_integers(first, stop, end))
+    device.launch(support_kernel("pack", dtype), tiles.tiles(first, end), args, stream)
+
+
+def unpack(
+    device: Launcher,
+    packed: int,
+    dense: int,
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    clear: str | None = None,
+    stream: object | None = None,
+) -> None:
+    """Copy matrices first, ..., last - 1 of a batch to an array (last - first, n, n) in row order.
+
+    Parameters are those of `pack`; `clear` names the triangle whose elements off the diagonal become zeros and are
+    not read: "upper", "lower" or None.
+    """
+    stop = batch if last is None else last
+    _check_range(first, stop, batch)
+    if clear not in _CLEARED:
+        raise ValueError(f"clear: got {clear!r}, expected 'upper', 'lower' or None")
+    if first == stop:
+        return
+    tiles = tiling(n, stride(batch, layout), dtype)
+    args = (*_pointers(packed, dense), *_geometry(tiles, first, layout), *_integers(first, stop, _CLEARED[clear]))
+    device.launch(support_kernel("unpack", dtype), tiles.tiles(first, stop), args, stream)
+
+
+def identity_padding(
+    device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
+) -> None:
+    """Write identities into the room beyond the batch; nothing happens where there is none."""
+    pack(device, 0, packed, n, batch, layout, dtype, first=batch, stream=stream)
+
+
+def can_fill(recipe: str, n: int, dtype: str, parameters: dict[str, object]) -> bool:
+    """Whether `fill` makes a data set on the device; the others are made on the host and copied.
+
+    Raises
+    ------
+    ValueError
+        An unknown recipe or parameter, or a value out of range.
+    """
+    recipes.plan(recipe, n, dtype, parameters)
+    return _kernel(recipe, n, parameters) is not None
+
+
+def fill(
+    device: Launcher,
+    packed: int,
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    recipe: str,
+    *,
+    start: int = 0,
+    seed: int = 0,
+    stream: object | None = None,
+    **parameters: object,
+) -> None:
+    """Overwrite a batch with matrices start, ..., start + batch - 1 of a data set, the bits of `datasets.fill`.
+
+    The room beyond the batch becomes identities. Parameters and errors are those of `datasets.generate`.
+
+    Raises
+    ------
+    ValueError
+        Also if `can_fill` says no.
+    """
+    check_slice(n, start, start + batch, seed, dtype)
+    plan = recipes.plan(recipe, n, dtype, parameters)
+    kernel = _kernel(recipe, n, parameters)
+    if kernel is None:
+        raise ValueError(f"recipe: got {recipe!r} with {parameters}, which is made on the host: ask can_fill")
+    room, apart = padded(batch, layout), stride(batch, layout)
+    if not room:
+        return
+    stream_words = (np.uint64(seed), np.uint64(plan.stream << 32 | n))
+    args = (
+        *_pointers(packed),
+        *_integers(n, apart, batch, room),
+        *stream_words,
+        *_integers(plan.blocks, start, *kernel.arguments),
+    )
+    device.launch(support_kernel(kernel.name, dtype), room, args, stream)
+    if recipe == "failing":
+        chosen = catalogue.settle(catalogue.find(recipe), parameters)
+        for failures in _failures(n, start, batch, chosen):
+            args = (*_pointers(packed), *_integers(n, apart, *astuple(failures), _FAILURES[str(chosen["kind"])]))
+            device.launch(support_kernel("spoil", dtype), failures.count * n, args, stream)
+
+
+def residual_ratios(
+    device: Launcher,
+    a: int,
+    l: int,
+    ratios: int,
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    uplo: str = "lower",
+    stream: object | None = None,
+) -> None:
+    """The componentwise residual ratio of every matrix, as `batchchol.operations.residual.ratios` defines it.
+
+    Parameters
+    ----------
+    a, l : int
+        Addresses of the matrices and of their factors, two arrays of the same batch, layout and dtype; only the
+        triangle `uplo` of either is read.
+    ratios : int
+        Address of `batch` float64, one for each matrix; no initial value is expected.
+    """
+    if not batch:
+        return
+    # The upper triangle of a matrix is the lower one of its transpose.
+    swap = (layout.order == "col") != (uplo == "upper")
+    args = (*_pointers(a, l, ratios), *_integers(n, stride(batch, layout), batch, swap))
+    device.launch(support_kernel("residual", dtype), batch, args, stream)
+
+
+def empty(device: Launcher, *, stream: object | None = None) -> None:
+    """Launch a kernel that does nothing: what every launch costs."""
+    device.launch(support_kernel("empty"), 1, (), stream)
+
+
+def copy(device: Launcher, source: int, destination: int, nbytes: int, *, stream: object | None = None) -> None:
+    """Copy bytes from one place of the device's memory to another; any address, no overlap."""
+    if nbytes:
+        device.launch(support_kernel("copy"), nbytes, (*_pointers(source, destination), *_integers(nbytes)), stream)
+
+
+def multiply_add(
+    device: Launcher, result: int, threads: int, steps: int, dtype: str, *, stream: object | None = None
+) -> None:
+    """Chains of fused multiply-adds, `multiply_add_flops(threads, steps)` of them: the arithmetic peak.
+
+    Parameters
+    ----------
+    result : int
+        Address of `threads` elements, one for each thread.
+    threads : int
+        How many threads there are; whole blocks of them run.
+    """
+    # The divisor is 2: see the kernel.
+    args = (*_pointers(result), *_integers(threads, steps, 2))
+    device.launch(support_kernel("multiply_add", dtype), threads, args, stream)
+
+
+def multiply_add_flops(threads: int, steps: int) -> int:
+    """Flops of one `multiply_add`; a fused multiply-add counts two."""
+    return 2 * CHAINS * threads * steps
+
+
+@dataclass(frozen=True)
+class _Failures:
+    """Matrices first, first + step, ... of a batch, `count` of them, which fail at the leading minor of order k."""
+
+    first: int
+    step: int
+    count: int
+    minor: int
+
+
+def _failures(n: int, start: int, batch: int, chosen: Mapping[str, Value]) -> Iterator[_Failures]:
+    """The failing members of matrices start, ..., start + batch - 1 of a data set, as few progressions."""
+    members, every = cast(tuple[int, ...], chosen["members"]), cast(int, chosen["every"])
+    minors = cast(tuple[int, ...], chosen["minors"]) or tuple(range(1, n + 1))
+    stop = start + batch
+    if members:
+        for turn, member in enumerate(sorted(set(members))):
+            if start <= member < stop:
+                yield _Failures(member - start, 1, 1, minors[turn % len(minors)])
+    elif every:
+        first_turn, last_turn = -(-start // every), -(-stop // every)
+        for turn in range(first_turn, min(last_turn, first_turn + len(minors))):
+            count = -(-(last_turn - turn) // len(minors))
+            yield _Failures(turn * every - start, every * len(minors), count, minors[turn % len(minors)])
+
+
+@dataclass(frozen=True)
+class _FillKernel:
+    """The kernel of a recipe, and its arguments beside those of the batch and the stream."""
+
+    name: str
+    arguments: tuple[int, ...]
+
+
+def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> _FillKernel | None:
+    """What makes a recipe on a device, or None if nothing does."""
+    chosen = catalogue.settle(catalogue.find(recipe), parameters)
+    if recipe == "failing":
+        return _kernel(str(chosen["base"]), n, {})
+    if recipe == "wishart":
+        columns = recipes.wishart_columns(n, chosen)
+        if columns * 255**2 > _LARGEST_SUM:
+            return None
+        return _FillKernel("fill_wishart", (columns, recipes.wishart_exponent(columns)))
+    if recipe == "banded":
+        bandwidth = cast(int, chosen["bandwidth"])
+        return _FillKernel("fill_uniform", (2 * bandwidth + 1, bandwidth, 0))
+    if recipe in ("diagonally_dominant", "graded"):
+        return _FillKernel("fill_uniform", (n, n, cast(int, chosen.get("octaves", 0))))
+    return None
+
+
+def _check_range(first: int, last: int, batch: int) -> None:
+    if not 0 <= first <= last <= batch:
+        raise IndexError(f"matrices {first} to {last} are outside a batch of {batch}")
+
+
+def _geometry(tiles: Tiling, first: int, layout: Layout) -> Arguments:
+    """How the batch is cut, which unit is the first, and whether rows and columns change places."""
+    return _integers(*astuple(tiles), tiles.unit(first), layout.order == "col")
+
+
+def _pointers(*addresses: int) -> Arguments:
+    return tuple(np.uint64(address) for address in addresses)
+
+
+def _integers(*numbers: int) -> Arguments:
+    return tuple(np.int64(number) for number in numbers)

@@ -1,0 +1,141 @@
+"""LAPACK in place of generated kernels: for orders above 128, and where there is no C compiler.
+
+It is SciPy's, called by its address: SciPy's own wrappers hold the interpreter's lock, so that threads would wait for
+each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.backends import blas
+from batchchol.batches.batch import Batch
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.parallel import over_ranges
+
+# What is copied, factored and cleaned at a time: it stays in cache.
+_BLOCK_BYTES = 1 << 18
+# Below this order BLAS's threads are not worth having. At 512, on two cores, two of them took 0.8 of the time of one,
+# and up to 90 times as long where other processes used the cores too (measured).
+_LARGE_ORDER = 1024
+# Matrices of a batch that are unpacked at a time: whole groups of every layout.
+_SLICE_BYTES, _SLICE_STEP = 1 << 24, 512
+
+
+class _Routine(NamedTuple):
+    """LAPACK's potrf for one dtype, (uplo, n, a, lda, info) by address, and the integers that it takes."""
+
+    call: Callable[..., None]
+    integer: type[np.signedinteger]
+
+
+def potrf(dense: NDArray[np.floating], upper: bool, threads: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Factors (batch, n, n), whose other triangle is zero, and info (batch,) of matrices (batch, n, n) in row order.
+
+    `info` and what is valid in a factor are as `cholesky_ex` says. Takes a C-contiguous array of any order and batch.
+
+    Raises
+    ------
+    OutOfMemory
+        If the factors would not fit.
+    """
+    batch, n, _ = dense.shape
+    l = aligned_empty(dense.shape, dense.dtype, f"an array of shape {dense.shape}")
+    info = np.zeros(batch, np.int32)
+    routine, other = _routine(dense.dtype.name), _other_triangle(n, upper)
+    step = max(1, _BLOCK_BYTES // (n * n * dense.itemsize))
+
+    def work(first: int, last: int) -> int:
+        for begin in range(first, last, step):
+            block = slice(begin, min(begin + step, last))
+            _factor(routine, dense[block], l[block], info[block], other, upper)
+        return 0
+
+    one_by_one = n >= _LARGE_ORDER and batch < threads
+    with blas.at_most(threads if one_by_one else 1):
+        over_ranges(work, batch, 1 if one_by_one else threads, dense.nbytes, arrays=(dense, l, info))
+    return l, info
+
+
+def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
+    """Factor the lower triangles of a batch of any layout into `out`, which may be the batch itself; their info.
+
+    Raises
+    ------
+    OutOfMemory
+        If a slice of the matrices, unpacked, would not fit.
+    """
+    info = np.zeros(batch.batch, np.int32)
+    size = max(1, _SLICE_BYTES // (batch.n**2 * batch.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
+    for start in range(0, batch.batch, size):
+        stop = min(start + size, batch.batch)
+        l, info[start:stop] = potrf(batch.get(start, stop), False, threads)
+        out.put(start, l)
+    return info
+
+
+def _factor(
+    routine: _Routine,
+    a: NDArray[np.floating],
+    l: NDArray[np.floating],
+    info: NDArray[np.int32],
+    other: NDArray[np.bool_],
+    upper: bool,
+) -> None:
+    """Factor a few matrices in this thread."""
+    np.copyto(l, a)
+    n = np.array(a.shape[-1], routine.integer)
+    status = np.zeros(len(a), routine.integer)
+    order, first, reported = n.ctypes.data, l.ctypes.data, status.ctypes.data
+    # A matrix in row order is its transpose to LAPACK.
+    uplo = b"L" if upper else b"U"
+    for m in range(len(a)):
+        routine.call(uplo, order, first + m * l.strides[0], order, reported + m * status.itemsize)
+    for m in np.flatnonzero(status).tolist():
+        _complete(a[m], l[m], int(status[m]) - 1, upper)
+    # OpenBLAS takes no notice of a pivot that is NaN; all that follow it are NaN too.
+    nans = np.isnan(np.diagonal(l, axis1=1, axis2=2))
+    unnoticed = nans.any(1) & (status == 0)
+    info[...] = np.where(unnoticed, nans.argmax(1) + 1, status)
+    np.copyto(l, 0, where=other)
+
+
+def _complete(a: NDArray[np.floating], l: NDArray[np.floating], k: int, upper: bool) -> None:
+    """Have the first k columns (rows if `upper`) of a factor be whole: LAPACK stops in the middle of a block."""
+    from scipy.linalg import solve_triangular
+
+    if not k:
+        return
+    corner = l[:k, :k]
+    if upper:
+        l[:k, k:] = solve_triangular(corner, a[:k, k:], trans="T", check_finite=False)
+    else:
+        l[k:, :k] = solve_triangular(corner, a[k:, :k].T, lower=True, check_finite=False).T
+
+
+def _other_triangle(n: int, upper: bool) -> NDArray[np.bool_]:
+    """Where the factor is zero."""
+    below = np.tri(n, k=-1, dtype=np.bool_)
+    return below if upper else below.T
+
+
+@cache
+def _routine(dtype: str) -> _Routine:
+    """Look a routine up in the table that SciPy exports to Cython."""
+    from scipy import LowLevelCallable
+    from scipy.linalg import cython_lapack
+
+    found: Any = LowLevelCallable.from_cython(cython_lapack, {"float32": "spotrf", "float64": "dpotrf"}[dtype])
+    address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )(found.function, found.signature.encode())
+    # SciPy may be built for LAPACK with integers of 64 bits, which have a name of their own.
+    arguments = found.signature.partition("(")[2].split(", ")
+    integer: type[np.signedinteger] = np.intc if arguments[1] == "int *" else np.int64
+    return _Routine(ctypes.CFUNCTYPE(None, ctypes.c_char_p, *(ctypes.c_void_p,) * 4)(address), integer)

@@ -1,0 +1,1 @@
+"""Matrices in host memory: layouts, packing, and what is checked of arguments."""

@@ -1,0 +1,98 @@
+"""Where element (i, j) of matrix m lies: shapes, padding and the index map of every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.batches.checks import integer
+from kernelgen import MAX_N, Layout
+
+# An interleaved batch is padded to whole groups of this many matrices: enough for every SIMD width and GPU warp.
+INTERLEAVED_PADDING = 32
+
+
+def group_matrices(layout: Layout) -> int:
+    """The number of matrices that a batch in this layout is padded to a multiple of."""
+    if layout.kind == "canonical":
+        return 1
+    return layout.chunk if layout.chunk is not None else INTERLEAVED_PADDING
+
+
+def padded(batch: int, layout: Layout) -> int:
+    """The number of matrices that the array of a batch has room for."""
+    group = group_matrices(layout)
+    return -(-batch // group) * group
+
+
+def checked_sizes(n: int, batch: int) -> tuple[int, int]:
+    """The order of matrices, and how many there are, as plain ints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one is not an integer, or out of range.
+    """
+    n, batch = integer("n", n), integer("batch", batch)
+    if not 1 <= n <= MAX_N:
+        raise ValueError(f"n: got {n}, expected 1 to {MAX_N}: cholesky takes arrays of any order")
+    if batch < 0:
+        raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
+    return n, batch
+
+
+def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
+    """The shape of the C-contiguous array that holds a batch.
+
+    canonical: (batch, n, n); interleaved: (n, n, padded batch); chunked: (chunks, n, n, chunk). The two axes of
+    length n are (row, column) for order "row" and (column, row) for order "col".
+
+    Raises
+    ------
+    TypeError, ValueError
+        If n or batch is not an integer or out of range, or layout is no Layout.
+    """
+    n, batch = checked_sizes(n, batch)
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
+    room = padded(batch, layout)
+    if layout.kind == "canonical":
+        return (batch, n, n)
+    if layout.chunk is None:
+        return (n, n, room)
+    return (room // layout.chunk, n, n, layout.chunk)
+
+
+def stride(batch: int, layout: Layout) -> int:
+    """The distance between neighbouring elements of one matrix, in elements."""
+    if layout.kind == "canonical":
+        return 1
+    return layout.chunk if layout.chunk is not None else padded(batch, layout)
+
+
+def element_offset(n: int, batch: int, layout: Layout, m: int, i: int, j: int) -> int:
+    """The offset of element (i, j) of matrix m in the flat array, in elements.
+
+    Raises
+    ------
+    IndexError
+        If the matrix or the element is outside the batch.
+    """
+    if not (0 <= m < batch and 0 <= i < n and 0 <= j < n):
+        raise IndexError(f"(m, i, j)={(m, i, j)} is outside a batch of {batch} matrices of order {n}")
+    element = i * n + j if layout.order == "row" else j * n + i
+    if layout.kind == "canonical":
+        return m * n * n + element
+    apart = stride(batch, layout)
+    return (m // apart * n * n + element) * apart + m % apart
+
+
+def dense_view(data: NDArray[np.floating], layout: Layout) -> NDArray[np.floating]:
+    """The array as (chunks, chunk, row, column), without a copy: padding included, the reference for every copy."""
+    if layout.kind == "canonical":
+        view = data[np.newaxis]
+    elif layout.kind == "interleaved":
+        view = np.moveaxis(data, -1, 0)[np.newaxis]
+    else:
+        view = np.moveaxis(data, -1, 1)
+    return view if layout.order == "row" else np.swapaxes(view, -1, -2)

@@ -1,0 +1,152 @@
+"""Copies between canonical and packed arrays, by generated SIMD code wherever whole SIMD groups move."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.artifacts.c_library import Library, load, supported_targets
+from batchchol.artifacts.no_compiler import warn
+from batchchol.batches.layouts import dense_view, padded, stride
+from batchchol.errors import CompilerNotFound
+from batchchol.parallel import available_threads, over_ranges
+from kernelgen import SIMD_TARGETS, Layout
+from kernelgen.simd import generate_layout_kernels
+
+_PACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
+_UNPACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 7)
+# Ctrl-C waits for a copy of NumPy's.
+_SLICE_BYTES = 1 << 22
+_CLEARED = {None: 0, "upper": 1, "lower": 2}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Matrices first, ..., last - 1 of a packed array that holds `batch` matrices of order n."""
+
+    packed: NDArray[np.floating]
+    n: int
+    batch: int
+    layout: Layout
+    first: int
+    last: int
+
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The chunk and the place in it of every matrix."""
+        matrices = np.arange(self.first, self.last)
+        apart = stride(self.batch, self.layout)
+        return matrices // apart, matrices % apart
+
+    def slices(self) -> Iterator[tuple[Slots, slice]]:
+        """The matrices in parts that NumPy copies in some ten milliseconds, and which of them these are."""
+        step = max(1, _SLICE_BYTES // (self.n**2 * self.packed.itemsize))
+        for first in range(self.first, self.last, step):
+            last = min(first + step, self.last)
+            yield replace(self, first=first, last=last), slice(first - self.first, last - self.first)
+
+    def target(self) -> str | None:
+        """The widest SIMD that moves these matrices in whole groups, or None."""
+        apart = stride(self.batch, self.layout)
+        for target in supported_targets():
+            lanes = SIMD_TARGETS[target].lanes(self.packed.dtype.name)
+            whole = self.last % lanes == 0 or self.last == self.batch
+            if apart % lanes == 0 and self.first % lanes == 0 and whole:
+                return target
+        return None
+
+
+def pack(dense: NDArray[np.floating], slots: Slots) -> None:
+    """Copy a C-contiguous array of canonical matrices, (count, n, n) in row order, into their slots.
+
+    Room in the last chunk beyond the batch becomes identities, once its last matrix is written.
+    """
+    check_writeable(slots.packed)
+    target = slots.target()
+    library = None if target is None else _library(dense.dtype.name, target)
+    if target is None or library is None:
+        view = dense_view(slots.packed, slots.layout)
+        for part, matrices in slots.slices():
+            view[part.places()] = dense[matrices]
+        return
+    lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
+    function = library.function("pack", *_PACK, result=None)
+    end = padded(slots.batch, slots.layout) if slots.last == slots.batch else slots.last
+    # The kernel counts matrices from the beginning of the batch: so must its pointer to the canonical ones.
+    origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
+    apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")
+
+    def work(begin: int, stop: int) -> int:
+        first = slots.first // lanes
+        function(origin, slots.packed.ctypes.data, slots.n, apart, slots.last, swap, first + begin, first + stop)
+        return 0
+
+    groups = (end - slots.first) // lanes
+    over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
+
+
+def assign(
+    target: NDArray[np.floating],
+    source: NDArray[np.floating],
+    change: Callable[[NDArray[np.floating]], NDArray[np.floating]] | None = None,
+) -> None:
+    """Copy an array into another one of its shape, a range of the first axis at a time, each changed by `change`."""
+
+    def work(first: int, last: int) -> int:
+        part = source[first:last]
+        target[first:last] = part if change is None else change(part)
+        return 0
+
+    over_ranges(work, len(target), available_threads(), 2 * target.nbytes, arrays=())
+
+
+def check_writeable(data: NDArray[np.floating]) -> None:
+    """Refuse to write to a read-only array, of which the generated code would know nothing."""
+    if not data.flags.writeable:
+        raise ValueError("data: the array of the batch is read-only: use one that can be written, or a copy of it")
+
+
+def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) -> None:
+    """Copy slots to a C-contiguous array of canonical matrices, (count, n, n) in row order.
+
+    `clear` names the triangle whose elements off the diagonal become zeros: "upper", "lower" or None.
+    """
+    target = slots.target()
+    library = None if target is None else _library(dense.dtype.name, target)
+    if target is None or library is None:
+        view = dense_view(slots.packed, slots.layout)
+        for part, matrices in slots.slices():
+            copied = view[part.places()]
+            dense[matrices] = copied if clear is None else np.tril(copied) if clear == "upper" else np.triu(copied)
+        return
+    lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
+    function = library.function("unpack", *_UNPACK, result=None)
+    origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
+    apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")
+    cleared = _CLEARED[clear]
+
+    def work(begin: int, stop: int) -> int:
+        first, last = slots.first // lanes + begin, slots.first // lanes + stop
+        function(slots.packed.ctypes.data, origin, slots.n, apart, slots.last, swap, cleared, first, last)
+        return 0
+
+    groups = -(-(slots.last - slots.first) // lanes)
+    over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
+
+
+def _library(dtype: str, target: str) -> Library | None:
+    """The generated copies, or None, with a warning, where there is no compiler: NumPy copies then."""
+    try:
+        return _loaded(dtype, target)
+    except CompilerNotFound as error:
+        warn(error)
+        return None
+
+
+@cache
+def _loaded(dtype: str, target: str) -> Library:
+    return load(generate_layout_kernels(dtype, target), target)

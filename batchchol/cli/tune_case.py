@@ -1,0 +1,177 @@
+"""`python -m batchchol tune --n N --batch B`: one case at a time, into the user's table."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batchchol import interrupts
+from batchchol.batches.sizes import matrices, seconds
+from batchchol.errors import BatchcholError
+from batchchol.measure.timing import busy_warning
+
+if TYPE_CHECKING:
+    from batchchol.defaults.user import Tuned
+    from batchchol.measure.process import Measurer
+    from batchchol.tune.contest import Site
+    from batchchol.tune.one_case import Outcome
+    from batchchol.tune.ranking import Wanted
+    from kernelgen import KernelSpec, Schedule
+
+LAYOUTS = ["canonical", "chunked"]
+"""What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
+_STAYS = "today's choices stay; recorded as evidence"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What tuning a case is told besides."""
+    group = parser.add_argument_group(
+        "one case",
+        "With --n, and neither --space nor --out or --table, each order and batch is tuned by itself, promising "
+        "kernels first, and the next call uses what has won: on arrays (--layout canonical), and on batches in "
+        "chunks (--layout chunked). An interrupt ends the search, and what was measured still counts.",
+    )
+    group.add_argument("--seconds", type=seconds, default=50.0, help="that an order and batch may take (default: 50)")
+    group.add_argument(
+        "--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune case by case; the user's table has each before the next begins."""
+    from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+    from batchchol.batches.host_memory import require_memory
+    from batchchol.defaults import user
+    from batchchol.files import check_folder
+    from batchchol.measure.process import Measurer
+    from batchchol.parallel import available_threads
+    from batchchol.tune.contest import Site
+    from batchchol.tune.isolated import FEW_POINTS
+    from batchchol.tune.ranking import Wanted
+
+    if not arguments.n:
+        raise BatchcholError("--n: not given, say which orders, such as 32, or a --space; see tune --help")
+    backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
+    threads = arguments.threads or (available_threads() if backend == "cpu" else 1)
+    dtype = arguments.dtype or "float32"
+    asked = itertools.product(arguments.n, arguments.batch or ["16384"], arguments.math or ["ieee"])
+    limit = arguments.time_limit or min(60.0, arguments.seconds)
+    with (
+        interrupts.advice("the cases printed above are decided; run the command again for the others"),
+        Measurer(backend, settings=FEW_POINTS, time_limit=limit) as measurer,
+    ):
+        facts = measurer.facts()
+        for n, size in itertools.product(arguments.n, arguments.batch or ["16384"]):
+            require_memory(matrices(size, n, dtype), n, dtype, facts["free_bytes"])
+        site = Site.of(facts, measurer.about(dtype, threads), threads)
+        if arguments.target not in (None, site.target):
+            raise BatchcholError(
+                f"--target: got {arguments.target!r}, expected {site.target!r}, which is used here; with --out "
+                "others are measured too"
+            )
+        if not arguments.no_table and user.enabled():
+            check_folder(user.path_of(site.device, site.arch or site.target).parent)
+        families = _families(arguments.family, site.target)
+        for n, size, math in asked:
+            wanted = Wanted(n, matrices(size, n, dtype), dtype, math)
+            if interrupt := _tune(wanted, arguments, families, site, measurer):
+                raise interrupt
+    return 0
+
+
+def _tune(
+    wanted: Wanted, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
+) -> KeyboardInterrupt | None:
+    """Tune one case, keep and print what came of it; what interrupted it."""
+    from batchchol.defaults import lookup, user
+    from batchchol.progress import ProgressDisplay
+    from batchchol.tune.one_case import tune_case
+
+    display = ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}")
+    kinds = arguments.layout or LAYOUTS
+    try:
+        outcome = tune_case(
+            measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
+        )
+    finally:
+        display.finish()
+    _print(wanted, outcome, site)
+    if arguments.no_table or not user.enabled():
+        why = "--no-table" if arguments.no_table else f"{user.VARIABLE}=shipped"
+        print(f"{why}: nothing was written")
+    else:
+        path = lookup.learn(site.device, site.target, site.arch, outcome.entries, outcome.placements)
+        changed = any(entry.schedule != entry.incumbent for entry in outcome.entries)
+        changed |= any(placed.layout != placed.incumbent for placed in outcome.placements)
+        print(f"{path}: {'the next call uses it' if changed else _STAYS}")
+    return outcome.interrupt
+
+
+def _families(asked: str | None, target: str) -> tuple[str, ...]:
+    """The families to try, all that the target has if nobody says."""
+    from batchchol.tune.candidates import families_of
+
+    known = families_of(target)
+    if asked not in (None, "all", *known):
+        raise BatchcholError(f"--family: got {asked!r}, target {target!r} has {', '.join(known)}")
+    return known if asked in (None, "all") else (asked,)
+
+
+def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:
+    """The cases, each with today's schedule and the one that is used from now on or comes next."""
+    where = f"{site.device} ({site.arch or site.target})"
+    early = ", interrupted" if outcome.interrupt else ""
+    print(
+        f"n={wanted.n}, batch={wanted.batch:,}, {wanted.dtype}, {wanted.math} on {where}: "
+        f"{outcome.measured} of {outcome.candidates} candidates in {outcome.seconds:.0f} s{early}"
+    )
+    print(f"{'where':22} {'schedule':56} {'ns/matrix':>10} {'GFLOP/s':>9}")
+    for entry in outcome.entries:
+        for line in describe(entry, site.target):
+            print(line)
+    if warning := busy_warning(entry.margin for entry in outcome.entries):
+        print(warning)
+    for placed in outcome.placements:
+        what = "batches" if placed.section == "layouts" else "arrays"
+        done = "stay in" if placed.layout == placed.incumbent else f"go from {placed.incumbent} to"
+        rate = "" if placed.incumbent_ns is None else f" (before: {placed.incumbent_ns:g})"
+        print(f"{what} {done} {placed.layout}: {placed.ns:g} ns a matrix{rate}, margin {placed.margin:.1%}")
+
+
+def describe(entry: Tuned, target: str) -> list[str]:
+    """The lines of an entry: today's schedule and the other one, what they take, and which is used from now on."""
+    stays = entry.schedule == entry.incumbent
+    other, ns = (entry.runner_up, entry.runner_up_ns) if stays else (entry.schedule, entry.ns)
+    # The last words of a case are where its matrices lie.
+    where = str(entry.case).split(", ")[-1]
+    lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "today's" + ", stays" * stays)]
+    if other is not None and ns is not None:
+        lines.append(_line("", entry, other, ns, target, _verdict(entry, ns, stays)))
+    return lines
+
+
+def _verdict(entry: Tuned, ns: float, stays: bool) -> str:
+    """How another schedule compares with today's, which only one that is faster by more than the margin replaces."""
+    todays = entry.incumbent_ns
+    if todays is None:
+        return "today's could not run"
+    if ns >= todays:
+        return f"{ns / todays - 1:.1%} slower"
+    return f"{todays / ns - 1:.1%} faster, {'within' if stays else 'past'} the margin of {entry.margin:.1%}"
+
+
+def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:
+    from batchchol.operations.roofline import flops
+    from batchchol.tune.contest import spec_of
+
+    name = short_name(spec_of(entry.case, entry.n, schedule, target))
+    numbers = " " * 20 if ns is None else f"{ns:10.4g} {flops(entry.n) / ns:9.1f}"
+    return f"{where:22} {name:56} {numbers}  {words}".rstrip()
+
+
+def short_name(spec: KernelSpec) -> str:
+    """A kernel's name without what all of a case have in common."""
+    return spec.name.split(f"_{spec.order}_", 1)[1]

@@ -1,0 +1,141 @@
+"""`python -m batchchol tune --space NAME --budget 5%`: a guided search in place of a sweep."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchchol.batches.sizes import integer, positive
+from batchchol.errors import BatchcholError
+from batchchol.operations.roofline import flops
+from batchchol.tune.search.cases import Budget, budget
+from batchchol.tune.search.strategies import DEFAULT, STRATEGIES, TOGETHER
+
+if TYPE_CHECKING:
+    from batchchol.measure.dataset import DataSet
+    from batchchol.measure.point import Point
+    from batchchol.tune.compile import Built
+    from batchchol.tune.executors import Place
+    from batchchol.tune.search.guided import Search
+    from batchchol.tune.search.transfer import Lesson
+    from batchchol.tune.sweep import Summary
+
+BUDGET = Budget(share=0.05)
+"""What is measured of each case if nobody says; docs/search.md has what that finds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a guided search is told."""
+    group = parser.add_argument_group(
+        "a guided search",
+        "With --strategy or --budget only some points of a space are measured: for each n, math, dtype and batch as "
+        "many as the budget says; which ones the strategy decides, by what was measured before.",
+    )
+    group.add_argument(
+        "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
+    )
+    group.add_argument(
+        "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
+    )
+    group.add_argument("--seed", type=integer, default=0, help="of the strategy (default: 0)")
+    group.add_argument(
+        "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
+    )
+    group.add_argument(
+        "--learn",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DATA",
+        help="data sets to begin with, of other orders or devices, for the strategy transfer",
+    )
+
+
+def wanted(arguments: argparse.Namespace) -> bool:
+    """Whether a guided search was asked for.
+
+    Raises
+    ------
+    BatchcholError
+        If it was, and there is nothing to search, or the strategy cannot do it.
+    """
+    if arguments.strategy is None and arguments.budget is None:
+        if arguments.learn:
+            raise BatchcholError("--learn: got no --budget, say how much of the space to search")
+        return False
+    if not arguments.space or arguments.compile_only:
+        raise BatchcholError(
+            "--strategy, --budget: got them without --space, or with --compile-only: say in which space to search; "
+            "the search compiles what it asks for"
+        )
+    if arguments.learn and (arguments.strategy or DEFAULT) not in TOGETHER:
+        raise BatchcholError(f"--learn: strategy {arguments.strategy!r} cannot, use {' or '.join(TOGETHER)}")
+    return True
+
+
+def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet) -> Summary:
+    """Search among the points of a space, with what the data set has told first; print the best of each case."""
+    from batchchol.measure.dataset import read_rows
+    from batchchol.parallel import available_threads
+    from batchchol.progress import ProgressDisplay
+    from batchchol.tune.search import guided
+
+    arch = here.facts()["architecture"]
+
+    def build(asked: Sequence[Point]) -> Built:
+        # One kernel to a module: there are about as many of them as compilers.
+        return here.build(asked, arch, jobs=arguments.jobs, per_module=1, time_limit=arguments.compile_limit)
+
+    name = arguments.strategy or DEFAULT
+    times = guided.Times.of(read_rows(data.folder))
+    taught = _lessons(data.folder, arguments.learn, points) if name in TOGETHER else []
+    searches = guided.prepare(points, name, arguments.budget or BUDGET, times, arguments.seed, taught)
+    left = sum(each.left for each in searches)
+    lessons = f", {len(taught):,} points known of others" if taught else ""
+    print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{lessons}", file=sys.stderr)
+    display = ProgressDisplay(sys.stderr, "searching")
+    try:
+        return guided.guided(
+            searches,
+            times,
+            build,
+            here.sweep,
+            data,
+            ahead=arguments.ahead or arguments.jobs or available_threads(),
+            space=space,
+            seconds=arguments.duration,
+            show=display,
+        )
+    finally:
+        display.finish()
+        for each in searches:
+            print(_said(each))
+
+
+def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> list[Lesson]:
+    """What is known of other cases of the folder, and of other data sets."""
+    from batchchol.measure.dataset import read, read_rows
+    from batchchol.tune.search.transfer import lessons
+    from kernelgen import TARGETS
+
+    gpu = TARGETS[points[0].spec.target].gpu
+    own = {key for point in points for key in (point.key, point.own.key)}
+    found = lessons(read_rows(folder), gpu, own)
+    for path in others:
+        found += lessons(read(path).to_pylist(), gpu)
+    return found
+
+
+def _said(search: Search) -> str:
+    """What came of a case, in a line."""
+    count = f"{len(search.told):,} of {len(search.points):,} points"
+    if search.best is None:
+        return f"{search.case}: no number in {count}"
+    point, seconds = search.best
+    case = search.case
+    gflops = flops(case.n) * case.batch / seconds / 1e9
+    chunk = "" if point.chunk is None else f", chunk {point.chunk}"
+    return f"{case}: {gflops:,.1f} GFLOP/s, the best of {count}: {point.spec.name}{chunk}"

@@ -1,0 +1,238 @@
+"""`python -m batchchol tune --space`: a search space compiled, measured and kept."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchchol import interrupts
+from batchchol.batches.sizes import integer, name, positive, seconds
+from batchchol.cli import tune_search as search_command
+from batchchol.errors import BatchcholError, install
+from batchchol.files import check_folder, check_writable
+
+if TYPE_CHECKING:
+    from batchchol.measure.dataset import DataSet
+    from batchchol.measure.point import Point
+    from batchchol.tune.compile import Built
+    from batchchol.tune.executors import Place
+    from batchchol.tune.expand import Expansion
+    from batchchol.tune.sweep import Summary
+
+_GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
+_NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a sweep is told besides."""
+    group = parser.add_argument_group(
+        "a search space",
+        "With --space every point of a search space is measured, each in a process that may die, and kept in a data "
+        "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
+        "--layout, --family and --batch narrow it.",
+    )
+    group.add_argument("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
+    group.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"
+    )
+    group.add_argument("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU")
+    group.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
+    group.add_argument(
+        "--compile-limit", type=seconds, default=120.0, metavar="SECONDS", help="of a compiler, in s (default: 120)"
+    )
+    group.add_argument(
+        "--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"
+    )
+    group.add_argument(
+        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after so many seconds"
+    )
+    group.add_argument(
+        "--finalists",
+        type=integer,
+        choices=range(11),
+        default=3,
+        metavar="COUNT",
+        help="the best of each case are measured again with code of their own, so many (default: 3)",
+    )
+    group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
+    group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
+    group.add_argument(
+        "--cluster",
+        type=name,
+        metavar="ADDRESS",
+        help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' on "
+        "all GPUs of this machine",
+    )
+    group.add_argument(
+        "--workers",
+        type=positive,
+        help="of --cluster local, so many (default: one for each GPU); on CPUs so many of a host measure at a time "
+        "(default: 1)",
+    )
+
+
+def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
+    """Compile, measure, merge; 0 if every point of the space is done, 3 if some are left.
+
+    Without a space the data set is merged and exported alone. `narrow` are the values of n, dtype, math,
+    layout, family and batch to keep; None keeps all.
+    """
+    if arguments.workers and not arguments.cluster:
+        raise BatchcholError("--workers: got no --cluster, say whose workers")
+    if arguments.cluster and not arguments.space:
+        raise BatchcholError("--cluster: got no --space, say what is to be measured there")
+    if not arguments.space and not arguments.data:
+        raise BatchcholError("--t4: got no --data, say which data set")
+    _check_outputs(arguments)
+    if not arguments.space:
+        _export(arguments.data, arguments.t4)
+        return 0
+    from batchchol.tune.executors import place
+    from batchchol.tune.expand import Machine, expand
+    from batchchol.tune.space import load_space
+
+    space = load_space(arguments.space)
+    folder = arguments.data or Path(space.name)
+    kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
+    if arguments.compile_only and not arguments.arch:
+        raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
+    with interrupts.advice(_GO_ON), place(arguments, folder, _tell) as here:
+        if arguments.compile_only:
+            expansion = expand(space, Machine.cuda(), **kept)
+            _introduce(space.name, expansion)
+            return _say_built(_built(here, expansion.points, arguments.arch, arguments))
+        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **kept)
+        return _sweep(arguments, space.name, folder, expansion, here)
+
+
+def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
+    from batchchol.measure.dataset import DataSet, read_rows
+    from batchchol.tune.finalists import finalists
+
+    with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
+        _introduce(space, expansion)
+        # A kernel of any block may turn out to be too large for a point, which then has its own.
+        pending = [
+            point for point in expansion.points if point.key not in data.keys and point.own.key not in data.keys
+        ]
+        if search_command.wanted(arguments):
+            summary = search_command.search(arguments, space, expansion.points, here, data)
+        else:
+            print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
+            summary = _measure(arguments, space, pending, here, data)
+        if arguments.finalists and not summary.left and data.keys:
+            again = [
+                point for point in finalists(read_rows(folder), arguments.finalists) if point.key not in data.keys
+            ]
+            if again:
+                print(f"{len(again):,} finalists are measured with code of their own", file=sys.stderr)
+            summary = summary.plus(_measure(arguments, space, again, here, data))
+    statuses = ", ".join(f"{count:,} {status}" for status, count in summary.statuses.most_common())
+    print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
+    _export(folder, arguments.t4)
+    return 3 if summary.left else 0
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be written in the end, before anything is measured for it."""
+    if arguments.t4:
+        check_writable(arguments.t4)
+    if arguments.data and (arguments.space or arguments.data.is_dir()):
+        check_folder(arguments.data)
+        if not arguments.compile_only:
+            check_writable(_merged(arguments.data))
+
+
+def _merged(folder: Path) -> Path:
+    """The Parquet file of a data set's folder: beside it, with its name."""
+    # Such as ".." has no name of its own.
+    folder = folder if folder.name.strip(".") else folder.resolve()
+    if not folder.name:
+        raise BatchcholError(f"--data: got {str(folder)!r}, expected a folder that has a name")
+    return folder.with_name(f"{folder.name}.parquet")
+
+
+@contextmanager
+def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Place) -> Iterator[None]:
+    """What the data set says by then goes into the user's table; of an interrupted sweep without measuring more."""
+    from batchchol.tune import learn
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        learn.keep(arguments, folder, here.facts(), None, _warn)
+        raise
+    learn.keep(arguments, folder, here.facts(), here.measurer, _warn)
+
+
+def _measure(
+    arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet
+) -> Summary:
+    from batchchol.progress import ProgressDisplay
+
+    built = _built(here, points, here.facts()["architecture"], arguments)
+    display = ProgressDisplay(sys.stderr, "measuring")
+    try:
+        return here.sweep(
+            built.points, data, space=space, failed=built.failed, seconds=arguments.duration, show=display
+        )
+    finally:
+        display.finish()
+
+
+def _export(data: Path, t4_file: Path | None) -> None:
+    """Merge a folder's rows, and write them as T4 results if that is asked for; `data` may be a merged file."""
+    from batchchol.measure import dataset, parquet, t4
+
+    if not parquet.available():
+        print(
+            f"{data}: its rows are in the journal there, since pyarrow is missing: where it is not "
+            f"({install('tune')}), `python -m batchchol tune --data {data}` makes a Parquet file of them"
+        )
+        return
+    if data.is_dir():
+        file = _merged(data)
+        print(f"{file}: {dataset.merge(data, file, _warn):,} rows")
+    if t4_file:
+        print(f"{t4_file}: {t4.export(dataset.read(data, _warn), t4_file):,} results")
+
+
+def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
+    from batchchol.progress import ProgressDisplay
+
+    display = ProgressDisplay(sys.stderr, "compiling")
+    try:
+        return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
+    finally:
+        display.finish()
+
+
+def _introduce(space: str, expansion: Expansion) -> None:
+    from batchchol.measure import shared_code
+
+    kernels = len({shared_code.identity(point) for point in expansion.points})
+    words = f"space {space}: {len(expansion.points):,} points of {kernels:,} kernels"
+    if refused := expansion.unsupported.total():
+        words += f"; {refused:,} combinations are unsupported"
+    print(words, file=sys.stderr)
+    for reason, count in expansion.unsupported.most_common():
+        print(f"  {count:,}: {reason}", file=sys.stderr)
+
+
+def _say_built(built: Built) -> int:
+    print(f"{len(built.points):,} points have their kernels, {len(built.failed):,} have none")
+    for row in built.failed[:3]:
+        print(f"{row.status}: {row.point.spec.name}: {row.message}", file=sys.stderr)
+    return 1 if built.failed else 0
+
+
+def _warn(message: str) -> None:
+    print(f"batchchol: warning: {message}", file=sys.stderr)
+
+
+def _tell(message: str) -> None:
+    print(f"cluster: {message}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Other libraries' factorizations beside this one's, measured alike."""

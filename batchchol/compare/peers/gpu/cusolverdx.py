@@ -1,0 +1,158 @@
+"""cuSOLVERDx: its Cholesky factorization by a block, in a kernel that loads canonical matrices and stores factors."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from functools import cache, partial
+
+from batchchol.artifacts.cache import ArtifactCache
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends import Availability
+from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.functions import Code, Function
+from batchchol.compare.gpu_contenders import Arena, DeviceContender, Result
+from batchchol.compare.peers.gpu.base import DevicePeer
+from batchchol.compare.peers.gpu.mathdx import VARIABLE, Shape, cubin, source, suggestion, version
+from batchchol.errors import BatchcholError, DeviceLost
+from batchchol.parallel import available_threads
+from kernelgen import Launch, Layout
+from kernelgen.targets import ELEMENT_BYTES
+
+# Beside the suggested block: these many times its matrices up to the first order, its threads beyond.
+_MULTIPLES, _SMALL_N = (1, 2, 4), 40
+_MOST_MATRICES, _THREADS = 64, range(32, 1025)
+_MOST_SHARED_BYTES = 200 << 10
+
+
+def contenders(arena: Arena, *, pdl: bool = False) -> Sequence[DeviceContender]:
+    """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
+    if pdl and not device().has_pdl:
+        raise BatchcholError("the GPU has no programmatic dependent launches")
+    found, refused = list[DeviceContender](), ""
+    for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl):
+        try:
+            found.append(_contender(arena, shape))
+        except DeviceLost:
+            raise
+        except BatchcholError as error:
+            refused = str(error)
+    if not found:
+        raise BatchcholError(f"no block works at n = {arena.n}: {refused}")
+    return found
+
+
+def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False) -> list[Shape]:
+    """The blocks that are tried for an order: the suggested one and larger or smaller ones."""
+    threads, matrices = _suggestion(n, dtype, architecture)
+    tried = (
+        [(threads, multiple * matrices) for multiple in _MULTIPLES]
+        if n <= _SMALL_N
+        else [(int(threads * multiple), matrices) for multiple in (1, 2, 0.5)]
+    )
+    room = n * n * ELEMENT_BYTES[dtype]
+    return [
+        Shape(n, dtype, number, each, architecture, pdl)
+        for number, each in tried
+        if number in _THREADS and each <= _MOST_MATRICES and each * room <= _MOST_SHARED_BYTES
+    ]
+
+
+def prepare(ns: Iterable[int], dtype: str, *, pdl: bool = False) -> None:
+    """Compile the kernels of all orders, in parallel; what fails is found again when it is used."""
+    architecture = device().architecture
+    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl)]
+    if not work:
+        return
+    # Spawned: a forked child of a process that uses CUDA cannot live.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(available_threads(), len(work)), mp_context=context) as pool:
+        list(pool.map(partial(_compile_order, pdl=pdl), work))
+
+
+def _compile_order(order: tuple[int, str, str], *, pdl: bool) -> None:
+    with suppress(BatchcholError):
+        for shape in shapes(*order, pdl=pdl):
+            with suppress(BatchcholError):
+                _image(shape)
+
+
+def _is_ready(order: tuple[int, str, str], *, pdl: bool) -> bool:
+    """Whether the cache has all kernels of an order."""
+    cache = ArtifactCache()
+    if cache.get(_key("suggestion", *order)) is None:
+        return False
+    return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl))
+
+
+def _contender(arena: Arena, shape: Shape) -> DeviceContender:
+    run, info = partial(device().run, _function(shape)), arena.info()
+    results = [arena.result(index, info=info, order="col") for index in range(arena.sets)]
+    words = [(each.a.address, each.l.address, int(info.gpudata), arena.batch) for each in results]
+
+    def result(index: int) -> Result:
+        return results[index]
+
+    calls = [partial(run, arena.batch, each) for each in words]
+    spec = f"potrf of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
+    peer = EARLY_PEER if shape.pdl else PEER
+    return DeviceContender(peer.name, version(), spec, Layout.canonical("col"), arena.math, calls, result)
+
+
+@cache
+def _function(shape: Shape) -> Function:
+    gpu, image = device(), _image(shape)
+    shared = shape.matrices * shape.n**2 * ELEMENT_BYTES[shape.dtype]
+    with gpu.current(f"loading {shape.entry}"):
+        module = gpu.driver.load(image, shape.entry)
+        handle = gpu.driver.function(module, shape.entry, shared_bytes=shared, cache="shared")
+    launch = Launch(shape.threads, shape.matrices, shared, "shared", pdl=shape.pdl)
+    stats = CompileStats(0.0, len(image), version(), None, None, None)
+    return Function(Code(launch, handle=handle), shape.entry, launch, stats)
+
+
+@cache
+def _suggestion(n: int, dtype: str, architecture: str) -> tuple[int, int]:
+    key = _key("suggestion", n, dtype, architecture)
+    if kept := ArtifactCache().get(key):
+        return int(kept.metadata["threads"]), int(kept.metadata["matrices"])
+    threads, matrices = suggestion(n, dtype, architecture)
+    said = {"arch": architecture, "compiler": version(), "threads": threads, "matrices": matrices}
+    ArtifactCache().put(key, f"{threads} {matrices}".encode(), ".txt", said, "cuSOLVERDx's suggestion", ".txt")
+    return threads, matrices
+
+
+def _image(shape: Shape) -> bytes:
+    """The kernel, from the cache or compiled and kept there."""
+    key = _image_key(shape)
+    if kept := ArtifactCache().get(key):
+        return kept.data
+    image = cubin(shape)
+    said = {"arch": shape.architecture, "compiler": version(), "entry": shape.entry}
+    ArtifactCache().put(key, image, ".cubin", said, source(), ".cu")
+    return image
+
+
+def _image_key(shape: Shape) -> str:
+    return _key("kernel", source(), shape)
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
+
+
+def _survey(name: str) -> Availability:
+    try:
+        return Availability(name, True, version())
+    except (OSError, AttributeError) as error:
+        hint = f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path"
+        return Availability(name, False, f"libmathdx, NVRTC or nvJitLink cannot be used ({error})", hint)
+
+
+PEER = DevicePeer("cusolverdx", partial(_survey, "cusolverdx"), contenders, prepare)
+EARLY_PEER = DevicePeer(
+    "cusolverdx_pdl", partial(_survey, "cusolverdx_pdl"), partial(contenders, pdl=True), partial(prepare, pdl=True)
+)

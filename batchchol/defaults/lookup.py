@@ -1,0 +1,384 @@
+"""What is used when nobody says: the spec, the chunk and the way of arrays, out of measured tables.
+
+Whoever names a device is answered by what its user measured on it first (`batchchol.defaults.user`), and by the
+tables that come with the library where that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from math import inf, log2
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from batchchol.artifacts.c_library import supported_targets
+from batchchol.batches.checks import check_math
+from batchchol.defaults.fitting import fit, fitted
+from batchchol.defaults.registers import block_that_fits
+from batchchol.defaults.shipped import source_of
+from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
+from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen.refusals import whole
+from kernelgen.schedule_checks import MATHS
+from kernelgen.schedules import DEFAULT_THREADS
+
+# What is chosen for a batch of unknown size: speeds are stated for this one.
+TYPICAL_BATCH = 16_384
+# A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
+# tables do, which were measured at batches that are a factor of 16 apart and more.
+REACH = 2
+
+
+class Choice(NamedTuple):
+    """A spec and where it comes from: an entry of a table, for batches near `batch`, or for all if that is None.
+
+    `until` is as an `Entry` has it, `evidence` what the entry was chosen by, `n` and `case` are the entry's own;
+    `tuned` is the user's entry, if it is one.
+    """
+
+    spec: KernelSpec
+    batch: int | None
+    origin: str
+    until: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+    n: int = 0
+    case: Case | None = None
+    tuned: Tuned | None = None
+
+
+@lru_cache(maxsize=4096, typed=True)
+def default_spec(
+    n: int,
+    *,
+    target: str | None = None,
+    dtype: str = "float32",
+    layout: str = "chunked",
+    chunk: int | None = None,
+    order: str = "col",
+    math: str = "ieee",
+    uplo: str = "lower",
+    in_place: bool = False,
+    batch: int | None = None,
+    arch: str | None = None,
+    device: str | None = None,
+) -> KernelSpec:
+    """The spec that the measured table of a target names for matrices of order `n`.
+
+    An order between two of the table is served as the next larger one, a batch as the one nearest by ratio. What was
+    not measured is served as what is most like it: float64 as float32, one class of accuracy as the other. What a GPU
+    of another architecture than the table's cannot run has less ahead of its turn, or is passed over, as is what was
+    not measured and would spill registers.
+
+    Parameters
+    ----------
+    n, dtype, layout, order, math, uplo, in_place
+        As in `KernelSpec`.
+    target : str, optional
+        As in `KernelSpec`: "cuda" for a GPU; by default the widest SIMD of this machine's CPU.
+    chunk : int, optional
+        That of the batch: the spec is then the best on it, and may run on no other.
+    batch : int, optional
+        How many matrices there are; by default 16,384.
+    arch : str, optional
+        The GPU's architecture, such as "sm_90"; see `source_of`.
+    device : str, optional
+        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first then.
+
+    Raises
+    ------
+    SpecError
+        If an argument is outside what can be built.
+
+    Examples
+    --------
+    This machine's default with other tiles:
+
+    >>> spec = default_spec(16)
+    >>> other = dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, nb=4))
+    >>> factors, info = factor(batch, other)
+    """
+    target = supported_targets()[0] if target is None else target
+    case: dict[str, Any] = {"target": target, "dtype": dtype, "layout": layout, "chunk": chunk, "order": order}
+    case |= {"math": math, "uplo": uplo, "in_place": in_place, "arch": arch}
+    return default_choice(n, batch=batch, device=device, **case).spec
+
+
+def default_choice(n: int, *, batch: int | None = None, device: str | None = None, **case: Any) -> Choice:
+    """What `default_spec` returns, and where it comes from; the arguments are the same."""
+    size = TYPICAL_BATCH if batch is None else whole(batch)
+    if size is None or size < 0:
+        raise SpecError(f"batch={batch!r} cannot be built: use an integer from 0 up")
+    shipped = choices(n, **case)
+    own = tuned_choices(n, device=device, **case) if device is not None else ()
+    near = [choice for choice in own if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, size)]
+    return nearest(near or shipped, size)
+
+
+def within_reach(measured: int | None, batch: int) -> bool:
+    """Whether an entry of the user's, measured at one batch, serves another one."""
+    return measured is not None and measured <= REACH * batch and batch <= REACH * measured
+
+
+@lru_cache(maxsize=4096, typed=True)
+def choices(
+    n: int,
+    *,
+    target: str,
+    dtype: str = "float32",
+    layout: str = "chunked",
+    chunk: int | None = None,
+    order: str = "col",
+    math: str = "ieee",
+    uplo: str = "lower",
+    in_place: bool = False,
+    arch: str | None = None,
+) -> tuple[Choice, ...]:
+    """What `default_spec` chooses from, one choice for each size of batch; its other arguments are the same.
+
+    Raises
+    ------
+    SpecError
+        If an argument is outside what can be built.
+    """
+    # This one can be built whatever is asked for; if it is refused, an argument is wrong.
+    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
+    table, reason = source_of(target, arch)
+    wanted = Case(dtype, math, layout, chunk if layout == "chunked" else None, _lower_order(order, uplo))
+    for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
+        for turn, row in enumerate(rows(table.cases[case], n)):
+            origin = f"{reason}; {case}, up to order {row[0].n}"
+            serves, found = not turn and row[0].n >= n, []
+            for entry in row:
+                fitting = fit(entry, case, plain, wanted.chunk, arch=arch, measured_on=table.name, serves=serves)
+                if fitting is not None:
+                    said = f"{origin}, {fitting.unlike}" if fitting.unlike else origin
+                    evidence = fitting.evidence
+                    found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
+            if found:
+                return tuple(found)
+    spec = block_that_fits(plain, wanted.chunk) if TARGETS[target].gpu else None
+    return (Choice(spec or plain, None, f"{reason}; nothing of it can be built"),)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def tuned_choices(
+    n: int,
+    *,
+    device: str,
+    target: str,
+    dtype: str = "float32",
+    layout: str = "chunked",
+    chunk: int | None = None,
+    order: str = "col",
+    math: str = "ieee",
+    uplo: str = "lower",
+    in_place: bool = False,
+    arch: str | None = None,
+) -> tuple[Choice, ...]:
+    """What the user measured on a device of exactly this order and case, one choice for each batch.
+
+    The arguments are those of `default_spec`. Whether an entry was measured in place makes no difference: none was.
+    """
+    lower_order = _lower_order(order, uplo)
+    # In packed layouts the usual order is the only one that has entries.
+    if layout != "canonical" and lower_order != "col":
+        return ()
+    wanted = Case(
+        dtype,
+        math,
+        layout,
+        chunk if layout == "chunked" else None,
+        lower_order if layout == "canonical" else None,
+    )
+    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
+    table = user_table(device, target, arch)
+    own = [entry for entry in table.entries if (entry.case, entry.n) == (wanted, n)]
+    return tuple(
+        Choice(
+            spec, entry.batch, f"table {table.path} of {entry.about.get('date', 'unknown date')}", n=n, tuned=entry
+        )
+        for entry in sorted(own, key=lambda entry: entry.batch)
+        if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
+    )
+
+
+def _lower_order(order: str, uplo: str) -> str:
+    """The order in which a triangle lies like the lower one in it."""
+    return order if uplo == "lower" else {"row": "col", "col": "row"}[order]
+
+
+def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
+    """How unlike a case of a table is to what is wanted; what comes first matters most."""
+    if wanted.layout == "canonical":
+        layout = case.order != wanted.order if case.layout == "canonical" else 2
+    else:
+        layout = ("chunked", "interleaved", "canonical").index(case.layout) + 1 if case.layout != wanted.layout else 0
+    if case.chunk == wanted.chunk or case.chunk is None or wanted.chunk is None:
+        chunk = 0.0 if case.chunk == wanted.chunk else 1.0
+    else:
+        chunk = 2 + abs(log2(case.chunk / wanted.chunk))
+    return (layout, case.dtype != wanted.dtype, case.math != wanted.math, chunk)
+
+
+@lru_cache(maxsize=4096)
+def default_layout(
+    n: int,
+    *,
+    target: str,
+    dtype: str = "float32",
+    arch: str | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    math: str | None = None,
+) -> Layout:
+    """The layout in which `batch` matrices of order `n` are factored fastest; large batches, if nobody says how many.
+
+    Where nobody says in which math, the best of both together. Where none was measured, chunks of as many matrices as
+    a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
+    size.
+    """
+    check_math(math)
+    if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device, math)):
+        return own.layout
+    row = shipped_placements("layouts", n, target, dtype, arch, math)
+    if row:
+        chosen = row[-1] if batch is None else nearest(row, batch)
+        return _where_it_runs(chosen.layout, n, batch or TYPICAL_BATCH, target, dtype, arch, math or MATHS[0])
+    return Layout.chunked(DEFAULT_THREADS if TARGETS[target].gpu else TARGETS[target].lanes(dtype))
+
+
+def _where_it_runs(
+    chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None, math: str
+) -> Layout:
+    """The layout or, where a GPU cannot run its kernel as it was measured, that whose kernel was the fastest.
+
+    Of those that it can run, if need be with less ahead of its turn; on the table's GPU.
+    """
+    table = source_of(target, arch).table
+
+    def usual(layout: Layout, arch: str) -> Choice:
+        found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, math=math, arch=arch)
+        return nearest(found, batch)
+
+    if arch in (None, table.name) or usual(chosen, str(arch)).spec == usual(chosen, table.name).spec:
+        return chosen
+    others = dict.fromkeys((chosen, *(each.layout for each in table.layouts)))
+    return min(others, key=lambda layout: _cost(usual(layout, str(arch))))
+
+
+def _cost(choice: Choice) -> float:
+    """Nanoseconds for each multiply-add, where it was measured."""
+    return min((each.ns for each in choice.evidence), default=inf) / max(choice.n, 1) ** 3
+
+
+@lru_cache(maxsize=4096)
+def array_layout(
+    n: int,
+    batch: int,
+    *,
+    target: str,
+    dtype: str = "float32",
+    arch: str | None = None,
+    device: str | None = None,
+    math: str = "ieee",
+) -> Layout:
+    """The layout in which C-contiguous arrays (batch, n, n) are factored fastest, copies between layouts included.
+
+    Where none was measured, as they are on a CPU, whose kernels transpose them in cache, and as batches on a GPU.
+    """
+    check_math(math)
+    if own := tuned_placement("arrays", n, batch, target, dtype, arch, device, math):
+        return own.layout
+    row = shipped_placements("arrays", n, target, dtype, arch, math)
+    if row:
+        return nearest(row, batch).layout
+    if TARGETS[target].gpu:
+        return default_layout(n, target=target, dtype=dtype, arch=arch, batch=batch, math=math)
+    return Layout.canonical()
+
+
+def tuned_placement(
+    section: str,
+    n: int,
+    batch: int,
+    target: str,
+    dtype: str,
+    arch: str | None,
+    device: str | None,
+    math: str | None = None,
+) -> Placed | None:
+    """The user's placement that answers, "layouts" of batches or "arrays"; None if there is none.
+
+    They are placed by what kernels of the default math took.
+    """
+    if device is None or math not in (None, MATHS[0]):
+        return None
+    own = [
+        each
+        for each in user_table(device, target, arch).placements
+        if (each.section, each.dtype, each.n) == (section, dtype, n) and not each.kept
+    ]
+    near = [each for each in own if within_reach(each.batch, batch)]
+    return nearest(near, batch) if near else None
+
+
+@lru_cache(maxsize=1024)
+def shipped_placements(
+    section: Literal["layouts", "arrays"],
+    n: int,
+    target: str,
+    dtype: str,
+    arch: str | None,
+    math: str | None = None,
+) -> tuple[Placement, ...]:
+    """The entries of a section for an order, one a batch; those of the other dtype if a dtype has none.
+
+    A math has its own, or those for any.
+    """
+    known: tuple[Placement, ...] = getattr(source_of(target, arch).table, section)
+    of_dtype = [each for each in known if each.dtype == dtype] or known
+    own = [each for each in of_dtype if each.math == math] if math is not None else []
+    return next(rows(own or [each for each in of_dtype if each.math is None], n), ())
+
+
+@cache
+def user_table(device: str, target: str, arch: str | None = None) -> UserTable:
+    """What the user measured on a device, as it was when this process asked first, or has itself learned since."""
+    source_of(target, arch)
+    return load(device, arch or target, target)
+
+
+def learn(
+    device: str,
+    target: str,
+    arch: str | None,
+    entries: Iterable[Tuned],
+    placements: Iterable[Placed] = (),
+) -> Path:
+    """Put what was measured on a device into the user's table, for the next call in any process; return its file.
+
+    Other processes that run already see it when they are started again.
+
+    Raises
+    ------
+    CacheError
+        If it cannot be written.
+    """
+    path = merge(device, arch or target, entries, placements)
+    forget()
+    return path
+
+
+@cache
+def generation() -> object:
+    """What is another object after each `forget`: whoever keeps a choice asks again then."""
+    return object()
+
+
+def forget() -> None:
+    """Read the user's tables again at the next call: needed where something else than `learn` has changed them."""
+    remembered = (default_spec, choices, tuned_choices, default_layout, array_layout, shipped_placements, user_table)
+    for cached in (*remembered, generation):
+        cached.cache_clear()

@@ -1,0 +1,1 @@
+"""One kernel on one case, timed and checked: a row."""

@@ -1,0 +1,82 @@
+"""Samples of factorizations that a graph launches: `batchchol.measure.timing`'s rules, but for the way to the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchchol.api import Factor, factor
+from batchchol.backends import Backend
+from batchchol.backends.base import check_runnable
+from batchchol.backends.cuda.graphs import BRANCHES, Graph, record
+from batchchol.batches.batch import Batch
+from batchchol.measure.timing import WARM_UP_CALLS, Buffers, Sample, rotating_buffers
+from kernelgen import KernelSpec
+
+# Calls in a graph: enough that launching it costs each of them little.
+CALLS = 64
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Graphs of equally many calls by one spec, all on copies of one batch, together on cold data."""
+
+    backend: Backend
+    spec: KernelSpec
+    batch: Batch
+    graphs: tuple[Graph, ...]
+    results: tuple[tuple[Factor, ...], ...]
+
+    def sample(self, samples: int = 20) -> Sample:
+        """Time the calls by the device's clock, graph after graph queued, and check all results of the last one.
+
+        Returns
+        -------
+        Sample
+            `seconds` are per call.
+
+        Raises
+        ------
+        ResidualError
+            If a result is wrong.
+        """
+        before = self.backend.conditions()
+        launches = [graph.launch for graph in self.graphs]
+        seconds = self.backend.seconds(launches, samples=samples, protocol="queued", warm_up=WARM_UP_CALLS)
+        conditions = {"before": before, "after": self.backend.conditions()}
+        last = self.results[(samples - 1) % len(self.results)]
+        math = self.spec.schedule.math
+        ratio = max(self.backend.check(self.batch, result.L, result.info, math) for result in last)
+        calls = len(self.graphs[0])
+        taken = tuple(each / calls for each in seconds)
+        return Sample(taken, ratio, "queued", self.backend.floor("queued"), conditions)
+
+
+def record_calls(
+    backend: Backend,
+    spec: KernelSpec,
+    batch: Batch,
+    *,
+    calls: int = CALLS,
+    branches: int | None = BRANCHES,
+    buffers: Buffers | None = None,
+) -> Recorded:
+    """Record graphs of so many calls each, over buffers that together exceed four times the last-level cache.
+
+    Raises
+    ------
+    ValueError
+        If the spec is not of this batch's problem and layout, or there are no calls.
+    OutOfMemory
+        If the buffers would not fit.
+    """
+    check_runnable(backend, spec, batch)
+    if calls < 1:
+        raise ValueError(f"calls: got {calls}, expected at least 1")
+    pairs = list(buffers or rotating_buffers(backend, batch))
+    pairs += [(batch.copy(), batch.copy()) for _ in range(-len(pairs) % calls)]
+    graphs, results = [], []
+    for first in range(0, len(pairs), calls):
+        with record(branches=branches) as graph:
+            results.append(tuple(factor(a, spec, out=out) for a, out in pairs[first : first + calls]))
+        graphs.append(graph)
+    return Recorded(backend, spec, batch, tuple(graphs), tuple(results))

@@ -1,0 +1,150 @@
+"""The entry of this machine in asv's machine file, under a name that survives reboots and new containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from batchchol import backends
+from batchchol.errors import BackendUnavailable, DataFileError
+from batchchol.files import read_file, replace_file
+
+FORMAT_VERSION = 1
+"""The version of the machine file that asv 0.6 reads and writes."""
+
+GIB = 2**30
+FILLER_WORDS = re.compile(r"\((r|tm)\)|\bcpu\b|\bprocessor\b|@.*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What asv stores about a machine (first six fields, all text) and what decides the speed of a kernel.
+
+    The clocks are the GPU's highest; those of a measurement are stored with its samples.
+    """
+
+    machine: str
+    os: str
+    arch: str
+    cpu: str
+    num_cpu: str
+    ram: str
+    simd: str
+    gpu: str
+    driver: str
+    toolkit: str
+    gpu_clock: str
+    memory_clock: str
+
+
+def find_devices() -> tuple[dict[str, str | int], list[str]]:
+    """What all backends that can be used here report, as one device, and why the others cannot be used.
+
+    One machine has one name, whichever backend is being measured.
+
+    Raises
+    ------
+    BackendUnavailable
+        If none can be used.
+    """
+    device: dict[str, str | int] = {}
+    missing = []
+    for found in reversed(backends.survey()):
+        try:
+            device |= backends.get_backend(found.name).device()
+        except BackendUnavailable as error:
+            missing.append(str(error))
+    if not device:
+        raise BackendUnavailable("; ".join(missing))
+    return device, missing
+
+
+def describe(device: Mapping[str, str | int], name: str | None = None) -> Machine:
+    """The entry for the `device` that a backend reports, called `name` or else `stable_name(device)`."""
+    return Machine(
+        machine=name or stable_name(device),
+        os=_operating_system(),
+        arch=platform.machine(),
+        cpu=str(device["cpu"]),
+        num_cpu=str(device["cores"]),
+        ram=f"{round(int(device['memory_bytes']) / GIB)} GiB",
+        simd=str(device["simd"]),
+        gpu=str(device.get("gpu", "")),
+        driver=str(device.get("driver", "")),
+        toolkit=str(device.get("toolkit", "")),
+        gpu_clock=_megahertz(device.get("gpu_clock_mhz")),
+        memory_clock=_megahertz(device.get("memory_clock_mhz")),
+    )
+
+
+def stable_name(device: Mapping[str, str | int]) -> str:
+    """A name made of the hardware alone, since host names change: CPU model, cores, SIMD set and GPU.
+
+    Machines of the same make share it, and so their results: pass a name where that is not wanted.
+    """
+    model = FILLER_WORDS.sub(" ", str(device["cpu"]))
+    parts = [model, f"{device['cores']} cores", str(device["simd"]), str(device.get("gpu", ""))]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def machine_file() -> Path:
+    """Where asv looks: .asv-machine.json in the home folder."""
+    return Path(os.path.expanduser("~/.asv-machine.json"))
+
+
+def save(machine: Machine, path: Path) -> bool:
+    """Put `machine` into the file at `path`, keeping every other entry; False if it was there already.
+
+    Raises
+    ------
+    DataFileError
+        If the file exists and is not a machine file of the format that asv 0.6 reads, or cannot be written.
+    """
+    entries = _read(path)
+    entry = asdict(machine)
+    if entries.get(machine.machine) == entry:
+        return False
+    content = {**entries, machine.machine: entry, "version": FORMAT_VERSION}
+    # As asv writes it, sorted and indented by four.
+    replace_file(path, (json.dumps(content, indent=4, sort_keys=True) + "\n").encode())
+    return True
+
+
+def _megahertz(clock: str | int | None) -> str:
+    return "" if clock is None else f"{clock} MHz"
+
+
+def _operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = read_file(path).decode()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise DataFileError(path, place, f"{error.msg}: repair or remove the file") from error
+    except (ValueError, RecursionError) as error:
+        raise DataFileError(path, "reading", f"{error}: repair or remove the file") from error
+    if not isinstance(entries, dict) or entries.get("version") != FORMAT_VERSION:
+        raise DataFileError(
+            path,
+            "version",
+            f"expected an asv machine file of version {FORMAT_VERSION}: run `asv update`, or remove it",
+        )
+    return entries

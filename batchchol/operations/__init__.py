@@ -1,0 +1,1 @@
+"""What a factorization costs at least, and how good its result is."""

@@ -1,0 +1,108 @@
+"""The residual that counts: componentwise, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.batches.batch import Batch
+from batchchol.errors import ResidualError
+
+# Columns multiplied by a rounded reciprocal may pass 1, which is a theorem where they are divided.
+RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.5, "fast": 4.0})
+_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
+_SLICE_BYTES = 1 << 24
+
+
+def ratios(a: NDArray[np.floating], l: NDArray[np.floating], dtype: str | None = None) -> NDArray[np.float64]:
+    """The componentwise residual ratio of each lower factor, evaluated in float64.
+
+    ratio = max_ij |A - L L^T|_ij / ((n + 1) u (|L| |L|^T)_ij) over the lower triangle, with u the unit roundoff of
+    `dtype`, by default that of `l`. Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.3: at
+    most 1 for any order of evaluation with correctly rounded operations.
+
+    Parameters
+    ----------
+    a, l : ndarray, shape (batch, n, n)
+        The matrices, of which the lower triangle counts, and their factors, of which the lower triangle is read.
+
+    Returns
+    -------
+    ndarray of float64, shape (batch,)
+        Infinite where a factor is not finite, or its diagonal not positive.
+    """
+    n = a.shape[-1]
+    unit = _UNIT_ROUNDOFF[dtype or l.dtype.name]
+    count = max(1, _SLICE_BYTES // (8 * n * n))
+    parts = [
+        _slice_ratios(a[start : start + count], l[start : start + count], (n + 1) * unit)
+        for start in range(0, len(a), count)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def _slice_ratios(a: NDArray[np.floating], l: NDArray[np.floating], scale: float) -> NDArray[np.float64]:
+    factor = np.tril(l.astype(np.float64))
+    magnitude = np.abs(factor)
+    error = np.tril(np.abs(a.astype(np.float64) - factor @ factor.swapaxes(-1, -2)))
+    allowed = scale * (magnitude @ magnitude.swapaxes(-1, -2))
+    quotient = np.where(error == 0, 0.0, error / allowed)
+    worst = np.max(quotient, axis=(-1, -2))
+    # A column of the wrong sign gives the same product, and a NaN is no number at all.
+    positive = np.all(np.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
+    return np.asarray(np.where(positive & ~np.isnan(worst), worst, np.inf), dtype=np.float64)
+
+
+def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: int = 128) -> float:
+    """Check a factored batch of SPD matrices: every info is 0, and evenly spread matrices, both ends included, are
+    within the bound of their accuracy class.
+
+    Returns
+    -------
+    float
+        The largest ratio seen.
+
+    Raises
+    ------
+    ResidualError
+        If the check fails: the numbers measured with this result must not be stored.
+    """
+    members = np.unique(np.linspace(0, a.batch - 1, min(samples, a.batch)).astype(int))
+    seen = np.array([_member_ratio(a, l, int(m)) for m in members])
+    return judge(info[: a.batch], seen, members, math)
+
+
+def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[np.integer], math: str) -> float:
+    """The largest of the ratios `seen` of the matrices `members`, if it is within the bound and every info is 0.
+
+    Of no matrices it is 0.
+
+    Raises
+    ------
+    ResidualError
+        If not; names the matrix.
+    """
+    if info.any():
+        first = int(np.flatnonzero(info)[0])
+        raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
+    if not len(seen):
+        return 0.0
+    worst = int(np.argmax(seen))
+    if not seen[worst] <= RATIO_BOUND[math]:
+        raise ResidualError(
+            f"matrix {members[worst]} has the residual ratio {seen[worst]:.3g}, over the bound of "
+            f"{RATIO_BOUND[math]} for math={math!r}: the factor is wrong"
+        )
+    return float(seen[worst])
+
+
+def _member_ratio(a: Batch, l: Batch, m: int) -> float:
+    matrix, factor = a.get(m, m + 1), l.get(m, m + 1)
+    if l.triangle == "upper":
+        # A = U^T U: the lower factor of the same matrix is U^T.
+        matrix, factor = matrix.swapaxes(-1, -2), factor.swapaxes(-1, -2)
+    return float(ratios(matrix, factor)[0])

@@ -1,0 +1,242 @@
+"""What a call runs: backend, spec, layout, kernel and result, checked, and for batches kept for the next call."""
+
+from __future__ import annotations
+
+import weakref
+from copy import copy
+from typing import NamedTuple
+
+from batchchol.backends import Backend, get_backend
+from batchchol.backends.base import Kernel, check_runnable
+from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_choice, check_math
+from batchchol.defaults.lookup import default_spec, generation
+from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
+from kernelgen.schedule_checks import MATHS
+
+_REMEMBERED, _CHOSEN = "_prepared", "_chosen"
+
+
+class Prepared(NamedTuple):
+    """What `prepare` found: `kernel` factors the batch into `result`, whose triangle is marked; None for no matrices.
+
+    `batch`, `given` and `math` are what it was asked for; what is chosen by default is as new as `generation`.
+    """
+
+    batch: weakref.ref[Batch]
+    given: KernelSpec | None
+    math: str | None
+    device: Backend
+    spec: KernelSpec
+    kernel: Kernel | None
+    result: Batch
+    generation: object
+
+
+class _Chosen(NamedTuple):
+    """What `prepare` found for a batch of this triangle whose factors go into a new one."""
+
+    triangle: str | None
+    given: KernelSpec | None
+    math: str | None
+    device: Backend
+    spec: KernelSpec
+    kernel: Kernel | None
+    generation: object
+
+
+def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None = None) -> Prepared:
+    """Check what is to be factored, by which spec or in which math, and into what.
+
+    The result remembers it: whoever factors the same batch into it again, in the same way, finds it there. A batch
+    that is factored into new ones remembers all but the result. (Checking took a third of a small call.)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If spec, math or out do not belong to each other or the batch, or its backend cannot run the spec on its
+        layout.
+    OutOfMemory
+        If the factors would not fit.
+    """
+    # Before it is compared with what is remembered: arrays are compared element by element.
+    check_math(math)
+    if out is not None:
+        last: Prepared | None = out.__dict__.get(_REMEMBERED)
+        same = last is not None and last.batch() is batch and last.given is given and last.math == math
+        if last is not None and same and last.generation is generation() and out.writeable:
+            return last
+        # Copies of `out` are made below: were this among what they copy, each call would hold on to all before it.
+        out.__dict__.pop(_REMEMBERED, None)
+    else:
+        known: _Chosen | None = batch.__dict__.get(_CHOSEN)
+        same = known is not None and (known.triangle, known.math) == (batch.triangle, math) and known.given is given
+        if known is not None and same and known.generation is generation():
+            fresh = batch.like(known.spec.problem.uplo)
+            return Prepared(
+                weakref.ref(batch), given, math, known.device, known.spec, known.kernel, fresh, known.generation
+            )
+    check_choice(given, math)
+    device = get_backend(batch.backend)
+    in_place = out is not None and out.shares_memory(batch)
+    spec = _default(device, batch, in_place, math or MATHS[0]) if given is None else given
+    check_runnable(device, spec, batch)
+    result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
+    if result is out:
+        # `out` must not remember itself: its memory would stay until the garbage collector finds the cycle.
+        result = copy(out)
+    kernel = device.kernel(spec) if batch.batch else None
+    prepared = Prepared(weakref.ref(batch), given, math, device, spec, kernel, result, generation())
+    if out is not None:
+        out.__dict__[_REMEMBERED] = prepared
+    else:
+        batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, math, device, spec, kernel, prepared.generation)
+    return prepared
+
+
+def prepare_lower(batch: Batch, out: Batch | None) -> Batch:
+    """Where the lower factors of a batch of the host go, without a kernel; checked and marked as `prepare` does.
+
+    Raises
+    ------
+    ValueError
+        If the batch has no lower triangle, or `out` does not belong to it.
+    OutOfMemory
+        If the factors would not fit.
+    """
+    if batch.triangle not in (None, "lower"):
+        raise ValueError(
+            f"batch: got one whose {batch.triangle} triangle alone has a meaning, expected the lower one: use "
+            "batch.marked(None) if whole matrices were put into it"
+        )
+    if out is None:
+        return batch.like("lower")
+    _check_out(batch, out, out.shares_memory(batch))
+    # Not `out` itself, nor what it remembers.
+    out.__dict__.pop(_REMEMBERED, None)
+    return copy(out).marked("lower")
+
+
+def _default(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
+    return default_spec(
+        batch.n,
+        target=_fitting_target(device, batch),
+        dtype=batch.dtype_name,
+        layout=batch.layout.kind,
+        chunk=batch.layout.chunk,
+        order=batch.layout.order,
+        math=math,
+        in_place=in_place,
+        batch=batch.batch,
+        arch=device.architecture,
+        device=device.model,
+    )
+
+
+def _fitting_target(device: Backend, batch: Batch) -> str:
+    """The backend's widest SIMD whose groups fill the batch's chunks."""
+    chunk = batch.layout.chunk
+    for target in device.targets:
+        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
+            return target
+    lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
+    raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
+
+
+def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
+    if out is None:
+        if spec.in_place:
+            # Whoever names no place for the factors does not say that the matrices may go.
+            raise ValueError(
+                "spec: got in_place=True without out: pass out=batch to have the batch overwritten, or a spec with "
+                "in_place=False"
+            )
+        return device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
+    _check_out(batch, out, in_place)
+    if spec.in_place != in_place:
+        raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
+    return out
+
+
+def _check_out(batch: Batch, out: Batch, in_place: bool) -> None:
+    """Refuse what the factors of a batch cannot be written to."""
+    if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
+        raise ValueError(f"out: got {out.contents}; expected {batch.contents}, as the batch is")
+    if out.backend != batch.backend:
+        raise ValueError(f"out: lives on backend {out.backend!r}, expected {batch.backend!r}, where the batch lives")
+    if not out.writeable:
+        raise ValueError("out: its array is read-only: use one that can be written, such as Batch.empty's")
+    if in_place and out.address != batch.address:
+        raise ValueError("out: shares memory with the batch without being it: use the batch itself, or other memory")
+
+
+def array_choice(
+    device: Backend,
+    n: int,
+    batch: int,
+    dtype: str,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    *,
+    host: bool,
+) -> tuple[KernelSpec, Layout]:
+    """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best.
+
+    What is given has passed `check_array_spec`.
+    """
+    if given is not None:
+        if reason := device.unsupported(given):
+            raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
+        return given, _layout_of(device, given, batch)
+    math = math or MATHS[0]
+    layout = device.array_layout(n, batch, dtype, math)
+    # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
+    copied = layout.kind != "canonical" or (host and device.name == "cuda")
+    spec = default_spec(
+        n,
+        target=device.target,
+        dtype=dtype,
+        layout=layout.kind,
+        chunk=layout.chunk,
+        order=layout.order,
+        math=math,
+        uplo="upper" if upper else "lower",
+        in_place=copied,
+        batch=batch,
+        arch=device.architecture,
+        device=device.model,
+    )
+    return spec, layout
+
+
+def check_array_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None) -> None:
+    """Refuse a spec that does not fit the arrays, or the math that is asked for."""
+    check_choice(given, math)
+    if given is None:
+        return
+    if n > MAX_N:
+        raise ValueError(
+            f"spec: got a kernel for matrices of order {given.problem.n}, expected None for those of order {n}: "
+            f"kernels are for orders up to {MAX_N}, and LAPACK factors larger ones"
+        )
+    if upper != (given.problem.uplo == "upper"):
+        raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")
+    if given.in_place:
+        raise ValueError("spec: got in_place=True, expected False: the input is left as it was; use factor(out=)")
+    if (given.problem.n, given.problem.dtype) != (n, dtype):
+        raise ValueError(
+            f"spec: got a kernel for {given.problem.dtype} matrices of order {given.problem.n}, expected {dtype} "
+            f"and {n}"
+        )
+
+
+def _layout_of(device: Backend, spec: KernelSpec, batch: int) -> Layout:
+    """The layout that a spec works in; where it leaves the chunk open, the fastest: on a CPU that is the smallest."""
+    if spec.layout != "chunked":
+        return Layout(spec.layout, None, spec.order)
+    if device.name == "cpu":
+        fastest: int | None = spec.lanes
+    else:
+        fastest = device.default_layout(spec.problem.n, spec.problem.dtype, batch, spec.schedule.math).chunk
+    return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)

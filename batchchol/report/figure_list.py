@@ -1,0 +1,244 @@
+"""Every figure of a report in the study's order, each with what there is to be seen; or why it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from batchchol.report import figures, more_figures, pivots, stability, study_2017
+from batchchol.report.data import Case
+from batchchol.report.figures import Gain
+from batchchol.report.importance import Forest
+from batchchol.report.speedups import Speedups
+from batchchol.report.stability import Stability
+from batchchol.report.study_2017 import Finding
+from batchchol.report.style import BLUE, ORANGE, Drawing, Sketch, draw
+from batchchol.tune.search import features
+from kernelgen.schedule_checks import UNROLLS
+from kernelgen.schedules import LOOKINGS
+
+SCATTER_ORDER = 32
+"""The order of which every kernel is shown, if there are points of it."""
+
+# Number in the study, column, what it is.
+_LEVELS = (
+    (15, "nb", "tile size"),
+    (16, "looking", "order of evaluation"),
+    (17, "layout", "layout: with and without chunks"),
+    (18, "chunk", "chunk size"),
+    (19, "unroll", "unrolling"),
+)
+_COURSE = (("layout", "layout"), ("looking", "order of evaluation"), ("nb", "tile size"), ("chunk", "chunk size"))
+_ORDERS: Mapping[str, Sequence[str]] = {
+    "looking": LOOKINGS,
+    "unroll": UNROLLS,
+    "layout": ("chunked", "interleaved", "canonical"),
+}
+_INTEGERS = ("nb", "chunk")
+_FAMILIES = ("thread", "shared")
+
+
+@dataclass(frozen=True)
+class Material:
+    """What there is to draw.
+
+    Attributes
+    ----------
+    case : Case
+    rows : pandas.DataFrame
+        The points of the case.
+    similar : pandas.DataFrame
+        Those and the points of other families, with the case's dtype, protocol and batch.
+    math : str
+        The accuracy class that figures 15 to 20 are of.
+    forest : Forest or str
+    speedups : Speedups or None
+    stability : Stability or None
+    findings : sequence of Finding
+    n : int or None
+        The order of which every kernel is shown.
+    """
+
+    case: Case
+    rows: Any
+    similar: Any
+    math: str
+    forest: Forest | str
+    speedups: Speedups | None
+    stability: Stability | None
+    findings: Sequence[Finding]
+    n: int | None
+
+    @property
+    def about(self) -> str:
+        """What the points of the case have in common."""
+        case, n = self.case, _only(self.rows)
+        problem = f"{case.dtype}{n}, batch {case.batch:,}"
+        return f"Family {case.family}, {problem}, {case.protocol} calls, cold data, medians."
+
+    @property
+    def one(self) -> Any:
+        """The points of one accuracy class."""
+        return self.rows[self.rows["math"] == self.math]
+
+    def message(self, label: str) -> str:
+        """What the finding about a figure says in a few words; empty where there is none."""
+        return next((finding.short for finding in self.findings if finding.label == label), "")
+
+
+def _only(rows: Any) -> str:
+    """Their only order in words, after a comma; empty if there are several."""
+    return f", {pivots.orders(rows['n'].unique())}" if rows["n"].nunique() == 1 else ""
+
+
+def every(material: Material, folder: Path) -> Iterator[Drawing | str]:
+    """The figures in their order; a sentence in place of each that cannot be drawn."""
+    yield _maths(material, folder)
+    yield _peers(material, folder)
+    yield from _levels(material, folder)
+    yield _scatter(material, folder)
+    yield _forest(material, folder)
+    yield from _course_study(material, folder)
+    if material.stability is not None:
+        yield _stability(material.stability, folder)
+
+
+def _maths(material: Material, folder: Path) -> Drawing:
+    table, roofline = pivots.by(material.rows, "math"), material.rows.groupby("n")["roofline_gflops"].max()
+    label, title = "Figure 13", "Best performance for each n"
+    sketch = Sketch(label, "figure-13-best", title, material.about, material.message(label))
+    shares = study_2017.gain_of(material.rows, "math", "fast", "ieee")
+    gain = Gain(shares, "what fast math gains", study_2017.NOISE)
+    return draw(sketch, folder, lambda: figures.maths(table, roofline, gain))
+
+
+def _peers(material: Material, folder: Path) -> Drawing | str:
+    label, compared = "Figure 14", material.speedups
+    if compared is None:
+        return f"{label}, speedup over peers: no comparison was given (`--compare FILE`)."
+    caption = f"Same run, same protocol, each in its own layout: {compared.note}."
+    caption += f" Absent: {', '.join(compared.absent)}." if compared.absent else ""
+    sketch = Sketch(label, "figure-14-peers", "Speedup over peers", caption, material.message(label))
+    return draw(sketch, folder, lambda: figures.speedups(compared.tables))
+
+
+def _levels(material: Material, folder: Path) -> Iterator[Drawing | str]:
+    for number, column, words in _LEVELS:
+        label, table = f"Figure {number}", _table(material.one, column)
+        if len(table.columns) < 2:
+            yield f"{label}, {words}: the data have no two values of `{column}`."
+            continue
+        caption = f"{material.about} The best of all other parameters, {material.math} math."
+        if column == "chunk" and features.tied(material.one):
+            caption += " A block of threads works on one chunk, so that this is its size as well."
+        sketch = Sketch(
+            label, f"figure-{number}-{column}", f"Best performance for each {words}", caption, material.message(label)
+        )
+        yield draw(sketch, folder, partial(figures.levels, table, column, _gain(material.one, table, column)))
+
+
+def _gain(rows: Any, table: Any, column: str) -> Gain | None:
+    """Of the columns that have two values, what the one gains over the other, as the conclusions have it."""
+    if column == "unroll":
+        shares = study_2017.gain_of(rows, column, "full", "tiles")
+        return Gain(shares, "what straight-line code gains", study_2017.NOISE, (ORANGE, BLUE))
+    if column == "layout" and set(table.columns) == {"chunked", "interleaved"}:
+        return Gain(pivots.ratio(table, "chunked", "interleaved") - 1, "what chunks gain", study_2017.NOISE)
+    return None
+
+
+def _table(rows: Any, column: str) -> Any:
+    """The best of each value, as figures have them: whole numbers, or words in their order."""
+    known = rows[rows[column].notna()]
+    table = pivots.by(known.astype({column: "Int64"}) if column in _INTEGERS else known, column)
+    if column in _ORDERS:
+        table = table[sorted(table.columns, key=_ORDERS[column].index)]
+    table.columns = [int(value) if column in _INTEGERS else value for value in table.columns]
+    return table
+
+
+def _scatter(material: Material, folder: Path) -> Drawing | str:
+    label, one = "Figure 20", material.one
+    known = one.assign(unroll=one["unroll"].fillna("tiles"))
+    known = known[known["nb"].notna() & known["looking"].notna()]
+    if known.empty:
+        return f"{label}, every kernel of one n: the points have no nb and looking."
+    orders = known["n"].value_counts()
+    n = material.n or (SCATTER_ORDER if SCATTER_ORDER in orders.index else int(orders.index[0]))
+    rows = known[known["n"] == n]
+    if rows.empty:
+        return f"{label}, every kernel at n = {n}: no point with {material.math} math has a looking."
+    caption = f"{material.about} {material.math} math, {len(rows):,} points."
+    span = rows["gflops"].max() / rows["gflops"].min()
+    message = f"Between the worst choice and the best lies a factor of {span:,.0f}."
+    sketch = Sketch(label, "figure-20-every-kernel", f"Every kernel at n = {n}", caption, message)
+    return draw(sketch, folder, lambda: figures.every_kernel(rows))
+
+
+def _forest(material: Material, folder: Path) -> Drawing | str:
+    label, grown = "Figure 21", material.forest
+    if isinstance(grown, str):
+        return f"{label}, predicted against observed: {grown}"
+    unseen = grown.orders_held_out
+    caption = "Left a random fifth of the points, right all points, each by a forest that knew no point of its order."
+    caption = "A random fifth of the points." if unseen is None else caption
+    message = f"The forest explains {grown.points_held_out.r2:.0%} of the variance of points it had not seen"
+    message += "." if unseen is None else f", {unseen.r2:.0%} where it had seen no point of that order."
+    sketch = Sketch(label, "figure-21-forest", "Predicted against observed performance", caption, message)
+    return draw(sketch, folder, lambda: figures.predictions(grown))
+
+
+def _course_study(material: Material, folder: Path) -> Iterator[Drawing]:
+    """The four plots of the later course study, where both of its families were measured, and its rule."""
+    similar = material.similar[material.similar["math"] == material.math]
+    if not set(_FAMILIES) <= set(similar["family"]):
+        return
+    for number, (column, words) in enumerate(_COURSE, start=1):
+        tables = {family: _table(similar[similar["family"] == family], column) for family in _FAMILIES}
+        if min(len(table.columns) for table in tables.values()) < 2:
+            continue
+        sketch = Sketch(
+            f"Course study, plot {number}",
+            f"course-{number}-{column}",
+            f"Best performance for each {words}, by family",
+            f"Both families on one scale. The best of all other parameters, {material.math} math, batch "
+            f"{material.case.batch:,}{_only(similar)}.",
+            _overtaking(tables),
+        )
+        yield draw(sketch, folder, partial(more_figures.by_family, tables, column))
+    shares = study_2017.rule_shares(similar)
+    if shares.size:
+        rule = study_2017.block_rule(similar)
+        where = _only(similar) or ", mean over n"
+        caption = (
+            f"Family shared, {material.math} math, batch {material.case.batch:,}{where}. Each chunk with the best of "
+            "the other parameters, of kernels that differ in nothing but their chunk. Left of the line: "
+            f"chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}."
+        )
+        sketch = Sketch("Course study, rule", "course-rule", "Chunk by tile size", caption, rule.short)
+        yield draw(sketch, folder, lambda: more_figures.rule(shares, study_2017.BLOCK_THREADS))
+
+
+def _overtaking(tables: Mapping[str, Any]) -> str:
+    """Where the shared family is faster than the thread family."""
+    both = pivots.ratio({name: table.max(axis=1) for name, table in tables.items()}, "shared", "thread")
+    if len(both) == 1:
+        return f"The shared family's best has {both.iloc[0]:.0%} of the GFLOP/s of the thread family's."
+    return f"The shared family is the faster at {pivots.orders(both.index[both > 1], both.index)}."
+
+
+def _stability(compared: Stability, folder: Path) -> Drawing:
+    agreeing = int(compared.table["agrees"].sum())
+    message = (
+        f"{agreeing} of {len(compared.table)} sizes have the same winner, or winners within {stability.BOUND:.0%}."
+    )
+    caption = (
+        "Left: each sweep's winner, measured by the other. Right: the times of all points, but the outermost 1%."
+    )
+    sketch = Sketch("Two sweeps", "two-sweeps", "Do two sweeps choose the same kernels?", caption, message)
+    return draw(
+        sketch, folder, lambda: more_figures.stability(compared.table, compared.ratios, stability.BOUND)
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Speedups over peers, from a comparison that measured them and the library in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchchol.compare.rows import DeviceRow, Measurement, Row, read_rows
+from batchchol.errors import DataFileError
+from batchchol.report.data import require
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """How many times faster the library was.
+
+    Attributes
+    ----------
+    tables : mapping of str to pandas.DataFrame
+        By accuracy class of the library's kernels: a line an order, a column a peer: its time over that of the
+        library's fastest contender. Correctly rounded square roots come first, if the file has such kernels.
+    note : str
+        What was compared.
+    absent : tuple of str
+        Peers that the library knows and that took no part.
+    """
+
+    tables: Mapping[str, Any]
+    note: str
+    absent: tuple[str, ...]
+
+    @property
+    def table(self) -> Any:
+        """The first of the tables, which flatters the library least."""
+        return next(iter(self.tables.values()))
+
+
+def read(path: Path, dtype: str, batch: int) -> Speedups:
+    """The speedups at one dtype and, of the batches of the file, the one nearest to `batch`.
+
+    Both sides were timed by the same protocol: queued where there is such a row of the peer, single otherwise. The
+    peers' results are held to the bound of the widest class that took part; beside kernels with correctly rounded
+    square roots they are never at a disadvantage.
+
+    Raises
+    ------
+    DataFileError
+        If the file is no comparison or has no rows of this dtype with a peer in them.
+    """
+    rows, peers = _rows(path)
+    rows = [row for row in rows if row.dtype == dtype]
+    batches = {row.batch for row in rows if row.contender in peers}
+    if not batches:
+        raise DataFileError(path, "rows", f"no peer was measured with {dtype}: compare with one installed")
+    nearest = min(batches, key=lambda each: (max(each, batch) / min(each, batch), each))
+    rows = [row for row in rows if row.batch == nearest]
+    tables = {}
+    for math in ("ieee", "fast"):
+        own = [row for row in rows if row.contender not in peers and getattr(row, "math", "ieee") == math]
+        found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
+        if any(found.values()):
+            pandas, _ = require()
+            tables[math] = pandas.DataFrame(
+                {peer: speedup for peer, speedup in found.items() if speedup}
+            ).sort_index()
+    if not tables:
+        raise DataFileError(path, "rows", f"at batch {nearest:,} no order has both the library and a peer")
+    note = f"{dtype}, batch {nearest:,}, the library's fastest contender, {rows[0].machine}, {rows[0].date}"
+    there = {peer for table in tables.values() for peer in table.columns}
+    return Speedups(tables, note, tuple(peer for peer in peers if peer not in there))
+
+
+def known_peers(on_gpu: bool) -> tuple[str, ...]:
+    """The names of the peers that the library can be compared with."""
+    if on_gpu:
+        from batchchol.compare.peers.gpu import DEVICE_PEERS
+
+        return tuple(DEVICE_PEERS)
+    from batchchol.compare.peers import PEERS
+
+    return tuple(PEERS)
+
+
+def _rows(path: Path) -> tuple[list[Measurement], tuple[str, ...]]:
+    if not path.is_file():
+        raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        on_gpu = "calls" in stream.readline().split(",")
+    kind: type[DeviceRow] | type[Row] = DeviceRow if on_gpu else Row
+    return list(read_rows(path, kind)), known_peers(on_gpu)
+
+
+def _of(own: Iterable[Measurement], theirs: Iterable[Measurement]) -> dict[int, float]:
+    """By order: at the same protocol and number of threads; queued before single, most threads first."""
+    fastest: dict[tuple[object, ...], float] = {}
+    for row in own:
+        fastest[_key(row)] = min(row.seconds, fastest.get(_key(row), row.seconds))
+    found: dict[int, float] = {}
+    for row in sorted(theirs, key=lambda row: (row.protocol != "queued", -getattr(row, "threads", 0))):
+        if _key(row) in fastest:
+            found.setdefault(row.n, row.seconds / fastest[_key(row)])
+    return found
+
+
+def _key(row: Measurement) -> tuple[object, ...]:
+    return row.n, row.protocol, getattr(row, "threads", 0)

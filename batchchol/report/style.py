@@ -1,0 +1,215 @@
+"""What the figures of a report share: sizes, colours, axes, and how they get to the disk. Needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchchol.report.gflops_plot import SETTINGS, STYLES, write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+WIDE = (11.0, 4.4)
+ONE = (9.0, 4.0)
+GREY, GRID, NOTHING = "#767676", "#DDDDDD", "#EEEEEE"
+BLUE, ORANGE, GREEN = (style[0] for style in STYLES[:3])
+GFLOPS = "GFLOP/s (n³/3 a matrix)"
+ORDER = "n, order of each matrix"
+SMALL: Any = {"fontsize": 9}
+_DOTS_PER_INCH = 140
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure on disk.
+
+    Attributes
+    ----------
+    label : str
+        "Figure 15" where its model in the study has that number; else a label of its own.
+    title, caption, message : str
+        What is drawn, how, and what there is to be seen.
+    png, svg : Path
+    """
+
+    label: str
+    title: str
+    caption: str
+    message: str
+    png: Path
+    svg: Path
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What a drawing will say, and the name of its files."""
+
+    label: str
+    name: str
+    title: str
+    caption: str
+    message: str = ""
+
+
+def draw(sketch: Sketch, folder: Path, paint: Callable[[], Figure]) -> Drawing:
+    """Paint a figure and write it to `folder`, as PNG and SVG.
+
+    Raises
+    ------
+    BatchcholError
+        If it cannot be written.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(SETTINGS):
+        png, svg = write(paint(), folder / sketch.name)
+    return Drawing(sketch.label, sketch.title, sketch.caption, sketch.message, png, svg)
+
+
+def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[Any], title: str = "") -> None:
+    """One line above all axes, after its title."""
+    from matplotlib.lines import Line2D
+
+    first = [(Line2D([], [], linestyle=""), f"{title}:")] if title else []
+    entries = [*first, *zip(handles, map(str, labels), strict=True)]
+    figure.legend(
+        [handle for handle, _ in entries],
+        [label for _, label in entries],
+        loc="outside upper left",
+        ncols=len(entries),
+        frameon=False,
+        columnspacing=1.2,
+        handletextpad=0.5,
+        **SMALL,
+    )
+
+
+def figure_of(size: tuple[float, float]) -> Figure:
+    """A figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
+
+
+def panels(size: tuple[float, float], widths: tuple[float, float] = (1, 1)) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with two axes beside each other."""
+    figure = figure_of(size)
+    return figure, figure.subplots(1, 2, width_ratios=widths)
+
+
+def lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
+    """A line a column over the table's index."""
+    for value in table.columns:
+        line = table[value].dropna()
+        axes.plot(line.index, line, label=str(value), **{"linewidth": 1.6, "markersize": 4.5} | dict(styles[value]))
+
+
+def bars(axes: Axes, table: Any, across: str) -> None:
+    """GFLOP/s beside each other, a group a line of the table and a colour a column, each with its number."""
+    width = 0.84 / len(table.columns)
+    for place, (column, (colour, *_)) in enumerate(zip(table.columns, STYLES, strict=False)):
+        middle = (place - (len(table.columns) - 1) / 2) * width
+        at = [line + middle for line in range(len(table))]
+        drawn = axes.bar(at, table[column].to_numpy(), 0.94 * width, color=colour, label=str(column))
+        axes.bar_label(drawn, fmt="{:,.0f}", fontsize=7.5, padding=1)
+    plain(axes, across, GFLOPS)
+    axes.set_xticks(range(len(table)), labels=map(str, table.index))
+    axes.grid(axis="x", visible=False)
+
+
+def distinct(values: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """Colours, markers and dashes of values without an order."""
+    each = [{"color": colour, "marker": marker, "linestyle": dashes} for colour, marker, dashes in STYLES]
+    return {value: each[place % len(each)] for place, value in enumerate(values)}
+
+
+def ordered(table: Any) -> bool:
+    """Whether its columns are numbers."""
+    return all(isinstance(value, int) for value in table.columns)
+
+
+def sequence(values: Sequence[int]) -> dict[Any, dict[str, Any]]:
+    """Colours from light to dark, for values that have an order."""
+    colours, last = dark(), max(len(values) - 1, 1)
+    return {
+        value: {"color": colours(place / last), "marker": STYLES[place % len(STYLES)][1]}
+        for place, value in enumerate(values)
+    }
+
+
+def dark() -> Any:
+    """Viridis from its green to its violet: its yellow cannot be seen on white."""
+    import matplotlib as mpl
+    from matplotlib.colors import ListedColormap
+
+    whole = mpl.colormaps["viridis_r"]
+    return ListedColormap([whole(0.16 + 0.84 * place / 255) for place in range(256)])
+
+
+def over_orders(axes: Axes, ns: Sequence[int], label: str, *, log: bool = False, bottom: float | None = 0.0) -> None:
+    """Orders on a logarithmic axis, as many as there is room for."""
+    plain(axes, ORDER, label, log=log)
+    axes.set_xscale("log", base=2)
+    shown = room(ns, 1 / 3)
+    axes.set_xticks(shown, labels=map(str, shown), fontsize=9)
+    axes.minorticks_off()
+    if not log:
+        axes.set_ylim(bottom=bottom)
+
+
+def room(ns: Sequence[int], octaves: float) -> list[int]:
+    """The orders that are at least so far from the one before."""
+    shown: list[int] = []
+    for n in ns:
+        if not shown or math.log2(n / shown[-1]) >= octaves:
+            shown.append(int(n))
+    if shown and shown[-1] != ns[-1]:
+        # The last one has a place in any case.
+        shown[-1 if len(shown) > 1 else 1 :] = [int(ns[-1])]
+    return shown
+
+
+def plain(axes: Axes, across: str, up: str, *, log: bool = False) -> None:
+    """Labels, a grid behind, and no box."""
+    if log:
+        axes.set_yscale("log")
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.10g}")
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def percent(axis: Axis, sign: bool = False) -> None:
+    """Shares as percentages, with a sign if asked, which is a minus sign where it is one."""
+
+    def words(value: float, _: float) -> str:
+        number = round(100 * value, 6)
+        return f"{number:+.3g}%".replace("-", "−") if sign and number else f"{number:.3g}%"
+
+    axis.set_major_formatter(words)
+
+
+def cells(figure: Figure, axes: Axes, table: Any, lowest: float, label: str) -> None:
+    """A table of shares as colours from `lowest` to 1, its lines upwards; grey where there is none."""
+    from matplotlib.colors import Normalize
+
+    axes.set_facecolor(NOTHING)
+    drawn = axes.pcolormesh(
+        table.to_numpy(), cmap="viridis", norm=Normalize(lowest, 1), edgecolors="white", linewidth=0.4
+    )
+    columns, rows = list(map(str, table.columns)), list(map(str, table.index))
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], labels=columns, fontsize=7.5)
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], labels=rows)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(drawn, ax=axes, label=label, shrink=0.95, pad=0.015)
+    percent(bar.ax.yaxis)
+    bar.outline.set_visible(False)

@@ -1,0 +1,167 @@
+"""The compile stage of a sweep: every kernel ahead of its points, in parallel, on a machine that needs no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.cuda_modules import Outcome, build_all
+from batchchol.artifacts.nvcc import find_nvcc
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends import BuildOutcome, get_backend
+from batchchol.measure import shared_code
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
+from batchchol.progress import Progress
+from kernelgen import TARGETS, KernelSource, KernelSpec, ThreadSchedule
+from kernelgen.support import support_kernels
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The points whose kernels there are, in their order, and the rows of those that have none."""
+
+    points: list[Point]
+    failed: list[Row]
+
+
+class Compilers(Protocol):
+    """Who compiles, and where: the arguments and outcomes are those of `build_all` and of a CPU backend's `build`."""
+
+    def cuda(
+        self,
+        sources: Sequence[KernelSource],
+        arch: str,
+        *,
+        jobs: int | None,
+        per_module: int,
+        time_limit: float,
+        progress: Show,
+    ) -> list[Outcome]: ...
+
+    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]: ...
+
+
+class _Outcome(NamedTuple):
+    status: str
+    message: str
+    stats: CompileStats | None
+
+
+def build(
+    points: Sequence[Point],
+    arch: str | None,
+    *,
+    jobs: int | None = None,
+    per_module: int = 8,
+    time_limit: float = TIME_LIMIT,
+    show: Show = lambda _: None,
+    compilers: Compilers | None = None,
+) -> Built:
+    """Compile what points need and the cache lacks; after an interrupt the next call goes on there.
+
+    Code for blocks of any size is of no use to a block that would need more registers with it than there are: such
+    a point gets its spec's own code, and is another one for that.
+
+    Parameters
+    ----------
+    arch : str or None
+        What a GPU's kernels are compiled for, such as "sm_90".
+    jobs, per_module, time_limit :
+        See `batchchol.artifacts.cuda_modules.build_all`; kernels of a CPU are compiled one by one.
+    compilers : Compilers, optional
+        By default those of this machine.
+
+    Raises
+    ------
+    CompilerNotFound
+        If something is to be compiled and there is no compiler.
+    CacheError
+        If the cache folder cannot be written.
+    """
+    if not points:
+        return Built([], [])
+    if not TARGETS[points[0].spec.target].gpu:
+        if compilers is None:
+            outcomes = _build_cpu(points, show, jobs, time_limit)
+        else:
+            outcomes = _spread(points, lambda specs: compilers.cpu(specs, show, time_limit))
+        return _sorted_out(points, outcomes)
+    assert arch is not None, "a GPU's kernels are for an architecture"
+
+    def compiled(wanted: Sequence[Point], support: bool) -> list[_Outcome]:
+        compile_all = compile_here if compilers is None else compilers.cuda
+        limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
+        return _build_cuda(wanted, support, lambda sources: compile_all(sources, arch, **limits))
+
+    outcomes = compiled(points, support=True)
+    settled = [_settled(point, outcome) for point, outcome in zip(points, outcomes, strict=True)]
+    changed = [point for point, before in zip(settled, points, strict=True) if point is not before]
+    again = iter(compiled(changed, support=False) if changed else [])
+    outcomes = [
+        outcome if point is before else next(again)
+        for point, before, outcome in zip(settled, points, outcomes, strict=True)
+    ]
+    return _sorted_out(settled, outcomes)
+
+
+def _settled(point: Point, outcome: _Outcome) -> Point:
+    schedule, stats = point.spec.schedule, outcome.stats
+    if not point.any_block or stats is None or not isinstance(schedule, ThreadSchedule):
+        return point
+    return point.own if shared_code.too_large(stats, schedule.threads or 0) else point
+
+
+def _build_cuda(
+    points: Sequence[Point], support: bool, compile_all: Callable[[list[KernelSource]], list[Outcome]]
+) -> list[_Outcome]:
+    """An outcome for each point; the sources are made once for all points of one code."""
+    codes = {shared_code.identity(point): point for point in points}
+    sources = [shared_code.code_of(point).source for point in codes.values()]
+    found = compile_all(sources + (list(support_kernels()) if support else []))
+    by_code = dict(zip(codes, found[: len(sources)], strict=True))
+    chosen = [by_code[shared_code.identity(point)] for point in points]
+    return [_Outcome(outcome.status, outcome.message, outcome.stats) for outcome in chosen]
+
+
+def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> list[Outcome]:
+    """`build_all`, or an error if there is no compiler for what is missing."""
+    found = build_all(sources, arch, **limits)
+    if any(outcome.status != "built" for outcome in found):
+        # Without a compiler it is not the kernels that fail.
+        find_nvcc()
+    return found
+
+
+def _build_cpu(points: Sequence[Point], show: Show, jobs: int | None, time_limit: float) -> list[_Outcome]:
+    begin = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        seconds = time.monotonic() - begin
+        show(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
+
+    build = partial(get_backend("cpu").build, jobs=jobs, time_limit=time_limit, progress=report)
+    return _spread(points, build)
+
+
+def _spread(points: Sequence[Point], build: Callable[[Sequence[KernelSpec]], list[BuildOutcome]]) -> list[_Outcome]:
+    """An outcome for each point of a CPU; specs are built once."""
+    specs = list(dict.fromkeys(point.spec for point in points))
+    found = {outcome.spec: outcome for outcome in build(specs)}
+    return [_Outcome(found[point.spec].status, found[point.spec].message, None) for point in points]
+
+
+def _sorted_out(points: Sequence[Point], outcomes: Sequence[_Outcome]) -> Built:
+    built = Built([], [])
+    for point, outcome in zip(points, outcomes, strict=True):
+        if outcome.status == "built":
+            built.points.append(point)
+        else:
+            built.failed.append(Row(point, outcome.status, outcome.message))
+    return built

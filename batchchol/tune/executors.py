@@ -1,0 +1,146 @@
+"""Where a space is compiled and measured: by this process and a worker of its own, or on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+from batchchol.measure import dataset, process
+from batchchol.measure.bench import Settings
+from batchchol.measure.dataset import DataSet
+from batchchol.measure.point import Point
+from batchchol.measure.process import Measurer
+from batchchol.measure.row import Row
+from batchchol.tune import compile
+from batchchol.tune.compile import Built
+from batchchol.tune.sweep import Show, Summary, sweep
+
+if TYPE_CHECKING:
+    from batchchol.tune.cluster.remote import Setup
+    from batchchol.tune.cluster.workers import Crew
+
+
+class Place(Protocol):
+    """Compiles and measures points."""
+
+    @property
+    def device(self) -> str:
+        """What is measured there: the name of the GPU, or of the CPU."""
+
+    @property
+    def measurer(self) -> Measurer | None:
+        """Who measures there, if that is one process of this machine."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What a search space has to know of it; see `Bench.facts`."""
+
+    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
+        """See `building.build`."""
+
+    def sweep(
+        self,
+        points: Sequence[Point],
+        data: DataSet,
+        *,
+        space: str,
+        failed: Iterable[Row],
+        seconds: float | None,
+        show: Show,
+    ) -> Summary:
+        """See `batchchol.tune.sweep.sweep`."""
+
+
+@contextmanager
+def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> Iterator[Place]:
+    """The place that the command line asks for.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        See `command.add_arguments`.
+    folder : Path
+        Of the data set: it may be of one of a cluster's devices.
+    say : callable
+        Told, in a sentence, who takes part of a cluster, and who does not.
+    """
+    backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
+    settings = Settings(samples=arguments.samples)
+    if not arguments.cluster:
+        with Measurer(backend, settings=settings, time_limit=arguments.time_limit) as measurer:
+            yield Here(measurer)
+        return
+    from batchchol.tune.cluster.remote import Setup
+    from batchchol.tune.cluster.workers import LOCAL, connect
+
+    workers = arguments.workers if arguments.cluster == LOCAL else None
+    with connect(arguments.cluster, backend=backend, workers=workers, threads=arguments.jobs, say=say) as crew:
+        setup = Setup(crew.name, backend, settings, arguments.time_limit, process.BENCH)
+        there = OnCluster(crew, setup, arguments.workers or 1)
+        if not arguments.compile_only:
+            there.open(folder)
+        yield there
+
+
+class Here:
+    """One device of this machine."""
+
+    def __init__(self, measurer: Measurer) -> None:
+        self.measurer = measurer
+
+    @property
+    def device(self) -> str:
+        return str(self.measurer.about()["device"])
+
+    def facts(self) -> Mapping[str, Any]:
+        return self.measurer.facts()
+
+    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
+        return compile.build(points, arch, **limits)
+
+    def sweep(self, points: Sequence[Point], data: DataSet, **options: Any) -> Summary:
+        return sweep(points, self.measurer, data, **options)
+
+
+class OnCluster:
+    """The workers of a cluster, those with one device."""
+
+    measurer = None
+
+    def __init__(self, crew: Crew, setup: Setup, per_host: int) -> None:
+        from batchchol.tune.cluster.compile import ClusterCompilers
+        from batchchol.tune.cluster.measure import Seats
+
+        self._crew = crew
+        self._compilers = ClusterCompilers(crew)
+        self._seats = Seats(crew, setup, self._compilers, per_host)
+        self._facts: dict[str, Any] = {}
+
+    def open(self, folder: Path) -> None:
+        """Have the workers begin; those take part that have the device of the data set, if there is one already."""
+        self._seats.open()
+        self._seats.choose(dataset.device_of(folder))
+        found = [ready.facts for ready in self._seats.ready.values()]
+        free = [facts["free_bytes"] for facts in found if facts["free_bytes"] is not None]
+        self._facts = found[0] | {"free_bytes": min(free, default=None)}
+        who, those = len(self._crew.members), len(self._seats.ready)
+        self._crew.say(f"workers: {who}, of which {those} measure ({self.device}); others may join")
+
+    @property
+    def device(self) -> str:
+        return str(self._seats.device)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What all of them can do: points that fit in the memory of the one with the least."""
+        return self._facts
+
+    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
+        return compile.build(points, arch, compilers=self._compilers, **limits)
+
+    def sweep(self, points: Sequence[Point], data: DataSet, **options: Any) -> Summary:
+        from batchchol.tune.cluster.measure import sweep
+
+        return sweep(points, self._crew, self._seats, self._compilers, data, **options)

@@ -1,0 +1,174 @@
+"""What a sweep has learned for the user's table: of each case, order and batch the best, against today's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from batchchol.defaults import lookup, user
+from batchchol.defaults.tables import Case
+from batchchol.defaults.user import Placed, Tuned
+from batchchol.errors import BatchcholError
+from batchchol.measure import dataset
+from batchchol.measure.process import Measurer
+from batchchol.measure.row import Row, points_of
+from batchchol.progress import Progress, ProgressDisplay
+from batchchol.tune.cells import case_of
+from batchchol.tune.compile import build
+from batchchol.tune.contest import Contest, Site
+from batchchol.tune.layout_choice import placements
+from batchchol.tune.tuning import MARGIN
+
+# A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
+_CHALLENGERS, _ROUNDS = 2, 3
+
+Show = Callable[[Progress], None]
+_Where = tuple[Case, int, int]
+
+
+class Learned(NamedTuple):
+    """Where it was measured, and entries and placements for the user's table.
+
+    `interrupt` is what ended the measuring early, to be raised again once the entries are kept.
+    """
+
+    site: Site
+    entries: list[Tuned]
+    placed: list[Placed]
+    interrupt: KeyboardInterrupt | None = None
+
+
+def learn(
+    rows: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    measurer: Measurer | None,
+    *,
+    jobs: int | None = None,
+    show: Show = lambda _: None,
+) -> Learned:
+    """The entries and placements that the rows of a data set speak for, and where they were measured.
+
+    Only correct rows of the specs' own code count. Where something else than today's choice was the faster one, both
+    are measured again, in turns; today's is measured then even if it was not among the rows. Without a measurer such
+    a case is decided by its rows alone, or not at all if they lack today's choice.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        As `store.read_rows` has them.
+    facts : mapping
+        What the measurer, or a cluster, says of its devices; see `Bench.facts`.
+    """
+    known = [row for row in rows if _usable(row)]
+    if not known:
+        raise ValueError("rows: got none of which something can be learned")
+    site = Site.of(facts, known[-1], known[-1]["threads"])
+    contests = _contests(known, site)
+    entries = [entry for contest, found in contests if (entry := _settled(contest, found, site, measurer is None))]
+    interrupt = None
+    if measurer is not None:
+        done = {(entry.case, entry.n, entry.batch) for entry in entries}
+        left = [contest for contest, _ in contests if (contest.case, contest.n, contest.batch) not in done]
+        held, interrupt = _held(left, measurer, site, jobs, show)
+        entries += held
+    floor = max((row["floor_seconds"] or 0.0 for row in known), default=0.0)
+    return Learned(site, entries, placements(entries, site, floor), interrupt)
+
+
+def usable(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether something can be learned of rows."""
+    return any(_usable(row) for row in rows)
+
+
+def _usable(row: Mapping[str, Any]) -> bool:
+    """Correct, of the spec's own code, and of a kind that the library chooses from."""
+    own = row["status"] == "correct" and not row["any_block"] and not row["in_place"]
+    return own and row["uplo"] == "lower" and (row["layout"] == "canonical" or row["order"] == "col")
+
+
+def _contests(rows: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Contest, list[Row]]]:
+    """A contest for each case, order and batch, and the rows of those that compete in it."""
+    cells: dict[_Where, list[Row]] = defaultdict(list)
+    for point, values in points_of(rows):
+        row = Row(point, "correct", seconds=tuple(values["sample_seconds"]), floor_seconds=values["floor_seconds"])
+        if point.protocol == site.protocol and point.threads == site.threads and row.seconds:
+            cells[case_of(point.spec, point.chunk), point.spec.problem.n, point.batch].append(row)
+    return [_contest(where, found, site) for where, found in sorted(cells.items(), key=lambda item: str(item[0]))]
+
+
+def _contest(where: _Where, rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
+    case, n, batch = where
+    today = site.today(n, batch, case)
+    ranked = sorted(rows, key=lambda row: row.median_seconds)
+    best = [row for row in ranked if row.point.spec != today.spec][:_CHALLENGERS]
+    own = [row for row in ranked if row.point.spec == today.spec][:1]
+    specs = tuple(row.point.spec for row in best)
+    return Contest(case, n, batch, today, specs, len(rows), len(rows)), own + best
+
+
+def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) -> Tuned | None:
+    """What is decided without another measurement: that today's stays, or all there is to decide by."""
+    own = [row for row in rows if row.point.spec == contest.incumbent.spec]
+    others = [row for row in rows if row.point.spec != contest.incumbent.spec]
+    if not own:
+        return None
+    behind = others and own[0].median_seconds > others[0].median_seconds * (1 + MARGIN)
+    return None if behind and not rows_alone else contest.decided(rows, site)
+
+
+def _held(
+    contests: Sequence[Contest], measurer: Measurer, site: Site, jobs: int | None, show: Show
+) -> tuple[list[Tuned], KeyboardInterrupt | None]:
+    """The contests, one after another, with all kernels compiled ahead; those before an interrupt, and that."""
+    begin = time.monotonic()
+    entries: list[Tuned] = []
+    try:
+        points = dict.fromkeys(point for contest in contests for point in contest.points(site))
+        build(list(points), site.arch, jobs=jobs, show=show)
+        for done, contest in enumerate(contests, start=1):
+            if entry := contest.held(measurer, site, _ROUNDS):
+                entries.append(entry)
+            elapsed = time.monotonic() - begin
+            left = elapsed / done * (len(contests) - done)
+            show(Progress(done, len(contests), 0, done - len(entries), elapsed, left, "contests"))
+    except KeyboardInterrupt as interrupt:
+        measurer.close()
+        return entries, interrupt
+    return entries, None
+
+
+def keep(
+    arguments: argparse.Namespace,
+    folder: Path,
+    facts: Mapping[str, Any],
+    measurer: Measurer | None,
+    warn: Callable[[str], None],
+) -> None:
+    """Put what a data set says into the user's table, unless that is to be left alone; say what has changed.
+
+    That this cannot be done costs a warning: the measurements are in the data set.
+    """
+    if arguments.no_table or not user.enabled():
+        return
+    rows = dataset.read_rows(folder, warn)
+    if not usable(rows):
+        return
+    display = ProgressDisplay(sys.stderr, "choosing")
+    try:
+        site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
+        path = lookup.learn(site.device, site.target, site.arch, entries, placed)
+    except BatchcholError as error:
+        warn(f"the user's table is as it was: {error}")
+        return
+    finally:
+        display.finish()
+    new = sum(entry.schedule != entry.incumbent for entry in entries)
+    moved = sum(each.layout != each.incumbent for each in placed)
+    print(f"{path}: {new} of {len(entries)} cases have another kernel now, {moved} of {len(placed)} another layout")
+    if interrupt:
+        raise interrupt

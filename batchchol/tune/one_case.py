@@ -1,0 +1,206 @@
+"""One order and batch tuned in under a minute: promising kernels first, and the best of them against today's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from batchchol.defaults.tables import Case
+from batchchol.defaults.user import Placed, Tuned
+from batchchol.errors import BatchcholError
+from batchchol.measure.point import Point
+from batchchol.measure.process import Measurer
+from batchchol.measure.row import Row
+from batchchol.parallel import available_threads
+from batchchol.progress import Progress
+from batchchol.tune.compile import build
+from batchchol.tune.contest import ROUNDS, Contest, Site
+from batchchol.tune.layout_choice import placements
+from batchchol.tune.ranking import Candidate, Wanted, apart, candidates, layouts_of_today, variations
+from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES
+from kernelgen import KernelSpec, Layout
+
+SECONDS = 50.0
+"""What tuning a case may take if nobody says."""
+
+# Of a case, those that are measured in turns with today's, and those whose variations are tried.
+_CHALLENGERS, _VARIED = 2, 2
+# Of the time: what is kept for the variations of the best, and what the last measurements may take at most.
+_VARIATIONS_SHARE, _FINAL_SHARE = 0.25, 0.4
+# A compiler that takes this long is at straight-line code that is too long to be fast.
+_COMPILE_SECONDS, _LEAST_SECONDS = 15.0, 2.0
+_MIN_ROUNDS = 2
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of tuning an order and a batch: entries and placements for the user's table, and what was tried.
+
+    `interrupt` is what ended it early, to be raised again once the entries are kept.
+    """
+
+    entries: list[Tuned]
+    placements: list[Placed]
+    measured: int
+    candidates: int
+    seconds: float
+    interrupt: KeyboardInterrupt | None = None
+
+
+@dataclass
+class _Search:
+    """The rows of a search, and the time that it may take."""
+
+    measurer: Measurer
+    site: Site
+    wanted: Wanted
+    jobs: int
+    show: Show
+    total: int
+    begin: float = field(default_factory=time.monotonic)
+    deadline: float = 0.0
+    rows: dict[Candidate, Row] = field(default_factory=dict)
+    failed: int = 0
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.begin
+
+    def point(self, candidate: Candidate) -> Point:
+        return self.site.point(candidate.spec, candidate.chunk, self.wanted.batch)
+
+    def measure(self, found: Sequence[Candidate], samples: int = FIRST_SAMPLES) -> None:
+        """Compile and measure in rounds of as many kernels as there are compilers, until the time is over."""
+        pending = [each for each in found if each not in self.rows]
+        size = max(4, 2 * self.jobs)
+        for start in range(0, len(pending), size):
+            part = pending[start : start + size]
+            left = self.deadline - self.elapsed
+            if left <= 0:
+                return
+            points = [self.point(each) for each in part]
+            limit = min(_COMPILE_SECONDS, max(left, _LEAST_SECONDS))
+            built = build(points, self.site.arch, jobs=self.jobs, per_module=1, time_limit=limit)
+            lost = {row.point: row for row in built.failed}
+            for each, point in zip(part, points, strict=True):
+                if point not in lost and self.elapsed > self.deadline:
+                    return
+                self._keep(each, lost.get(point) or self.measurer.measure(point, samples))
+
+    def _keep(self, candidate: Candidate, row: Row) -> None:
+        self.rows[candidate] = row
+        self.failed += row.status not in ("correct", "unsupported")
+        self.show(Progress(len(self.rows), self.total, 0, self.failed, self.elapsed, None, "candidates"))
+
+    def best(self, kind: str, chunk: int | None = None) -> list[Candidate]:
+        """What was measured of a kind of layout, the fastest first; on one chunk, or on all."""
+        found = [
+            (row.median_seconds, each)
+            for each, row in self.rows.items()
+            if row.status == "correct" and each.spec.layout == kind and chunk in (None, each.chunk)
+        ]
+        return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+
+
+def tune_case(
+    measurer: Measurer,
+    site: Site,
+    wanted: Wanted,
+    kinds: Sequence[str],
+    families: Sequence[str],
+    *,
+    seconds: float = SECONDS,
+    jobs: int | None = None,
+    show: Show = lambda _: None,
+) -> Outcome:
+    """Find the best schedules for an order and a batch: on arrays as they are, and on batches in chunks.
+
+    The schedules of today are measured first. What is promising follows (`promising.candidates`), compiled in
+    parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
+    measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
+    more is measured: what is not decided by then is decided by the rows that there are, where today's is among them.
+
+    Raises
+    ------
+    MachineFailure, BatchcholError
+        If nothing can be measured.
+    """
+    begin = time.monotonic()
+    today = layouts_of_today(wanted, kinds, site)
+    usual = [Candidate(site.today(wanted.n, wanted.batch, wanted.case(each)).spec, each.chunk) for each in today]
+    found = candidates(wanted, kinds, families, site)
+    everything = list(dict.fromkeys([*usual, *found]))
+    search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
+    search.measure(usual, FINAL_SAMPLES)
+    known = [row for row in search.rows.values() if row.status == "correct"]
+    # So many layouts are decided, each by today's schedule and its challengers.
+    each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
+    rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
+    entries, interrupt = list[Tuned](), None
+    try:
+        _explore(search, found, kinds, seconds - min(rounds * each_round, _FINAL_SHARE * seconds))
+        for contest in _contests(search, today, kinds):
+            if entry := contest.held(measurer, site, rounds):
+                entries.append(entry)
+        if not entries:
+            statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
+            raise BatchcholError(f"nothing could be measured: {'; '.join(statuses[:3])}")
+    except KeyboardInterrupt as error:
+        # Whatever its process was at, the answer is not waited for.
+        measurer.close()
+        interrupt = error
+        done = {entry.case for entry in entries}
+        entries += _by_rows(search, [each for each in _contests(search, today, kinds) if each.case not in done])
+    floor = max((row.floor_seconds for row in known if row.floor_seconds >= 0), default=0.0)
+    placed = placements(entries, site, floor)
+    return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupt)
+
+
+def _explore(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], seconds: float) -> None:
+    """Measure candidates, and variations of the best of them, for so long."""
+    search.deadline = seconds * (1 - _VARIATIONS_SHARE)
+    search.measure(found)
+    search.deadline = seconds
+    better = [each for kind in kinds for each in apart(search.best(kind))[:_VARIED]]
+    more = [each for each in variations(better, search.site) if each not in search.rows]
+    search.total += len(more)
+    search.measure(more)
+
+
+def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
+    """What the rows of the search decide, of the contests whose schedule of today they have."""
+    rows = {row.point: row for row in search.rows.values() if row.status == "correct"}
+    entries = []
+    for contest in contests:
+        today, *others = contest.points(search.site)
+        if today in rows:
+            mine = [rows[point] for point in (today, *others) if point in rows]
+            entries += [entry for entry in [contest.decided(mine, search.site)] if entry]
+    return entries
+
+
+def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) -> list[Contest]:
+    """Those of today's layouts, and of the chunk that was the fastest."""
+    wanted = search.wanted
+    fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
+    return [
+        Contest(
+            case := wanted.case(layout),
+            wanted.n,
+            wanted.batch,
+            search.site.today(wanted.n, wanted.batch, case),
+            _challengers(search, layout, case),
+            len(search.rows),
+            search.total,
+        )
+        for layout in dict.fromkeys([*today, *fastest])
+    ]
+
+
+def _challengers(search: _Search, layout: Layout, case: Case) -> tuple[KernelSpec, ...]:
+    incumbent = search.site.today(search.wanted.n, search.wanted.batch, case).spec
+    found = [each for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent]
+    return tuple(each.spec for each in apart(found)[:_CHALLENGERS])

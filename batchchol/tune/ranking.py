@@ -1,0 +1,145 @@
+"""Candidates for one order and batch, the most promising first: a search that is cut short has seen those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, zip_longest
+from math import log2
+from typing import NamedTuple, TypeVar
+
+from batchchol.defaults.fitting import fitted
+from batchchol.defaults.lookup import array_layout, default_layout, user_table
+from batchchol.defaults.runnable import has_pdl
+from batchchol.defaults.shipped import source_of
+from batchchol.defaults.tables import Case
+from batchchol.tune import candidates as enumerated
+from batchchol.tune.contest import Site, spec_of
+from kernelgen import TARGETS, KernelSpec, Layout, Schedule, ThreadSchedule
+from kernelgen.schedules import DEFAULT_THREADS
+
+# How far an entry of a table is from what is asked for: that of another order counts by its ratio, one of a batch
+# that is four times as large half as much as one of twice the order.
+_BATCH_WEIGHT, _MATH_WEIGHT, _DTYPE_WEIGHT, _CHUNK_WEIGHT = 0.25, 0.5, 1.0, 0.25
+_NEIGHBOURS = 24
+
+_T = TypeVar("_T")
+
+
+class Candidate(NamedTuple):
+    """A kernel, and the chunk of the batch to measure it on."""
+
+    spec: KernelSpec
+    chunk: int | None
+
+
+class Wanted(NamedTuple):
+    """What is tuned: an order, a batch, a dtype and a math."""
+
+    n: int
+    batch: int
+    dtype: str
+    math: str
+
+    def case(self, layout: Layout) -> Case:
+        """The case of batches in a layout."""
+        canonical = layout.kind == "canonical"
+        return Case(self.dtype, self.math, layout.kind, layout.chunk, layout.order if canonical else None)
+
+
+def layouts_of_today(wanted: Wanted, kinds: Sequence[str], site: Site) -> list[Layout]:
+    """The layouts whose schedules are used today, of these kinds: that of arrays, and that of batches."""
+    at = {"target": site.target, "dtype": wanted.dtype, "arch": site.arch, "device": site.device}
+    chunked = [default_layout(wanted.n, batch=wanted.batch, math=math, **at) for math in (None, wanted.math)]
+    chunked.append(array_layout(wanted.n, wanted.batch, math=wanted.math, **at))
+    layouts = [Layout.canonical("row"), *chunked, Layout.interleaved()]
+    return [layout for layout in dict.fromkeys(layouts) if layout.kind in kinds]
+
+
+def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Candidate]:
+    """Everything that is worth trying, of these kinds of layouts in turns.
+
+    First what tables name for orders, batches and chunks nearby, the nearest first; then the candidates of each
+    family in turns, of tile sizes near those of the neighbours first.
+    """
+    queues = [_of_kind(wanted, kind, families, site) for kind in kinds]
+    return _unique(each for each in _in_turns(queues))
+
+
+def _of_kind(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> list[Candidate]:
+    near = list(_neighbours(wanted, kind, families, site))[:_NEIGHBOURS]
+    known = enumerated.specs(wanted.n, wanted.dtype, wanted.math, site.target, families, kind)
+    by_family = [[spec for spec in known if spec.family == family] for family in families]
+    ranked = [sorted(specs, key=lambda spec: _unlike_neighbours(spec.schedule, near)) for specs in by_family]
+    chunk = _usual_chunk(wanted, kind, site)
+    return _unique([*near, *(Candidate(spec, spec.schedule.stride or chunk) for spec in _in_turns(ranked))])
+
+
+def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> Iterator[Candidate]:
+    """What tables name, nearest first."""
+    shipped = source_of(site.target, site.arch).table
+    named = [
+        (case, entry.n, entry.batch, entry.schedule) for case, entries in shipped.cases.items() for entry in entries
+    ]
+    own = user_table(site.device, site.target, site.arch).entries
+    named += [(entry.case, entry.n, entry.batch, entry.schedule) for entry in own]
+    usual = _usual_chunk(wanted, kind, site)
+    # Schedules on chunks serve where a layout has no entries of its own.
+    kinds = {kind} if any(case.layout == kind for case, *_ in named) else {"chunked"}
+
+    def distance(each: tuple[Case, int, int | None, Schedule]) -> float:
+        case, n, batch, _ = each
+        away = abs(log2(n / wanted.n)) + _BATCH_WEIGHT * abs(log2((batch or wanted.batch) / wanted.batch))
+        away += _MATH_WEIGHT * (case.math != wanted.math) + _DTYPE_WEIGHT * (case.dtype != wanted.dtype)
+        return away + _CHUNK_WEIGHT * abs(log2((case.chunk or usual or 1) / (usual or 1)))
+
+    for case, _, _, schedule in sorted(named, key=distance):
+        if case.layout not in kinds or schedule.family not in families:
+            continue
+        chunk = (case.chunk or usual) if kind == "chunked" else None
+        layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
+        plain = spec_of(wanted.case(layout), wanted.n, ThreadSchedule(1, math=wanted.math), site.target)
+        if (spec := fitted(plain, schedule, chunk)) is not None and _fits(spec, chunk):
+            yield Candidate(spec, chunk)
+
+
+def _fits(spec: KernelSpec, chunk: int | None) -> bool:
+    return chunk is None or TARGETS[spec.target].gpu or chunk % spec.lanes == 0
+
+
+def _usual_chunk(wanted: Wanted, kind: str, site: Site) -> int | None:
+    if kind != "chunked":
+        return None
+    at = {"target": site.target, "dtype": wanted.dtype, "arch": site.arch, "device": site.device}
+    return default_layout(wanted.n, batch=wanted.batch, **at).chunk or DEFAULT_THREADS
+
+
+def _unlike_neighbours(schedule: Schedule, near: Iterable[Candidate]) -> int:
+    """How far a tile size is from those of the same family nearby; those without one are all alike."""
+    nb = getattr(schedule, "nb", 0)
+    sizes = [getattr(each.spec.schedule, "nb", 0) for each in near if each.spec.family == schedule.family]
+    return min((abs(nb - size) for size in sizes), default=0)
+
+
+def apart(found: Iterable[Candidate]) -> list[Candidate]:
+    """The first of those that differ in nothing but `pdl`."""
+    firsts: dict[Candidate, Candidate] = {}
+    for each in found:
+        spec = replace(each.spec, schedule=replace(each.spec.schedule, pdl=None))
+        firsts.setdefault(each._replace(spec=spec), each)
+    return list(firsts.values())
+
+
+def variations(best: Iterable[Candidate], site: Site) -> list[Candidate]:
+    """Good candidates with the choices that matter less, in turns; `pdl` only where it is another kernel."""
+    pdl = site.gpu and has_pdl(site.arch)
+    queues = [[Candidate(spec, chunk) for spec in enumerated.variations(spec, pdl=pdl)] for spec, chunk in best]
+    return _unique(_in_turns(queues))
+
+
+def _in_turns(queues: Iterable[Sequence[_T]]) -> Iterator[_T]:
+    return (each for each in chain.from_iterable(zip_longest(*queues)) if each is not None)
+
+
+def _unique(found: Iterable[_T]) -> list[_T]:
+    return list(dict.fromkeys(found))

@@ -1,0 +1,133 @@
+"""What a forest is told of a point: the parameters that differ in a data set, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.measure.row import choice_columns
+from kernelgen.schedule_checks import MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
+
+COLUMNS = ("n", "batch", "layout", "order", "in_place", "chunk", "threads", *choice_columns())
+"""Those that may be parameters; the rest is the same everywhere in a report, or is measured."""
+
+# Where a parameter has an order, numbers follow it: from eager to lazy, from loops to straight lines.
+_ORDERS = {
+    "looking": LOOKINGS,
+    "unroll": UNROLLS,
+    "math": MATHS,
+    "layout": ("canonical", "interleaved", "chunked"),
+}
+_EXPLANATIONS = {
+    "n": "order of each matrix",
+    "batch": "matrices of a call",
+    "layout": "whether matrices lie in chunks, interleaved as a whole, or one after another",
+    "chunk": "matrices of a chunk",
+    "order": "order of the elements of a matrix",
+    "in_place": "whether the input is overwritten",
+    "nb": "tile size",
+    "looking": "when updates are applied",
+    "unroll": "loops over tiles, or straight-line code",
+    "math": "correctly rounded square roots and reciprocals, or approximate ones",
+    "cache": "what on-chip memory favours",
+    "block": "threads of a block",
+    "stride": "the only chunk that the code runs on, or any",
+    "prefetch": "whether the next tiles are fetched early",
+    "staged": "whether tiles are copied to a buffer first",
+    "matrices": "matrices of a block",
+    "lanes": "matrices that a block factors side by side",
+    "blocks": "blocks of threads that a multiprocessor has room for",
+    "pipeline": "groups of matrices that have panels at a time",
+    "early": "columns of tiles whose next tiles are fetched early",
+    "spare": "warps that take turns with the last ones",
+    "fold": "first warps that do the work of two",
+    "ahead": "strips with room for two groups",
+    "warps": "warps of a team or a block",
+    "teams": "teams of a block",
+    "update": "tensor cores, or multiply-adds",
+    "pdl": "whether a kernel is launched before its predecessors have ended",
+    "threads": "threads of the host",
+}
+_TIED = "chunk and threads of a block, which are equal where there are chunks"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A column that differs between points.
+
+    Attributes
+    ----------
+    name : str
+        Of the column.
+    kind : str
+        "integer", or its values in the order in which they are numbered.
+    explanation : str
+        What it decides.
+    """
+
+    name: str
+    kind: str
+    explanation: str
+
+
+def parameters(rows: Any) -> tuple[Parameter, ...]:
+    """The parameters that have more than one value in these rows; of two that say the same only one is there."""
+    names = [name for name in COLUMNS if rows[name].nunique(dropna=False) > 1]
+    explanations = dict(_EXPLANATIONS)
+    if {"chunk", "block"} <= set(names) and tied(rows):
+        names.remove("chunk")
+        explanations["block"] = _TIED
+    return tuple(
+        Parameter(name, _kind(rows[name], name), explanations.get(name, "see its schedule")) for name in names
+    )
+
+
+def encode(rows: Any, chosen: tuple[Parameter, ...]) -> NDArray[np.float64]:
+    """A column of numbers a parameter, (points, parameters); where a point has no value it is -1."""
+    columns = [_numbers(rows[parameter.name], parameter.name) for parameter in chosen]
+    return np.column_stack(columns) if columns else np.empty((len(rows), 0))
+
+
+def expand(numbers: NDArray[np.float64], chosen: tuple[Parameter, ...]) -> NDArray[np.float64]:
+    """Add what follows from the parameters, so that a forest can tell it of orders that it has not seen.
+
+    These are the tiles of a row, the size of the last one, and the elements of the batch.
+    """
+    at = {parameter.name: place for place, parameter in enumerate(chosen)}
+    more = []
+    if "n" in at and "nb" in at:
+        n, nb = numbers[:, at["n"]], np.maximum(numbers[:, at["nb"]], 1)
+        more += [np.ceil(n / nb), n % nb]
+    if "n" in at and "batch" in at:
+        more.append(numbers[:, at["n"]] ** 2 * numbers[:, at["batch"]])
+    return np.column_stack([numbers, *more])
+
+
+def tied(rows: Any) -> bool:
+    """Whether chunks and blocks of threads have the same size wherever there are chunks."""
+    chunked = rows[rows["chunk"].notna()]
+    return len(chunked) > 0 and bool((chunked["chunk"] == chunked["block"]).all())
+
+
+def _kind(column: Any, name: str) -> str:
+    return "integer" if _is_number(column) else ", ".join(map(str, _levels(column, name)))
+
+
+def _is_number(column: Any) -> bool:
+    return bool(column.dtype.kind in "iuf")
+
+
+def _levels(column: Any, name: str) -> list[Any]:
+    there = list(column.dropna().unique())
+    known = [value for value in _ORDERS.get(name, ()) if value in there]
+    return known + sorted((value for value in there if value not in known), key=str)
+
+
+def _numbers(column: Any, name: str) -> NDArray[np.float64]:
+    if not _is_number(column):
+        column = column.map({value: place for place, value in enumerate(_levels(column, name))})
+    return np.asarray(column.astype("float64").fillna(-1), dtype=np.float64)

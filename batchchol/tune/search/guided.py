@@ -1,0 +1,239 @@
+"""A guided search: every case asks its strategy, what was asked for is compiled and measured, and told; again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from batchchol.measure.dataset import DataSet, key_of_row
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
+from batchchol.progress import Progress
+from batchchol.tune.compile import Built
+from batchchol.tune.search.cases import Budget, Case, by_case
+from batchchol.tune.search.strategies import Strategy, make
+from batchchol.tune.sweep import Summary
+
+if TYPE_CHECKING:
+    from batchchol.tune.search.transfer import Lesson
+
+MOST_AHEAD = 2
+"""Points of a case that are asked for before the first of them is told: strategies find less with more (docs)."""
+
+Build = Callable[[Sequence[Point]], Built]
+Show = Callable[[Progress], None]
+
+
+class Sweeps(Protocol):
+    """Measures points and keeps their rows, here or on a cluster: see `engine.sweep`."""
+
+    def __call__(
+        self,
+        points: Sequence[Point],
+        data: DataSet,
+        *,
+        space: str,
+        failed: Iterable[Row],
+        seconds: float | None,
+        show: Show,
+    ) -> Summary: ...
+
+
+class Times(dict[str, float | None]):
+    """What points took, in seconds of a call, by their keys; None is a failure."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Times:
+        """Those of a data set's rows."""
+        return cls({key_of_row(row): row["median_seconds"] if row["status"] == "correct" else None for row in rows})
+
+    def key(self, point: Point) -> str | None:
+        """The key that a point is known by: its own code may have run in place of that for any block."""
+        return next((key for key in (point.key, point.own.key) if key in self), None)
+
+    def add(self, row: Row) -> None:
+        """Take in a new row."""
+        self[row.point.key] = row.median_seconds if row.status == "correct" else None
+
+
+@dataclass
+class Search:
+    """The search of one case.
+
+    Attributes
+    ----------
+    case : Case
+    points : sequence of Point
+        All that there are.
+    strategy : Strategy
+    budget : int
+        Points that may be measured, those included that were known before.
+    told : dict of str to (Point, float or None)
+        What is known, by the points' keys.
+    """
+
+    case: Case
+    points: Sequence[Point]
+    strategy: Strategy
+    budget: int
+    told: dict[str, tuple[Point, float | None]] = field(default_factory=dict)
+
+    def learn(self, times: Times, points: Iterable[Point]) -> None:
+        """Tell the strategy those of the points that are known by now."""
+        for point in points:
+            key = times.key(point)
+            if key is not None and point.key not in self.told:
+                self.told[point.key] = point, times[key]
+                self.strategy.tell(point, times[key])
+
+    @property
+    def left(self) -> int:
+        """Points that may still be measured."""
+        return max(0, min(self.budget, len(self.points)) - len(self.told))
+
+    @property
+    def best(self) -> tuple[Point, float] | None:
+        """The fastest point so far and its seconds; None if no point has a number."""
+        correct = [(point, seconds) for point, seconds in self.told.values() if seconds is not None]
+        return min(correct, key=lambda pair: pair[1], default=None)
+
+
+def prepare(
+    points: Sequence[Point],
+    strategy: str,
+    budget: Budget,
+    times: Times,
+    seed: int = 0,
+    taught: Sequence[Lesson] = (),
+) -> list[Search]:
+    """The searches of the cases that points are of, with what is known told.
+
+    Raises
+    ------
+    BatchcholError
+        If the strategy needs a package that is not installed.
+    """
+    cases = by_case(points)
+    strategies = make(strategy, list(cases.values()), seed, taught)
+    searches = []
+    for (case, mine), each in zip(cases.items(), strategies, strict=True):
+        search = Search(case, mine, each, budget.of(len(mine)))
+        search.learn(times, mine)
+        searches.append(search)
+    return searches
+
+
+def guided(
+    searches: Sequence[Search],
+    times: Times,
+    build: Build,
+    measure: Sweeps,
+    data: DataSet,
+    *,
+    ahead: int = 1,
+    space: str = "",
+    seconds: float | None = None,
+    show: Show = lambda _: None,
+) -> Summary:
+    """Search until every budget is spent; every row is kept before the next is measured, as in a sweep.
+
+    An interrupt, or `seconds` that are over, costs what was being compiled and measured; the next call goes on with
+    what the data set has.
+
+    Parameters
+    ----------
+    build, measure : callable
+        What compiles points, see `building.build`, and what measures them.
+    ahead : int
+        Points that are asked for in a round, spread over the cases: at least one, and at most `MOST_AHEAD`, of each.
+    space : str
+        What the column of that name says.
+
+    Raises
+    ------
+    MachineFailure
+        If nothing can be measured any more.
+    DataFileError
+        If a row cannot be kept.
+    """
+    clock = _Clock(sum(search.left for search in searches), seconds, show)
+    heard = cast("DataSet", _Heard(data, times))
+    summary = Summary()
+    while not clock.over and (asked := _ask(searches, ahead)):
+        built = build([point for points in asked.values() for point in points])
+        # Code for any block gives way to own code, which may have been asked for as well.
+        unique = list({point.key: point for point in built.points}.values())
+        done = measure(
+            unique, heard, space=space, failed=built.failed, seconds=clock.seconds_left, show=clock.show_round
+        )
+        clock.add(done)
+        summary = summary.plus(Summary(done.statuses))
+        for number, points in asked.items():
+            searches[number].learn(times, points)
+    return Summary(summary.statuses, sum(search.left for search in searches))
+
+
+def _ask(searches: Sequence[Search], ahead: int) -> dict[int, list[Point]]:
+    """What every case wants next, by its number."""
+    active = [number for number, search in enumerate(searches) if search.left]
+    each = min(max(1, ahead // max(1, len(active))), MOST_AHEAD)
+    asked = {}
+    for number in active:
+        search = searches[number]
+        points = [point for _ in range(min(each, search.left)) if (point := search.strategy.ask()) is not None]
+        if points:
+            asked[number] = points
+    return asked
+
+
+class _Heard:
+    """A data set whose new rows are taken in on their way."""
+
+    def __init__(self, data: DataSet, times: Times) -> None:
+        self._data = data
+        self._times = times
+
+    @property
+    def keys(self) -> set[str]:
+        return self._data.keys
+
+    def append(self, row: Row) -> None:
+        self._data.append(row)
+        self._times.add(row)
+
+
+class _Clock:
+    """How far all rounds are together, and when the time is over."""
+
+    def __init__(self, total: int, seconds: float | None, show: Show) -> None:
+        self._total = total
+        self._limit = seconds
+        self._show = show
+        self._begin = time.monotonic()
+        self._done = self._failed = 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self._limit is None else self._limit - (time.monotonic() - self._begin)
+
+    @property
+    def over(self) -> bool:
+        left = self.seconds_left
+        return left is not None and left <= 0
+
+    def add(self, done: Summary) -> None:
+        """A round is over."""
+        self._done += done.statuses.total()
+        self._failed += _lost(done)
+
+    def show_round(self, progress: Progress) -> None:
+        """How far the round is: said of the whole."""
+        done, elapsed = self._done + progress.done, time.monotonic() - self._begin
+        left = elapsed * (self._total - done) / done if done else None
+        self._show(Progress(done, self._total, 0, self._failed + progress.failed, elapsed, left, "points"))
+
+
+def _lost(done: Summary) -> int:
+    return done.statuses.total() - done.statuses["correct"] - done.statuses["unsupported"]

@@ -1,0 +1,143 @@
+"""Strategies: which point of a case is to be measured next."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from batchchol.measure.point import Point
+
+if TYPE_CHECKING:
+    from batchchol.tune.search.transfer import Lesson
+
+STRATEGIES: Mapping[str, str] = MappingProxyType(
+    {
+        "exhaustive": "batchchol.tune.search.strategies:Exhaustive",
+        "random": "batchchol.tune.search.strategies:Random",
+        "tpe": "batchchol.tune.search.tpe:Tpe",
+        "forest": "batchchol.tune.search.forest:Forest",
+        "transfer": "batchchol.tune.search.forest:together",
+    }
+)
+"""Where each strategy is: its class, or what makes one for each of several cases that learn from one another.
+
+Some need packages of the extra `search`.
+"""
+
+TOGETHER = ("transfer",)
+"""The strategies whose cases learn from one another."""
+
+DEFAULT = "transfer"
+"""What needed the fewest measurements in the replay: see docs/search.md."""
+
+
+class Strategy(Protocol):
+    """Ask for a point, measure it, and tell what came of it; several may be asked for before the first is told.
+
+    No point is asked twice, and none that was told. The same seed and the same answers give the same questions.
+    """
+
+    def ask(self) -> Point | None:
+        """Return the point to measure next; None when all were asked for or told."""
+        ...
+
+    def tell(self, point: Point, seconds: float | None) -> None:
+        """Take in what a point of the case took, in seconds of a call, or None where there is no number.
+
+        Also of points that were not asked for, such as those of an earlier search.
+
+        Raises
+        ------
+        ValueError
+            If the point is not of the case.
+        """
+        ...
+
+
+def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> list[Strategy]:
+    """Return the strategy of that name for each of these cases.
+
+    Parameters
+    ----------
+    cases : sequence of sequences of Point
+        The points of each case.
+    seed : int
+    taught : sequence of Lesson
+        What is known from elsewhere, for those strategies that can learn from it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy.
+    BatchcholError
+        If it needs a package that is not installed.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"strategy: got {name!r}, expected one of {', '.join(STRATEGIES)}")
+    module, _, maker = STRATEGIES[name].partition(":")
+    made: Any = getattr(importlib.import_module(module), maker)
+    return list(made(cases, seed, taught)) if name in TOGETHER else [made(points, seed) for points in cases]
+
+
+class Free:
+    """The points of a case, by number, and which of them were neither asked for nor told."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.points = tuple(points)
+        self._numbers = {point.key: number for number, point in enumerate(points)}
+        self.numbers = dict.fromkeys(range(len(points)))
+        """Of the free ones, in order."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def number(self, point: Point) -> int:
+        """The number of a point of the case; ValueError if it is none."""
+        if point.key not in self._numbers:
+            raise ValueError(f"point: got {point.key!r}, which is none of the {len(self.points):,} of this case")
+        return self._numbers[point.key]
+
+    def take(self, number: int) -> Point:
+        """Ask for this point."""
+        del self.numbers[number]
+        return self.points[number]
+
+    def told(self, point: Point) -> int:
+        """The number of a point that is known now."""
+        number = self.number(point)
+        self.numbers.pop(number, None)
+        return number
+
+
+class Exhaustive:
+    """Every point, in the order of the space."""
+
+    def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
+        self._free = Free(points)
+
+    def ask(self) -> Point | None:
+        return self._free.take(next(iter(self._free.numbers))) if self._free else None
+
+    def tell(self, point: Point, seconds: float | None) -> None:
+        self._free.told(point)
+
+
+class Random:
+    """Every point, in a random order: what a strategy has to be better than."""
+
+    def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
+        self._free = Free(points)
+        self._order = list(range(len(points)))
+        random.Random(seed).shuffle(self._order)
+
+    def ask(self) -> Point | None:
+        while self._order:
+            if (number := self._order.pop()) in self._free.numbers:
+                return self._free.take(number)
+        return None
+
+    def tell(self, point: Point, seconds: float | None) -> None:
+        self._free.told(point)

@@ -1,0 +1,315 @@
+"""Search spaces: what is measured, as TOML files, of which some are package data."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from batchchol.batches.sizes import LARGEST, LONGEST_LIST, matrices
+from batchchol.errors import BatchcholError
+from batchchol.files import read_file
+from batchchol.tune import rows
+from batchchol.tune.best import Best, value_of
+from batchchol.tune.tuning import Point
+from kernelgen import FAMILIES
+from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
+from kernelgen.schedules import LOOKINGS
+from kernelgen.spec import LAYOUT_KINDS, ORDERS
+from kernelgen.targets import ELEMENT_BYTES
+
+SPACES = ("paper", "study2", "full", "quick")
+
+ALL_FAMILIES = "all"
+CHUNK, DEFAULT = "chunk", "default"
+"""Words for numbers: that of the point's chunk, and what is chosen if nobody says."""
+
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "backend": ("cpu", "cuda"),
+        "dtype": tuple(ELEMENT_BYTES),
+        "uplo": ("lower", "upper"),
+        "layout": LAYOUT_KINDS,
+        "order": ORDERS,
+        "protocol": ("queued", "single"),
+        "math": MATHS,
+        "looking": LOOKINGS,
+        "unroll": UNROLLS,
+        "cache": CACHES,
+        "family": tuple(FAMILIES),
+    }
+)
+# Numbers of at most 18 digits are sure to be less than 2**63.
+_SIZES = re.compile(r"2\^([0-9]{1,18})|([1-9][0-9]{0,8})(KiB|MiB|GiB)")
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?::([1-9][0-9]{0,17}))?")
+_LARGEST_POWER = 40
+_COMMON = {
+    "backend": None,
+    "n": None,
+    "dtype": ("float32",),
+    "uplo": ("lower",),
+    "math": ("ieee",),
+    "batch": (16384,),
+    "layout": ("chunked",),
+    "protocol": (DEFAULT,),
+    "any_block": (False,),
+}
+_KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
+_CANDIDATES = _COMMON | {"variations": (False,)}
+_CHOICES = tuple(dict.fromkeys(field.name for family in FAMILIES.values() for field in fields(family)))
+_NARROWING = ("n", "dtype", "math", "batch", "layout", "family")
+_BEST = ("data", "count", "backend", *_NARROWING)
+
+Axis = tuple[Any, ...]
+
+
+class SpaceError(BatchcholError):
+    """A search space that is unknown or malformed; names the file, the line and the key."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cross product of some axes, by name: of a family's schedules, or of the candidates of some."""
+
+    candidates: bool
+    families: tuple[str, ...]
+    axes: Mapping[str, Axis]
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Those that it is for."""
+        return self.axes.get("backend", _WORDS["backend"])
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space: the points of all its tables; see `sweep.expansion` for what they are on a machine."""
+
+    name: str
+    about: str
+    tables: tuple[Table | Best, ...]
+
+
+def load_space(name: str | Path) -> Space:
+    """The space of a name, or of a TOML file.
+
+    Raises
+    ------
+    SpaceError
+        If there is no such space, or the file is malformed; names the line and the key.
+    """
+    if isinstance(name, str) and name in SPACES:
+        return parse_space((files("batchchol.tune") / "spaces" / f"{name}.toml").read_text(), f"{name}.toml", name)
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise SpaceError(f"space: got {str(name)!r}, expected one of {', '.join(SPACES)}, or a file *.toml")
+    try:
+        return parse_space(read_file(path).decode(), str(path), path.stem, path.parent)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpaceError(f"{path}: cannot be read: {error}") from error
+
+
+def parse_space(text: str, file: str, name: str, folder: Path = Path()) -> Space:
+    """The space that a TOML text describes; `file` is what messages call it, `folder` where its data are.
+
+    Raises
+    ------
+    SpaceError
+        If it is malformed.
+    """
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # ValueError: a number of more digits than Python converts.
+        raise SpaceError(f"{file}: not TOML: {error}{_key_at(text, str(error))}") from error
+    source = _Source(text, file)
+    about = content.pop("about", "")
+    if not isinstance(about, str):
+        raise source.error("about", None, f"got {about!r}, expected a text")
+    tables: list[Table | Best] = []
+    for kind, entries in content.items():
+        if kind not in ("kernels", "candidates", "best"):
+            raise source.error(kind, None, "unknown, expected about, [[kernels]], [[candidates]] or [[best]]")
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise source.error(kind, None, f"expected tables: [[{kind}]]")
+        make = partial(_best, folder=folder) if kind == "best" else _table
+        tables += [make(source, (kind, number), entry) for number, entry in enumerate(entries)]
+    if not tables:
+        raise SpaceError(f"{file}: no points: expected at least one table [[kernels]], [[candidates]] or [[best]]")
+    return Space(name, " ".join(about.split()), tuple(tables))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A text, to say where in it something is wrong."""
+
+    text: str
+    file: str
+
+    def error(self, key: str, table: tuple[str, int] | None, reason: str) -> SpaceError:
+        line = self._line(key, table)
+        where = f"line {line}: " if line else ""
+        inside = f"[[{table[0]}]] " if table else ""
+        return SpaceError(f"{self.file}: {where}{inside}{key}: {reason}")
+
+    def _line(self, key: str, table: tuple[str, int] | None) -> int:
+        """The line of a key, in the table of that kind and number, else of the table; 0 if neither is found."""
+        counts: dict[str, int] = {}
+        here: tuple[str, int] | None = None
+        start = 0
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := re.match(r"\s*\[\[?\s*([\w-]+)\s*\]", line):
+                kind = header[1]
+                counts[kind] = counts.get(kind, -1) + 1
+                here = (kind, counts[kind])
+                start = number if here == table else start
+                if table is None and kind == key:
+                    return number
+            elif here == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+                return number
+        return start
+
+
+def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) -> Table:
+    candidates = place[0] == "candidates"
+    families = _families(source, place, entry, candidates)
+    known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
+    if not candidates:
+        known |= {field.name: None for field in fields(FAMILIES[families[0]])} | {"math": ("ieee",)}
+    axes: dict[str, Axis] = {}
+    for key, values in entry.items():
+        if key == "family":
+            continue
+        if key not in known:
+            raise source.error(key, place, f"unknown, expected one of family, {', '.join(known)}")
+        axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    needed = ["n"] if candidates else ["n", *_needed(families[0])]
+    for key in needed:
+        if key not in axes:
+            raise source.error(key, place, "missing, expected one value or a list of them")
+    return Table(candidates, families, {key: default for key, default in known.items() if default} | axes)
+
+
+def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], folder: Path) -> Best:
+    axes: dict[str, Axis] = {}
+    for key, values in entry.items():
+        refuse = partial(source.error, key, place)
+        if key not in (*_BEST, *_CHOICES):
+            raise refuse(f"unknown, expected one of {', '.join(dict.fromkeys((*_BEST, *_CHOICES)))}")
+        if key != "data":
+            axes[key] = _values(values, refuse, "orders" if key == "count" else _kind(key, tuple(FAMILIES)))
+    count = axes.get("count", (1,))
+    if len(count) != 1:
+        raise source.error("count", place, f"got {len(count)} numbers, expected one")
+    refuse = partial(source.error, "data", place)
+    kept = {name: axes[name] for name in _NARROWING if name in axes}
+    points = tuple(point for point in _measured(entry.get("data", []), refuse, folder) if _is_of(point, kept))
+    if not points:
+        raise refuse(f"has no correct measurement of that {', '.join(kept)}")
+    changes = {key: values for key, values in axes.items() if key not in _BEST}
+    for key in changes:
+        if not any(hasattr(point.spec.schedule, key) for point in points):
+            families = dict.fromkeys(point.spec.family for point in points)
+            raise source.error(key, place, f"no kernel of the data has it, they are of {', '.join(families)}")
+    return Best(axes.get("backend", _WORDS["backend"]), points, count[0], changes)
+
+
+def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Point]:
+    """The points of the files that a table names."""
+    names = data if isinstance(data, list) else [data]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise refuse("expected a file of measurements, CSV or Parquet, or a list of them")
+    try:
+        return [point for name in names for point in rows.read_points(folder / name).points]
+    except BatchcholError as error:
+        raise refuse(str(error)) from error
+
+
+def _is_of(point: Point, kept: Mapping[str, Axis]) -> bool:
+    """Whether a point has one of the values of each key; sizes in bytes are those of its own matrices."""
+    problem = point.spec.problem
+    own = {name: values for name, values in kept.items() if name != "batch"}
+    sizes = [matrices(str(size), problem.n, problem.dtype) for size in kept.get("batch", (point.batch,))]
+    return point.batch in sizes and all(value_of(point, name) in values for name, values in own.items())
+
+
+def _needed(family: str) -> list[str]:
+    """What a schedule of a family has no default of."""
+    return [field.name for field in fields(FAMILIES[family]) if field.default is MISSING]
+
+
+def _families(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], several: bool) -> tuple[str, ...]:
+    found = entry.get("family", "thread")
+    chosen = found if isinstance(found, list) and several else [found]
+    allowed = (*FAMILIES, ALL_FAMILIES) if several else tuple(FAMILIES)
+    for family in chosen:
+        if family not in allowed:
+            raise source.error("family", place, f"got {family!r}, expected one of {', '.join(allowed)}")
+    return tuple(chosen)
+
+
+def _kind(key: str, families: Sequence[str]) -> str:
+    """What values of a key are: its name if words, "sizes", "orders", "bools", "choices", "texts" or "numbers"."""
+    if key in _WORDS:
+        return key
+    if key in ("batch", "n", "any_block", "variations"):
+        return {"batch": "sizes", "n": "orders"}.get(key, "bools")
+    types = {field.name: str(field.type) for family in families for field in fields(FAMILIES[family])}
+    said = types.get(key, "int")
+    return "choices" if "bool" in said else "texts" if "str" in said else "numbers"
+
+
+def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:
+    """The values of an axis: one, or a list of them, in which ranges of numbers are one word."""
+    listed = given if isinstance(given, list) else [given]
+    if not listed:
+        raise refuse("got nothing, expected at least one value")
+    expanded = [_expanded(item, refuse, kind) for item in listed]
+    if (count := sum(map(len, expanded))) > LONGEST_LIST:
+        raise refuse(f"got {count:,} values, expected at most {LONGEST_LIST:,}")
+    return tuple(dict.fromkeys(value for values in expanded for value in values))
+
+
+def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequence[Any]:
+    if kind in _WORDS:
+        allowed = (*_WORDS[kind], DEFAULT) if kind in ("protocol", "cache") else _WORDS[kind]
+        if item not in allowed:
+            raise refuse(f"got {item!r}, expected some of {', '.join(allowed)}")
+        return [item]
+    if kind == "texts":
+        # A family's own words: the family refuses what is none of them.
+        if not isinstance(item, str):
+            raise refuse(f"got {item!r}, expected a text")
+        return [item]
+    if kind in ("bools", "choices"):
+        if not isinstance(item, bool) and (kind, item) != ("choices", DEFAULT):
+            raise refuse(f"got {item!r}, expected true or false" + f' or "{DEFAULT}"' * (kind == "choices"))
+        return [item]
+    if isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= LARGEST:
+        return [item]
+    if isinstance(item, str):
+        if (found := _RANGE.fullmatch(item)) and int(found[1]) <= int(found[2]):
+            return range(int(found[1]), int(found[2]) + 1, int(found[3] or 1))
+        if kind == "numbers" and item in (CHUNK, DEFAULT):
+            return [item]
+        if kind == "sizes" and (size := _SIZES.fullmatch(item)):
+            return [2 ** min(int(size[1]), _LARGEST_POWER)] if size[1] else [item]
+    words = {"numbers": f', "{CHUNK}" or "{DEFAULT}"', "sizes": ', powers such as "2^14" or sizes such as "2GiB"'}
+    raise refuse(f'got {item!r}, expected positive integers, ranges such as "1-9" or "2-24:2"{words.get(kind, "")}')
+
+
+def _key_at(text: str, message: str) -> str:
+    """What key the line of a syntax error is about, for a message that says only the line."""
+    found = re.search(r"line (\d+)", message)
+    lines = text.splitlines()
+    last = int(found[1]) if found else len(lines)
+    for line in reversed(lines[:last]):
+        if key := re.match(r"\s*([\w-]+)\s*=", line):
+            return f", key {key[1]!r}"
+    return ""

@@ -1,0 +1,139 @@
+"""The kernels that won a sweep, as data that an asv suite measures on every commit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from batchchol.errors import BatchcholError, DataFileError
+from batchchol.files import read_file, replace_file
+from batchchol.tune.rows import read_points
+from batchchol.tune.tuning import Point
+
+SCHEMA = 1
+"""The version of the file's schema; docs/benchmarks.md describes it."""
+
+_ABOUT = "The fastest kernels of sweeps, by order, math and layout: python -m batchchol report DATA --winners FILE"
+_SAME = ("target", "dtype", "batch", "protocol")
+
+
+@dataclass(frozen=True)
+class Winners:
+    """The winners of one sweep: what they have in common, and an entry for each order, math and layout."""
+
+    common: dict[str, Any]
+    entries: tuple[dict[str, Any], ...]
+
+
+def choose(path: Path, dtype: str | None = None, protocol: str | None = None, batch: int | None = None) -> Winners:
+    """The fastest kernel of each order, math and layout, of those whose own code was measured.
+
+    Of points that were measured with fewer and with more samples the latter decide. What is None is the commonest.
+
+    Parameters
+    ----------
+    path : Path
+        A data set's Parquet file or a CSV file of `tune`: its hash goes with the winners.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read, or has no such point.
+    BatchcholError
+        If it is a folder, or has no point of what is asked for.
+    """
+    if path.is_dir():
+        raise BatchcholError(f"--winners: {path} is a folder that may grow: give the file that `tune --data` merged")
+    read = read_points(path)
+    points = _narrowed(read.points, dtype, protocol, batch)
+    best: dict[tuple[Any, ...], Point] = {}
+    for point in points:
+        size = (point.spec.problem.n, point.spec.schedule.math, point.spec.layout)
+        rival = best.get(size)
+        if rival is None or (-point.samples, point.median_seconds) < (-rival.samples, rival.median_seconds):
+            best[size] = point
+    first = points[0]
+    common = {
+        "target": first.spec.target,
+        "dtype": first.spec.problem.dtype,
+        "batch": first.batch,
+        "protocol": first.protocol,
+        "device": read.machine,
+        "toolkit": read.toolkit,
+        "date": read.date,
+        "data": path.name,
+        "sha256": sha256(read_file(path)).hexdigest(),
+    }
+    return Winners(common, tuple(_entry(best[size]) for size in sorted(best)))
+
+
+def write(path: Path, winners: Winners) -> int:
+    """Put winners into a file, in place of those of the same target, dtype, batch and protocol; how many it has then.
+
+    Raises
+    ------
+    DataFileError
+        If the file is there and is none of winners, is of another version of the schema, or cannot be written.
+    """
+    kept = [each for each in _read(path) if any(each[name] != winners.common[name] for name in _SAME)]
+    every = [*kept, {**winners.common, "winners": list(winners.entries)}]
+    every.sort(key=lambda each: tuple(str(each[name]) for name in _SAME))
+    text = f'{{"schema": {SCHEMA},\n "about": {json.dumps(_ABOUT)},\n "sets": [\n{",".join(map(_text, every))}]}}\n'
+    replace_file(path, text.encode())
+    return sum(len(each["winners"]) for each in every)
+
+
+def _narrowed(points: Sequence[Point], dtype: str | None, protocol: str | None, batch: int | None) -> Sequence[Point]:
+    """The points of one dtype, protocol and batch: those asked for, or the commonest."""
+    asked: tuple[tuple[str, Any, Callable[[Point], Any]], ...] = (
+        ("dtype", dtype, lambda point: point.spec.problem.dtype),
+        ("protocol", protocol, lambda point: point.protocol),
+        ("batch", batch, lambda point: point.batch),
+    )
+    for name, wanted, value in asked:
+        there = Counter(map(value, points))
+        if wanted is not None and wanted not in there:
+            known = ", ".join(map(str, sorted(there)))
+            raise BatchcholError(f"--{name}: got {wanted!r}, and no kernel's own code was measured with it: {known}")
+        chosen = there.most_common(1)[0][0] if wanted is None else wanted
+        points = [point for point in points if value(point) == chosen]
+    return points
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(read_file(path))
+        version, sets = content["schema"], content["sets"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataFileError(path, "reading", f"not a file of winners ({error}): name another one") from error
+    if version != SCHEMA:
+        raise DataFileError(path, "schema", f"version {version}, expected {SCHEMA}: name another file")
+    return list(sets)
+
+
+def _entry(point: Point) -> dict[str, Any]:
+    spec = point.spec
+    return {
+        "n": spec.problem.n,
+        "math": spec.schedule.math,
+        "layout": spec.layout,
+        # Files from before a chunk was a choice do not name it.
+        "chunk": (point.chunk or spec.lanes) if spec.layout == "chunked" else None,
+        "threads": point.threads,
+        "ns": float(f"{point.median_seconds / point.batch * 1e9:.6g}"),
+        "spec": spec.to_dict(),
+    }
+
+
+def _text(each: dict[str, Any]) -> str:
+    """A set of winners, an entry a line."""
+    common = json.dumps({name: value for name, value in each.items() if name != "winners"})
+    lines = ",\n".join(f"   {json.dumps(entry, separators=(',', ':'))}" for entry in each["winners"])
+    return f'  {common[:-1]}, "winners": [\n{lines}\n  ]}}\n'

@@ -1,0 +1,159 @@
+"""cuSOLVERDx as a peer: which blocks are tried, what is compiled and kept, and the kernel around its function."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchchol.artifacts.elf import code_sections
+from batchchol.backends import get_backend
+from batchchol.backends.cuda.device import device
+from batchchol.compare.gpu_contenders import Arena
+from batchchol.compare.peers.gpu import DEVICE_PEERS, cusolverdx, mathdx
+from batchchol.compare.peers.gpu.mathdx import Shape
+from batchchol.errors import BatchcholError
+from kernelgen import KernelSource, Launch
+
+from ...cuda_programs import compile_program
+from ...fake_pycuda import FakeGpu
+
+DTYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize(
+    ("n", "suggested", "tried"),
+    [
+        (8, (32, 4), [(32, 4), (32, 8), (32, 16)]),
+        (4, (32, 32), [(32, 32), (32, 64)]),
+        (64, (64, 1), [(64, 1), (128, 1), (32, 1)]),
+        (128, (256, 1), [(256, 1), (512, 1), (128, 1)]),
+    ],
+)
+def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
+    n: int, suggested: tuple[int, int], tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: suggested)
+    found = cusolverdx.shapes(n, "float32", "sm_90")
+    assert [(shape.threads, shape.matrices) for shape in found] == tried
+    assert all(shape.n == n and shape.matrices * n * n * 4 <= 200 << 10 for shape in found)
+
+
+def test_a_kernel_of_cusolverdx_is_made_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Shape] = []
+
+    def cubin(shape: Shape) -> bytes:
+        made.append(shape)
+        return shape.entry.encode()
+
+    version = ["libmathdx 0.4"]
+    monkeypatch.setattr(cusolverdx, "version", lambda: version[0])
+    monkeypatch.setattr(cusolverdx, "cubin", cubin)
+    first, second = (Shape(7, "float32", threads, 3, "sm_90") for threads in (32, 64))
+    assert [cusolverdx._image(shape) for shape in (first, first, second)] == [
+        first.entry.encode(), first.entry.encode(), second.entry.encode(),
+    ]  # fmt: skip
+    assert made == [first, second]
+    version[0] = "libmathdx 0.5"
+    cusolverdx._image(first)
+    assert made == [first, second, first]
+
+
+def test_a_block_that_is_refused_does_not_keep_the_others_out(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(get_backend("cuda"), "wishart", 5, 13, "float32", "ieee", cold=False)
+    monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 2))
+    monkeypatch.setattr(cusolverdx, "version", lambda: "libmathdx 0.4")
+
+    def function(shape: Shape) -> Any:
+        if shape.matrices != 4:
+            raise BatchcholError("too many registers")
+
+    monkeypatch.setattr(cusolverdx, "_function", function)
+    (contender,) = DEVICE_PEERS["cusolverdx"].contenders(arena)
+    assert contender.spec.endswith("for 4 matrices")
+    (early,) = DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
+    assert (early.name, early.spec) == ("cusolverdx_pdl", f"{contender.spec}, pdl")
+    monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 1))
+    monkeypatch.setattr(cusolverdx, "_MULTIPLES", (1, 2))
+    with pytest.raises(BatchcholError, match="no block works at n = 5: too many registers"):
+        DEVICE_PEERS["cusolverdx"].contenders(arena)
+
+
+def test_early_launches_are_of_kernels_that_wait_on_gpus_that_have_them(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cusolverdx, "version", lambda: "libmathdx 0.4")
+    monkeypatch.setattr(cusolverdx, "_image", lambda shape: b"")
+    monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 2))
+    plain, early = (Shape(5, "float32", 32, 2, "sm_90", pdl) for pdl in (False, True))
+    assert [mathdx.macros(shape, "potrf")["PDL"] for shape in (plain, early)] == ["0", "1"]
+    monkeypatch.setattr(device().driver, "function", lambda *of, **said: 1)
+    assert [cusolverdx._function(shape).launch.pdl for shape in (plain, early)] == [False, True]
+    assert plain.entry != early.entry
+    arena = Arena(get_backend("cuda"), "wishart", 5, 13, "float32", "ieee", cold=False)
+    monkeypatch.setattr(device(), "has_pdl", False)
+    with pytest.raises(BatchcholError, match="the GPU has no programmatic dependent launches"):
+        DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
+
+
+# What stands for cuSOLVERDx's function: threads share the matrices of a block.
+_POTRF = """
+extern "C" __device__ void SYMBOL(SCALAR *matrices, int *info)
+{
+    for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
+        SCALAR *l = matrices + m * N * N;
+        info[m] = 0;
+        for (int j = 0; j < N; j++) {
+            for (int k = 0; k < j; k++)
+                for (int i = j; i < N; i++) l[i + j * N] -= l[i + k * N] * l[j + k * N];
+            if (!(l[j + j * N] > 0)) { info[m] = j + 1; break; }
+            SCALAR root = sqrt(l[j + j * N]);
+            for (int i = j; i < N; i++) l[i + j * N] /= root;
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "matrices", "batch"), [(4, 4, 8), (4, 3, 10), (5, 1, 3), (5, 4, 9), (3, 2, 1)])
+def test_the_kernel_around_cusolverdx_loads_and_stores_ragged_batches(
+    n: int, matrices: int, batch: int, dtype: str
+) -> None:
+    shape = Shape(n, dtype, 32, matrices, "sm_90")
+    macros = mathdx.macros(shape, "stand_in")
+    text = mathdx.source() + _POTRF
+    for name, value in macros.items():
+        text = replaced(text, name, value)
+    launch = Launch(shape.threads, shape.matrices, matrices * n * n * np.dtype(dtype).itemsize, "shared")
+    source = KernelSource(text, shape.entry, 1, (), launch)
+    a = np.random.default_rng(0).random((batch, n, n)).astype(dtype)
+    a = a @ a.swapaxes(-1, -2) + n * np.eye(n, dtype=dtype)
+    a[batch // 2, n - 1, n - 1] = -1
+    factors, info = np.zeros_like(a), np.full(batch, -1, np.int32)
+    a.flags.writeable = False
+    compile_program((source,)).launch(source, batch, a, factors, info, np.int64(batch))
+    expected = np.zeros(batch, np.int32)
+    expected[batch // 2] = n
+    assert (info == expected).all()
+    right = info == 0
+    lower = np.tril(factors.swapaxes(-1, -2))
+    np.testing.assert_allclose(
+        lower[right], np.linalg.cholesky(a[right].astype(np.float64)), rtol=1e-4 if dtype == "float32" else 1e-12
+    )
+
+
+def replaced(text: str, name: str, value: str) -> str:
+    return re.sub(rf"\b{name}\b", value, text)
+
+
+def test_cusolverdx_itself_makes_a_kernel_without_a_gpu() -> None:
+    found = DEVICE_PEERS["cusolverdx"].survey()
+    if not found.found:
+        pytest.skip(f"{found.detail}: {found.hint}")
+    shape = Shape(6, "float32", 32, 2, "sm_90")
+    assert [name for name, _ in code_sections(mathdx.cubin(shape))] == [f".text.{shape.entry}"]

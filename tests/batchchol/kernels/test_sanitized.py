@@ -1,0 +1,65 @@
+"""Kernels under the address and undefined-behaviour sanitizers: no read or write past an array of exact size."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from batchchol.artifacts.c_compiler import find_compiler
+from batchchol.operations.residual import RATIO_BOUND, ratios
+from kernelgen import KernelSpec
+
+from ...kernel_programs import build_program, run_program
+from ...kernel_runs import make_spec, require_target
+from ...matrices import wishart
+
+SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@cache
+def missing_sanitizers() -> str:
+    """Why nothing can be built with the sanitizers here, or nothing."""
+    command = (*find_compiler().command, *SANITIZERS, "-x", "c", "-", "-o", "/dev/null")
+    done = subprocess.run(command, input="int main(void) { return 0; }", capture_output=True, text=True, check=False)
+    return done.stderr
+
+
+# Fewer matrices than lanes, whole groups, and some more; matrices smaller than a vector, and just not a multiple.
+@pytest.mark.parametrize(
+    "spec",
+    [
+        make_spec(1, 1, layout="canonical", order="row"),
+        make_spec(2, 2, layout="canonical", order="row", dtype="float64", in_place=True),
+        make_spec(3, 2, layout="canonical", order="row", uplo="upper"),
+        make_spec(5, 2, layout="canonical", order="row", looking="right", math="fast"),
+        make_spec(9, 4, layout="canonical", order="row", looking="top", target="generic"),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_canonical_arrays_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
+    check(spec, (1, 3, 16, 21), tmp_path)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("looking", ["right", "left", "top"])
+def test_interleaved_arrays_are_kept_to(looking: str, in_place: bool, staged: bool, tmp_path: Path) -> None:
+    choices = {"layout": "interleaved", "order": "row", "looking": looking, "in_place": in_place, "staged": staged}
+    check(make_spec(7, 3, **choices), (16,), tmp_path)
+
+
+def check(spec: KernelSpec, batches: tuple[int, ...], folder: Path) -> None:
+    require_target(spec.target)
+    if reason := missing_sanitizers():
+        pytest.skip(f"nothing can be built with sanitizers: {reason}")
+    program = build_program(spec, folder, str(find_compiler().path), *SANITIZERS)
+    for batch in batches:
+        a = wishart(batch, spec.problem.n).astype(spec.problem.dtype)
+        l, info = run_program(program, spec, a)
+        assert not info.any(), batch
+        lower = l if spec.problem.uplo == "lower" else l.swapaxes(1, 2)
+        assert ratios(a, np.ascontiguousarray(lower)).max() <= RATIO_BOUND[spec.schedule.math], batch
