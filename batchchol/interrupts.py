@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -64,6 +65,18 @@ def advice(how: str) -> Iterator[None]:
 def message(interrupt: KeyboardInterrupt) -> str:
     """What to print when a command was interrupted: how to go on."""
     return f"interrupted: {'; '.join(getattr(interrupt, '__notes__', [])) or _AGAIN}"
+
+
+def forget_frames(interrupt: BaseException) -> None:
+    """Let go of what the interrupted functions held, innermost first.
+
+    Where a frame is part of a cycle it would be left to the collector at the end of the process, which frees what is
+    exported before its exports, and says so on standard error (a pipe's message, from Python 3.13 on).
+    """
+    error: BaseException | None = interrupt
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def status(interrupt: KeyboardInterrupt) -> int:

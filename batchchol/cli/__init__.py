@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(str(error))
     except KeyboardInterrupt as interrupt:
         standard_streams.complain(interrupts.message(interrupt))
+        interrupts.forget_frames(interrupt)
         return interrupts.status(interrupt)
     except BrokenPipeError:
         return 1

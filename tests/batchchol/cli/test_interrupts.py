@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -245,6 +247,31 @@ except KeyboardInterrupt as error:
 def test_no_signal_is_lost(does: str, run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = run_python("-c", LOST.format(does=textwrap.indent(does, 8 * " ").strip()))
     assert (done.stdout, done.stderr) == ("interrupted 130\n", "")
+
+
+def test_nothing_that_an_interrupted_command_held_is_left_to_the_collector(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cycle of an exception and the frame that it came from, as `asyncio` and pools of processes make them."""
+    held = []
+
+    def run(_: object) -> int:
+        array, cycle = np.zeros(3), list[BaseException]()
+        held.append(weakref.ref(array))
+        try:
+            raise KeyboardInterrupt(int(signal.SIGINT))
+        except KeyboardInterrupt as error:
+            cycle.append(error)
+            raise
+
+    monkeypatch.setattr("batchchol.cli.info.run", run)
+    gc.disable()
+    try:
+        assert cli.main(["info"]) == 130
+        assert held[0]() is None
+    finally:
+        gc.enable()
+    assert "interrupted" in capsys.readouterr().err
 
 
 ASV = """
