@@ -50,10 +50,14 @@ class _Former(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in FORMER else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return import_module(FORMER[spec.name])
+        module = import_module(FORMER[spec.name])
+        spec.loader_state = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        # The import system has written the spec of the path of today into the module.
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
 
 
 def install() -> None:
