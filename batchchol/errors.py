@@ -54,6 +54,10 @@ class CompileError(BatchcholError):
         self.status = status
 
 
+class CompilerUnusable(CompileError, CompilerNotFound):
+    """A compiler was found that compiles nothing: the C library's headers or the linker are missing."""
+
+
 class CacheError(BatchcholError):
     """The cache folder cannot be used."""
 

@@ -20,13 +20,15 @@ from typing import Literal
 from batchchol.artifacts import elf
 from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Running, Unusable, probe, split_command
 from batchchol.artifacts.scratch import scratch_folder
-from batchchol.errors import CompileError, CompilerNotFound, DataFileError
+from batchchol.errors import CompileError, CompilerNotFound, CompilerUnusable, DataFileError
 from batchchol.files import replace_file
 
 Family = Literal["gcc", "clang"]
 
 _AUTOMATIC = ("cc", "gcc", "clang")
-_HINT = "install one (Debian and Ubuntu: apt install gcc), or set BATCHCHOL_CC to a GCC or clang"
+_HINT = "install one (Debian and Ubuntu: apt install gcc libc6-dev), or set BATCHCHOL_CC to a GCC or clang"
+# What every kernel includes, and nothing to compile.
+_NOTHING = "#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\nint nothing(void) { return 0; }\n"
 _PROBE_SECONDS = 10.0
 _VERSION = re.compile(r"^(?P<line>.*\b(?P<family>gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)
 _TARGET = re.compile(r"^Target: (?P<target>\S+)$", re.MULTILINE)
@@ -117,6 +119,8 @@ def compile_shared(
     CompileError
         Status "timeout" at the time limit, "compile" for every other failure; the message has the first lines
         that the compiler wrote and where the source was kept.
+    CompilerUnusable
+        If the compiler cannot compile an empty function either.
     Stopped
         If `running` was stopped meanwhile.
     """
@@ -130,7 +134,25 @@ def compile_shared(
             f"cannot compile to {output} with {compiler.path} ({error}): make room and give write permission "
             f"there and in the temporary folder {tempfile.gettempdir()} (TMPDIR chooses another)",
         ) from error
+    except CompileError as error:
+        if error.status != "compile" or _compiles_at_all(compiler):
+            raise
+        raise CompilerUnusable(
+            "compile",
+            f"no usable C compiler ({compiler.path} cannot compile an empty function that includes stdlib.h: are the "
+            f"C library's headers there?): {_HINT}\n{error}",
+        ) from error
     return seconds
+
+
+def _compiles_at_all(compiler: Compiler) -> bool:
+    """Whether a compiler makes a shared object, if only of an empty function."""
+    try:
+        with scratch_folder() as folder:
+            _compile_in(folder, compiler, _NOTHING, (), _PROBE_SECONDS, None, keep=False)
+    except (OSError, CompileError):
+        return False
+    return True
 
 
 def _candidates() -> list[tuple[str, str]]:
@@ -171,9 +193,11 @@ def _compile_in(
     flags: Sequence[str],
     time_limit: float,
     running: Running | None,
+    *,
+    keep: bool = True,
 ) -> tuple[float, bytes]:
     command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
-    compilation = Compilation("the C compiler", command, source, "kernel.c")
+    compilation = Compilation("the C compiler", command, source, "kernel.c", keep)
     seconds = compilation.run(folder, time_limit, running)
     shared = folder / "kernel.so"
     data = shared.read_bytes() if shared.is_file() else b""

@@ -198,3 +198,19 @@ for n in (3, 3, 129):
     assert (done.returncode, done.stdout) == (0, "6.0\n6.0\n258.0\n"), done.stderr
     assert done.stderr.count("NoCompilerWarning") == 1
     assert done.stderr.startswith("<string>:4: NoCompilerWarning: backend 'cpu' cannot be used: no usable C compiler")
+
+
+def test_a_compiler_without_the_headers_of_the_c_library(run_python: Run, tmp_path: Path) -> None:
+    """As after `apt install --no-install-recommends gcc`."""
+    gcc = tmp_path / "gcc"
+    gcc.write_text('#!/bin/sh\nexec cc -nostdinc "$@"\n')
+    gcc.chmod(0o755)
+    script = "import numpy, batchchol; print(batchchol.cholesky(4 * numpy.eye(3)).sum())"
+    own = {"BATCHCHOL_CC": gcc, "BATCHCHOL_CACHE": tmp_path / "cache"}
+    done = run_python("-c", script, **own)
+    assert (done.returncode, done.stdout) == (0, "6.0\n"), done.stderr
+    for words in ("<string>:1: NoCompilerWarning: no usable C compiler", "apt install gcc libc6-dev", "stddef.h"):
+        assert words in done.stderr
+    done = run_python("-m", "batchchol", "tune", "--n", "3", **own)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
