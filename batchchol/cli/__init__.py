@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Sequence
 
 from batchchol import __version__, interrupts
@@ -57,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     standard_streams.prepare()
+    for word in sys.argv[1:] if argv is None else argv:
+        # argparse takes the dashes for the end of the options, and then fails for want of a value.
+        if word.endswith("=--"):
+            return _failed(f"argument {word.removesuffix('=--')}: got '--', expected a value")
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit:

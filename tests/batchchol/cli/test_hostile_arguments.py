@@ -19,11 +19,11 @@ from batchchol.cli import COMMANDS, main
 
 _WATCHDOG_SECONDS = 120
 
-NO_NUMBERS = ("", "x", "nan", "1e3", "1.5", "１２", "٣", "1_0", "0x10", "1;2", "9" * 5000)
+NO_NUMBERS = ("", "x", "--", "nan", "1e3", "1.5", "１２", "٣", "1_0", "0x10", "1;2", "9" * 5000)
 NOT_POSITIVE = (*NO_NUMBERS, "-1", "0", "9" * 30)
 NO_LISTS = (*NO_NUMBERS, "1-", "5-3", "1-99999999999", "1-" + "9" * 30, ",", "1,,2")
 NO_SIZES = ("", "x", "-1", "0", "1.5", "２GiB", "2gib", "1_0", "9" * 30, "9" * 5000, "9999999999GiB")
-NO_SECONDS = ("", "x", "nan", "inf", "-1", "0", "1e400", "１", "1_0", "9" * 5000)
+NO_SECONDS = ("", "x", "--", "nan", "inf", "-1", "0", "1e400", "１", "1_0", "9" * 5000)
 NO_ARCHITECTURES = ("", "90", "sm_９０", "sm_90 sm_80", "sm_", "sm_9", "sm_99999", "SM_90", "sm_90,,sm_80", "\udcff")
 
 GENERATE = "dataset generate banded --n 3 --batch 4 --out a.npy"
