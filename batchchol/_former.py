@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 FORMER = {
@@ -29,7 +30,12 @@ FORMER = {
     "batchchol.roofline": "batchchol.operations.roofline",
     "batchchol.search": "batchchol.tune.search",
     "batchchol.sweep": "batchchol.tune",
+    "batchchol.sweep.building": "batchchol.tune.compile",
+    "batchchol.sweep.engine": "batchchol.tune.sweep",
+    "batchchol.sweep.expansion": "batchchol.tune.expand",
     "batchchol.sweep.rows": "batchchol.measure.row",
+    "batchchol.sweep.store": "batchchol.measure.dataset",
+    "batchchol.sweep.worker": "batchchol.measure.process",
     "batchchol.timing": "batchchol.measure.timing",
     "batchchol.tuning": "batchchol.tune.tuning",
 }
@@ -42,17 +48,18 @@ class _Former(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in FORMER:
+        new = FORMER.get(fullname) or _inside(fullname)
+        if new is None:
             return None
         warnings.warn(
-            f"{fullname} is {FORMER[fullname]} now, and the old path ends with the next version",
+            f"{fullname} is {new} now, and the old path ends with the next version",
             DeprecationWarning,
             stacklevel=2,  # the import statement: Python leaves out the import system
         )
-        return ModuleSpec(fullname, self)
+        return ModuleSpec(fullname, self, loader_state=new)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(FORMER[spec.name])
+        module = import_module(spec.loader_state)
         spec.loader_state = module.__spec__
         return module
 
@@ -60,6 +67,16 @@ class _Former(MetaPathFinder, Loader):
         # The import system has written the spec of the old path into the module.
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
+
+
+def _inside(fullname: str) -> str | None:
+    """The path of a module that a former package still has."""
+    parent, _, name = fullname.rpartition(".")
+    owner = sys.modules.get(parent)
+    if owner is None or owner.__name__ == parent or not owner.__name__.startswith("batchchol."):
+        return None
+    new = f"{owner.__name__}.{name}"
+    return new if find_spec(new) else None
 
 
 def install() -> None:

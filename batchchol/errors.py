@@ -54,10 +54,6 @@ class CompileError(BatchcholError):
         self.status = status
 
 
-class CompilerUnusable(CompileError, CompilerNotFound):
-    """A compiler was found that compiles nothing: the C library's headers or the linker are missing."""
-
-
 class CacheError(BatchcholError):
     """The cache folder cannot be used."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,14 @@ def handled() -> Iterator[None]:
         return
     handler = _Handler()
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, previous in before.items():
-        if previous is not signal.SIG_IGN:
-            signal.signal(number, handler)
     try:
+        for number, previous in before.items():
+            if previous is not signal.SIG_IGN:
+                signal.signal(number, handler)
         with _not_lost(handler):
             yield
     finally:
+        handler.rest()
         for number, previous in before.items():
             # None is a handler that was not set from Python: it cannot be set again.
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
@@ -100,6 +102,10 @@ class _Handler:
             self._raised = now
             raise KeyboardInterrupt(int(number))
 
+    def rest(self) -> None:
+        """Raise no more."""
+        self._raised = math.inf
+
     def forget(self) -> None:
         """As if there had been no signal."""
         self.called = self._raised = -max(_CLEAN_UP_SECONDS, _RECENT_SECONDS)
@@ -127,16 +133,19 @@ def _not_lost(handler: _Handler) -> Iterator[None]:
 
     sys.unraisablehook = report
     try:
-        nudging.start()
-    except RuntimeError:  # no memory for a thread's stack
-        os.close(reading)
-    try:
+        # Without memory for a thread's stack it goes on as Python does.
+        with suppress(RuntimeError):
+            nudging.start()
         yield
     finally:
+        handler.rest()
         sys.unraisablehook = reported
         signal.set_wakeup_fd(before)
         nudging.stop()
         os.close(writing)
+        if nudging.ident is not None:
+            nudging.join()
+        os.close(reading)
 
 
 class _Nudging(threading.Thread):
@@ -148,16 +157,19 @@ class _Nudging(threading.Thread):
         self._sending, self._stopped = threading.Lock(), False
 
     def run(self) -> None:
-        while numbers := os.read(self._pipe, 1):
+        # All that came meanwhile at once: what is sent again comes here too.
+        while numbers := os.read(self._pipe, 1 << 16):
             time.sleep(_NUDGE_SECONDS)
-            while numbers[0] in SIGNALS and self._send(numbers[0]):
-                time.sleep(_NUDGE_SECONDS)
-        os.close(self._pipe)
+            for number in set(numbers).intersection(SIGNALS):
+                while self._send(number):
+                    time.sleep(_NUDGE_SECONDS)
 
     def _send(self, number: int) -> bool:
         """Whether the handler had not been called, and the signal was sent to the main thread again."""
         with self._sending:
-            unheard = not self._stopped and time.monotonic() - self._handler.called > _RECENT_SECONDS
+            recent = time.monotonic() - self._handler.called <= _RECENT_SECONDS
+            # Another handler may have taken its place.
+            unheard = not self._stopped and not recent and signal.getsignal(number) is self._handler
             if unheard:
                 signal.pthread_kill(threading.main_thread().ident or 0, number)
         return unheard

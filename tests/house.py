@@ -47,7 +47,7 @@ def _room(module: str) -> str:
 
 
 def draw(path: Path) -> None:
-    """A square for each pair of rooms: below the diagonal are imports from a room further down, and above none."""
+    """A square for each pair of rooms: above the diagonal are imports from a room further down, and below none."""
     from matplotlib import pyplot as plt
 
     rooms, counted = [*layers(), "kernelgen"], imports()

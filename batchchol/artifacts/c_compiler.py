@@ -20,13 +20,14 @@ from typing import Literal
 from batchchol.artifacts import elf
 from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Running, Unusable, probe, split_command
 from batchchol.artifacts.scratch import scratch_folder
-from batchchol.errors import CompileError, CompilerNotFound, CompilerUnusable, DataFileError
+from batchchol.errors import CompileError, CompilerNotFound, DataFileError
 from batchchol.files import replace_file
 
 Family = Literal["gcc", "clang"]
 
 _AUTOMATIC = ("cc", "gcc", "clang")
 _HINT = "install one (Debian and Ubuntu: apt install gcc libc6-dev), or set BATCHCHOL_CC to a GCC or clang"
+_NO_LIBRARY = re.compile(r"(?:error|ld): ([^\n]*(?:std\w+\.h|cannot find)[^\n]*)")
 # What every kernel includes, and nothing to compile.
 _NOTHING = "#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\nint nothing(void) { return 0; }\n"
 _PROBE_SECONDS = 10.0
@@ -119,8 +120,8 @@ def compile_shared(
     CompileError
         Status "timeout" at the time limit, "compile" for every other failure; the message has the first lines
         that the compiler wrote and where the source was kept.
-    CompilerUnusable
-        If the compiler cannot compile an empty function either.
+    CompilerNotFound
+        If it cannot compile an empty function either, for want of the C library.
     Stopped
         If `running` was stopped meanwhile.
     """
@@ -135,24 +136,24 @@ def compile_shared(
             f"there and in the temporary folder {tempfile.gettempdir()} (TMPDIR chooses another)",
         ) from error
     except CompileError as error:
-        if error.status != "compile" or _compiles_at_all(compiler):
-            raise
-        raise CompilerUnusable(
-            "compile",
-            f"no usable C compiler ({compiler.path} cannot compile an empty function that includes stdlib.h: are the "
-            f"C library's headers there?): {_HINT}\n{error}",
-        ) from error
+        if error.status == "compile" and (lacks := _lacks(compiler.path, compiler.arguments, running)):
+            raise CompilerNotFound(f"no usable C compiler ({compiler.path}: {lacks}): {_HINT}") from error
+        raise
     return seconds
 
 
-def _compiles_at_all(compiler: Compiler) -> bool:
-    """Whether a compiler makes a shared object, if only of an empty function."""
+@lru_cache(maxsize=16)
+def _lacks(path: Path, arguments: tuple[str, ...], running: Running | None) -> str:
+    """What keeps a compiler from making a shared object of an empty function: the C library, or nothing."""
+    command = (str(path), *arguments, "-shared", "-fPIC", "-o", "nothing.so", "nothing.c")
+    compilation = Compilation("the C compiler", command, _NOTHING, "nothing.c", keep=False)
     try:
         with scratch_folder() as folder:
-            _compile_in(folder, compiler, _NOTHING, (), _PROBE_SECONDS, None, keep=False)
-    except (OSError, CompileError):
-        return False
-    return True
+            compilation.run(folder, _PROBE_SECONDS, running)
+    except (OSError, CompileError) as error:
+        found = _NO_LIBRARY.search(str(error))
+        return found[1] if found else ""
+    return ""
 
 
 def _candidates() -> list[tuple[str, str]]:
@@ -193,11 +194,9 @@ def _compile_in(
     flags: Sequence[str],
     time_limit: float,
     running: Running | None,
-    *,
-    keep: bool = True,
 ) -> tuple[float, bytes]:
     command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
-    compilation = Compilation("the C compiler", command, source, "kernel.c", keep)
+    compilation = Compilation("the C compiler", command, source, "kernel.c")
     seconds = compilation.run(folder, time_limit, running)
     shared = folder / "kernel.so"
     data = shared.read_bytes() if shared.is_file() else b""

@@ -1,6 +1,6 @@
 """An asv environment that builds and downloads nothing: this interpreter, on a checkout of each commit.
 
-Named in asv.conf.json as the plugin ".batchchol.asv_checkout" (asv takes a name without the leading dot for
+Named in asv.conf.json as the plugin ".batchchol.asv_plugin.checkout" (asv takes a name without the leading dot for
 one of its own plugins, and silently ignores it if it is not) and the environment type "checkout".
 """
 

@@ -1,6 +1,6 @@
 """`python -m batchchol tune`: measure on this machine what is fastest, and have the library use it.
 
-One case in under a minute (`sweep.case_command`), a whole search space (`sweep.command`), or, into a file of its own,
+One case in under a minute (`tune_case`), a whole search space (`tune_space`), or, into a file of its own,
 every schedule of the families asked for.
 """
 

@@ -1,5 +1,33 @@
 """SPD batches by name, seed and slice, and the files that hold them."""
 
-from batchchol.datasets.generation import fill, generate, stream
+from batchchol.datasets.generation import (
+    Parameter,
+    Recipe,
+    Slices,
+    batch_sizes,
+    expected_info,
+    fill,
+    generate,
+    load,
+    read_slices,
+    read_text,
+    save,
+    stream,
+    write_text,
+)
 
-__all__ = ["fill", "generate", "stream"]
+__all__ = [
+    "Parameter",
+    "Recipe",
+    "Slices",
+    "batch_sizes",
+    "expected_info",
+    "fill",
+    "generate",
+    "load",
+    "read_slices",
+    "read_text",
+    "save",
+    "stream",
+    "write_text",
+]

@@ -45,7 +45,7 @@ _NUMBER = {"float32": "%.9g", "float64": "%.17g"}
 def write_text(path: Path | str, a: NDArray[Any] | Slices) -> None:
     """Write a batch, dense (batch, n, n) or in slices, as text that reads back to the same bits.
 
-    A matrix is a line for each row. Raises like `datafiles.save`.
+    A matrix is a line for each row. Raises like `files.save`.
     """
     slices = a if isinstance(a, Slices) else Slices.of(a)
     line = " ".join([_NUMBER[slices.dtype]] * slices.n) + "\n"

@@ -38,7 +38,7 @@ _PER_SECOND = 1e3
 
 
 def results(table: Any) -> dict[str, Any]:
-    """The T4 object of a data set as `store.read` returns it: a result for each row, the time as its objective."""
+    """The T4 object of a data set as `dataset.read` returns it: a result for each row, the time as its objective."""
     rows = table.to_pylist()
     # What has one value, or none, is no parameter; but the problem and the batch are always said.
     chosen = [name for name in choice_columns() if any(row[name] is not None for row in rows)]

@@ -1,1 +1,1 @@
-"""The sweep: every point of a search space measured, each in a process that may die, and every measurement kept."""
+"""Many kernels: spaces, sweeps, guided search, clusters, and the tables made of what they measured."""

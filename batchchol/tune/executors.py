@@ -39,7 +39,7 @@ class Place(Protocol):
         """What a search space has to know of it; see `Bench.facts`."""
 
     def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
-        """See `building.build`."""
+        """See `compile.build`."""
 
     def sweep(
         self,
@@ -61,7 +61,7 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
     Parameters
     ----------
     arguments : Namespace
-        See `command.add_arguments`.
+        See `cli.tune_space.add_arguments`.
     folder : Path
         Of the data set: it may be of one of a cluster's devices.
     say : callable

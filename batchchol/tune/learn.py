@@ -60,7 +60,7 @@ def learn(
     Parameters
     ----------
     rows : sequence of mapping
-        As `store.read_rows` has them.
+        As `dataset.read_rows` has them.
     facts : mapping
         What the measurer, or a cluster, says of its devices; see `Bench.facts`.
     """

@@ -118,7 +118,7 @@ def tune_case(
 ) -> Outcome:
     """Find the best schedules for an order and a batch: on arrays as they are, and on batches in chunks.
 
-    The schedules of today are measured first. What is promising follows (`promising.candidates`), compiled in
+    The schedules of today are measured first. What is promising follows (`ranking.candidates`), compiled in
     parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
     measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
     more is measured: what is not decided by then is decided by the rows that there are, where today's is among them.

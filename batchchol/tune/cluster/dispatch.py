@@ -35,7 +35,7 @@ Item = Hashable
 
 @dataclass(frozen=True)
 class Task:
-    """A function of `cluster_worker`, its arguments, and the items that it is about."""
+    """A function of `remote`, its arguments, and the items that it is about."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]

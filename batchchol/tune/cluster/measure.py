@@ -210,7 +210,7 @@ def sweep(
     seconds: float | None = None,
     show: Show = lambda _: None,
 ) -> Summary:
-    """Measure the points that the data set lacks, on the workers of a cluster; see `engine.sweep`.
+    """Measure the points that the data set lacks, on the workers of a cluster; see `sweep.sweep`.
 
     A row is kept when it arrives. What is in work when this ends, about a second of each worker, is measured again.
     """

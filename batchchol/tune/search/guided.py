@@ -27,7 +27,7 @@ Show = Callable[[Progress], None]
 
 
 class Sweeps(Protocol):
-    """Measures points and keeps their rows, here or on a cluster: see `engine.sweep`."""
+    """Measures points and keeps their rows, here or on a cluster: see `sweep.sweep`."""
 
     def __call__(
         self,
@@ -145,7 +145,7 @@ def guided(
     Parameters
     ----------
     build, measure : callable
-        What compiles points, see `building.build`, and what measures them.
+        What compiles points, see `compile.build`, and what measures them.
     ahead : int
         Points that are asked for in a round, spread over the cases: at least one, and at most `MOST_AHEAD`, of each.
     space : str

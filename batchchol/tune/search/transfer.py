@@ -31,7 +31,7 @@ def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[st
     Parameters
     ----------
     rows : iterable of mappings
-        As `store.read_rows` returns them, of one device.
+        As `dataset.read_rows` returns them, of one device.
     without : collection of str
         Keys of rows that the search knows anyway.
     """

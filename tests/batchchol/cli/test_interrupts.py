@@ -249,6 +249,44 @@ def test_no_signal_is_lost(does: str, run_python: Callable[..., subprocess.Compl
     assert (done.stdout, done.stderr) == ("interrupted 130\n", "")
 
 
+REPLACED = """
+import signal, time
+from batchchol import interrupts
+calls = []
+with interrupts.handled():
+    signal.signal(signal.SIGINT, lambda *_: calls.append(1))
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(0.5)
+print(len(calls), signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.set_wakeup_fd(-1))
+"""
+
+
+def test_a_signal_is_sent_again_for_our_own_handler_alone(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python("-c", REPLACED)
+    assert (done.stdout, done.stderr) == ("1 True -1\n", "")
+
+
+NO_THREAD = """
+import signal, threading
+from batchchol import interrupts
+threading.Thread.start = lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+try:
+    with interrupts.handled():
+        signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_without_a_thread_signals_are_handled_as_python_does(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python("-c", NO_THREAD)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 def test_nothing_that_an_interrupted_command_held_is_left_to_the_collector(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
