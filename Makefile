@@ -1,7 +1,7 @@
 # make        sets everything up in .venv and runs the main job
 # make test   sets everything up and runs the tests
 # make lint   ruff, the type checker and the order of imports
-# make fuzz   attacks for as long as it takes: see docs/testing.md
+# make fuzz   attacks: see docs/testing.md
 # make clean  removes .venv
 # GPU=1       installs PyCUDA and cuda-bindings too: needs the CUDA toolkit and a C++ compiler
 
@@ -35,7 +35,7 @@ lint: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/lint-imports --no-logo --no-cache
 
 fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
-	@echo "Fuzzing: an hour or two on two cores"
+	@echo "Fuzzing: 8 to 20 minutes on two cores"
 	$(BIN)/python -m tests.fuzz.differential --matrices 1000000
 	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 4

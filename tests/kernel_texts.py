@@ -51,31 +51,22 @@ def definitions(path: Path) -> set[str]:
     return set(pq.read_table(path, columns=["definition"])["definition"].to_pylist())
 
 
-def default_specs() -> Iterator[KernelSpec]:
-    """Of every order, type, layout and math, for every target."""
-    for n, target, dtype, layout, math in product(
-        range(1, MAX_N + 1), TARGETS, ("float32", "float64"), LAYOUTS, ("ieee", "fast")
-    ):
+def default_specs(orders: Iterable[int]) -> Iterator[KernelSpec]:
+    """Of every type, layout and math, for every target."""
+    for n, target, dtype, layout, math in product(orders, TARGETS, ("float32", "float64"), LAYOUTS, ("ieee", "fast")):
         yield default_spec(n, target=target, dtype=dtype, layout=layout, math=math)
 
 
-def groups(wanted: Callable[[Group], bool] = lambda _: True) -> dict[Group, list[KernelSpec]]:
-    """The stored and the default specs, grouped."""
+def groups(wanted: Callable[[int], bool] = lambda _: True) -> dict[Group, list[KernelSpec]]:
+    """The stored and the default specs of the orders that are wanted, grouped."""
     found: dict[Group, list[KernelSpec]] = defaultdict(list)
     for path in sorted((ROOT / "datasets").glob("*.parquet")):
-        for definition in definitions(path):
-            _put(found, path.name, KernelSpec.from_dict(json.loads(definition)), wanted)
-    for spec in dict.fromkeys(default_specs()):
-        _put(found, DEFAULTS, spec, wanted)
+        stored = (json.loads(definition) for definition in definitions(path))
+        for spec in (KernelSpec.from_dict(values) for values in stored if wanted(values["problem"]["n"])):
+            found[Group(path.name, spec.family, spec.problem.n)].append(spec)
+    for spec in dict.fromkeys(default_specs(n for n in range(1, MAX_N + 1) if wanted(n))):
+        found[Group(DEFAULTS, spec.family, spec.problem.n)].append(spec)
     return found
-
-
-def _put(
-    found: dict[Group, list[KernelSpec]], stored_in: str, spec: KernelSpec, wanted: Callable[[Group], bool]
-) -> None:
-    group = Group(stored_in, spec.family, spec.problem.n)
-    if wanted(group):
-        found[group].append(spec)
 
 
 def texts(specs: Iterable[KernelSpec]) -> Texts:
