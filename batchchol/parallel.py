@@ -149,8 +149,8 @@ class _Job:
     def ending(self) -> Iterator[tuple[int, int]]:
         """An iterator that ends when no helper works on the job, and waits for that.
 
-        All of it is implemented in C. Whoever unpacks it stays until the end: Python runs no signal handler, which
-        could raise an exception, before that.
+        All of it is implemented in C. The caller that unpacks it stays until the end: before that, Python runs no
+        signal handler, which could raise an exception.
         """
         working = iter(partial(getattr, self, "_helping"), 0)
         waiting = iter(partial(_libc().sem_wait, self._ended), None)

@@ -57,7 +57,7 @@ def _held(folder: Path) -> Iterator[None]:
     # Not above: kernels in the cache are found where there is no such module too.
     import fcntl
 
-    # Locked before it has its name: whoever finds it unlocked may remove the folder.
+    # Locked before it has its name: any process that finds it unlocked may remove the folder.
     descriptor = os.open(folder / "unlocked", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def at_most(threads: int) -> Iterator[None]:
-    """Hold each call of BLAS in this process to so many threads; one that has fewer is left alone.
+    """Hold each call of BLAS in this process to `threads` threads; one that has fewer is left alone.
 
     A setting of the whole process: where several threads hold it at once, the first one's number counts, and the last
     one to leave puts back what was there before.

@@ -1,7 +1,7 @@
-"""What is used when nobody says: the spec, the chunk and the way of arrays, out of measured tables.
+"""The defaults: the spec, the chunk and the way of arrays, from measured tables.
 
-Whoever names a device is answered by what its user measured on it first (`batchchol.defaults.user`), and by the
-tables that come with the library where that says nothing.
+If a device is named, its user's own measurements (`batchchol.defaults.user`) come first, then the tables that come
+with the library.
 """
 
 from __future__ import annotations

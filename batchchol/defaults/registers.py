@@ -66,7 +66,7 @@ def spills(spec: KernelSpec) -> bool:
 
 
 def registers_of_a_thread(threads: int, blocks: int = 1) -> int:
-    """How many registers each thread can have if a multiprocessor is to hold so many blocks of so many threads.
+    """How many registers each thread can have if a multiprocessor is to hold `blocks` blocks of `threads` threads.
 
     Each of its schedulers has as many warps of a block as any other.
     """

@@ -91,7 +91,7 @@ class Loader:
         return found
 
     def prepared(self, function: Function, count: int) -> Any:
-        """PyCUDA's function of a kernel, prepared for so many arguments."""
+        """PyCUDA's function of a kernel, prepared for `count` arguments."""
         code = function.code
         with self._lock:
             if code.pycuda is None:
@@ -139,7 +139,7 @@ class Loader:
 
     def _build(self, code: Code, load: Callable[[Code, Module], None]) -> Module:
         """Build a kernel and load it; what the cache had, and the GPU does not take, is built again once."""
-        assert code.source is not None, "another library's kernel is loaded by whoever has it"
+        assert code.source is not None, "another library loads its own kernels"
         module = build(code.source, self._architecture)
         try:
             load(code, module)
