@@ -19,7 +19,8 @@ from batchchol.batches.packing import assign
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
-from kernelgen import MAX_N, KernelSpec, Layout
+from kernelgen import MAX_N, KernelSpec, Layout, Problem
+from kernelgen.axes import MATHS
 from kernelgen.refusals import whole
 
 Real = TypeVar("Real", np.float32, np.float64)
@@ -303,7 +304,8 @@ def _factor_host(
     if n <= MAX_N:
         try:
             device = get_backend(name)
-            spec, layout = array_choice(device, n, batch, dtype_name(dense.dtype), upper, given, math, host=True)
+            problem = _problem(n, dense.dtype, upper, math)
+            spec, layout = array_choice(device, problem, batch, given, host=True)
             return _factor_arrays(device, dense, spec, layout)
         except CompilerNotFound as error:
             if given is not None or name != "cpu":
@@ -311,6 +313,10 @@ def _factor_host(
             warn(error)
     factored: tuple[NDArray[Any], NDArray[np.int32]] = _lapack().potrf(dense, upper, available_threads())
     return factored
+
+
+def _problem(n: int, dtype: np.dtype[Any], upper: bool, math: str | None) -> Problem:
+    return Problem(n, dtype_name(dtype), "upper" if upper else "lower", math=math or MATHS[0])
 
 
 def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:
@@ -361,7 +367,7 @@ def _factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | Non
     if not batch or not n:
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return nothing
-    spec, layout = array_choice(device, n, batch, dtype_name(matrices.dtype), upper, given, math, host=False)
+    spec, layout = array_choice(device, _problem(n, matrices.dtype, upper, math), batch, given, host=False)
     factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
     return factored
 

@@ -10,9 +10,9 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
-from batchchol.defaults.lookup import default_spec, generation
-from kernelgen import MAX_N, TARGETS, KernelSpec, Layout
-from kernelgen.schedule_checks import MATHS
+from batchchol.defaults.lookup import Request, default_choice, generation
+from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
+from kernelgen.axes import MATHS
 
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
@@ -79,7 +79,7 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str
     check_choice(given, math)
     device = get_backend(batch.backend)
     in_place = out is not None and out.shares_memory(batch)
-    spec = _default(device, batch, in_place, math or MATHS[0]) if given is None else given
+    spec = given or _of_batch(device, batch, in_place, math or MATHS[0])
     check_runnable(device, spec, batch)
     result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
     if result is out:
@@ -117,20 +117,17 @@ def prepare_lower(batch: Batch, out: Batch | None) -> Batch:
     return copy(out).marked("lower")
 
 
-def _default(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
-    return default_spec(
-        batch.n,
-        target=_fitting_target(device, batch),
-        dtype=batch.dtype_name,
-        layout=batch.layout.kind,
-        chunk=batch.layout.chunk,
-        order=batch.layout.order,
-        math=math,
-        in_place=in_place,
-        batch=batch.batch,
-        arch=device.architecture,
-        device=device.model,
-    )
+def _default(
+    device: Backend, problem: Problem, layout: Layout, batch: int, *, in_place: bool, target: str | None = None
+) -> KernelSpec:
+    """The kernel that is the best for `batch` matrices in a layout, by what was measured."""
+    where = (target or device.target, layout.kind, layout.order, layout.chunk, in_place, batch)
+    return default_choice(Request(problem, *where, device.architecture, device.model)).spec
+
+
+def _of_batch(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
+    problem, target = Problem(batch.n, batch.dtype_name, math=math), _fitting_target(device, batch)
+    return _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
 
 
 def _fitting_target(device: Backend, batch: Batch) -> str:
@@ -171,15 +168,7 @@ def _check_out(batch: Batch, out: Batch, in_place: bool) -> None:
 
 
 def array_choice(
-    device: Backend,
-    n: int,
-    batch: int,
-    dtype: str,
-    upper: bool,
-    given: KernelSpec | None,
-    math: str | None,
-    *,
-    host: bool,
+    device: Backend, problem: Problem, batch: int, given: KernelSpec | None, *, host: bool
 ) -> tuple[KernelSpec, Layout]:
     """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best.
 
@@ -189,25 +178,10 @@ def array_choice(
         if reason := device.unsupported(given):
             raise ValueError(f"spec: backend {device.name!r} cannot run {given.name}: {reason}")
         return given, _layout_of(device, given, batch)
-    math = math or MATHS[0]
-    layout = device.array_layout(n, batch, dtype, math)
+    layout = device.array_layout(problem.n, batch, problem.dtype, problem.math)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
     copied = layout.kind != "canonical" or (host and device.name == "cuda")
-    spec = default_spec(
-        n,
-        target=device.target,
-        dtype=dtype,
-        layout=layout.kind,
-        chunk=layout.chunk,
-        order=layout.order,
-        math=math,
-        uplo="upper" if upper else "lower",
-        in_place=copied,
-        batch=batch,
-        arch=device.architecture,
-        device=device.model,
-    )
-    return spec, layout
+    return _default(device, problem, layout, batch, in_place=copied), layout
 
 
 def check_array_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None) -> None:
@@ -238,5 +212,5 @@ def _layout_of(device: Backend, spec: KernelSpec, batch: int) -> Layout:
     if device.name == "cpu":
         fastest: int | None = spec.lanes
     else:
-        fastest = device.default_layout(spec.problem.n, spec.problem.dtype, batch, spec.schedule.math).chunk
+        fastest = device.default_layout(spec.problem.n, spec.problem.dtype, batch, spec.problem.math).chunk
     return Layout(spec.layout, spec.schedule.stride or fastest, spec.order)

@@ -136,7 +136,8 @@ def family_spec(
     if row is None:
         raise SpecError(f"family={family!r} cannot be built: the table of defaults names none for {layout}, {math}")
     schedule = nearest(row, batch).schedule
-    return KernelSpec(Problem(n, dtype), layout.kind, layout.order, schedule, backend.target)
+    problem = Problem(n, dtype) if hasattr(schedule, "math") else Problem(n, dtype, math=math)
+    return KernelSpec(problem, layout.kind, layout.order, schedule, backend.target)
 
 
 def launched(spec: KernelSpec, backend: Backend, *, pdl: bool) -> KernelSpec:

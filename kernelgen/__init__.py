@@ -1,8 +1,8 @@
 """From what a kernel is to its source text: pure Python and jinja2, no NumPy, no device, no files written."""
 
+from kernelgen.axes import MAX_CHUNK
 from kernelgen.refusals import SpecError
 from kernelgen.rendering import GENERATOR_VERSION, KernelSource, Launch
-from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.schedules import (
     FAMILIES,
     MAX_NB,

@@ -27,7 +27,7 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         barriers=BARRIERS,
         entry="block_pipeline.cu.jinja" if schedule.pipeline else "block_barriers.cu.jinja",
     )
-    flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
+    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
     resident = schedule.blocks if schedule.pipeline else None
     cache, pdl = schedule.cache or "shared", bool(schedule.pdl)
     launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, cache, resident, pdl)

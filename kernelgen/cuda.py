@@ -73,6 +73,7 @@ def _generate(
         schedule=schedule,
         stage=schedule.stage(problem) if schedule.staged else None,
         target=TARGETS[spec.target],
+        math=problem.math,
         n=problem.n,
         dtype=problem.dtype,
         scalar=SCALARS[problem.dtype],
@@ -83,7 +84,7 @@ def _generate(
         stride=stride_expression(spec),
         **_program(spec, schedule),
     )
-    flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
+    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
     return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch_of(problem, schedule))
 
 
@@ -100,6 +101,7 @@ def variables_of(spec: KernelSpec) -> dict[str, Any]:
     return {
         "spec": spec,
         "schedule": spec.schedule,
+        "math": problem.math,
         "n": problem.n,
         "dtype": problem.dtype,
         "scalar": SCALARS[problem.dtype],

@@ -1,24 +1,25 @@
-"""How a kernel factors: one small description for each family of kernels: thread, shared and block here, and all."""
+"""How kernels factor: the families thread, shared and block, and all families by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from kernelgen.axes import (
+    LOOKINGS,
+    UNROLLS,
+    BaseSchedule,
+    check_stride,
+    number,
+    resident_blocks,
+    switch,
+    word,
+)
 from kernelgen.block_shape import BlockShape
 from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_SHARED_BYTES, WARP
-from kernelgen.refusals import keep_integer, one_of, require
-from kernelgen.schedule_checks import (
-    MAX_RESIDENT_BLOCKS,
-    UNROLLS,
-    check_choice,
-    check_common,
-    check_gpu,
-    check_stride,
-    memory_words,
-)
+from kernelgen.refusals import keep_integer, require
 from kernelgen.targets import Target
 from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 from kernelgen.thread_stage import ThreadStage, check_staged
@@ -30,7 +31,6 @@ MAX_NB = 16
 # One multiply-add is one line of straight-line code, and compile time grows faster than that: this is n up to 33.
 FULL_UNROLL_BUDGET = 6_600
 
-LOOKINGS = ("right", "left", "top")
 # Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
@@ -46,61 +46,35 @@ MAX_SPARE = 16
 
 
 @dataclass(frozen=True)
-class ThreadSchedule:
+class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
-    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code, `math`
-    the accuracy class of the square root and its reciprocal.
+    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code.
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
     written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
-    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, `blocks`,
-    for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None is one if
-    `staged`, else it is left to the compiler), `cache`, which of the two the hardware's split of its on-chip memory
-    favours, "l1" or "shared", `stride`, the only chunk that the kernel runs on, its offsets being constants of the
-    code: None is any chunk, given at run time, and `pdl`, whether it may be launched while what is ahead of it on its
-    stream still runs, for which it then waits itself (programmatic dependent launch, from compute capability 9.0 on).
-    For the others None is the target's default, which the schedule of a `KernelSpec` has filled in if it has any.
+    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, and
+    `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
+    is one if `staged`, else it is left to the compiler).
     """
 
     family: ClassVar[str] = "thread"
+    gpu_only: ClassVar[bool] = False
 
-    nb: int
-    looking: str = "left"
-    unroll: str = "tiles"
-    math: str = "ieee"
-    prefetch: bool | None = None
-    staged: bool | None = None
-    threads: int | None = None
-    blocks: int | None = None
-    cache: str | None = None
-    stride: int | None = None
-    pdl: bool | None = None
+    nb: int = number(1, MAX_NB, MISSING, "tile size")
+    looking: str = word(LOOKINGS, "left", "when updates are applied")
+    unroll: str = word(UNROLLS, "tiles", "loops over tiles, or straight-line code")
+    prefetch: bool | None = switch("whether the next tiles are fetched early", only="simd")
+    staged: bool | None = switch("whether tiles are copied to a buffer first")
+    threads: int | None = number(1, MAX_THREADS, None, "threads of a GPU's block", only="gpu")
+    blocks: int | None = resident_blocks()
 
-    def __post_init__(self) -> None:
-        keep_integer(self, "nb", 1, MAX_NB)
-        one_of("looking", self.looking, LOOKINGS)
-        one_of("unroll", self.unroll, UNROLLS)
-        for field in ("prefetch", "staged"):
-            check_choice(field, getattr(self, field))
-        if self.threads is not None:
-            keep_integer(self, "threads", 1, MAX_THREADS)
-        if self.blocks is not None:
-            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
-        check_common(self)
-
-    def settled(self, target: Target) -> ThreadSchedule:
-        """The schedule with the target's defaults filled in; refuses what the target has no choice of."""
-        foreign = ("prefetch",) if target.gpu else ("threads", "blocks", "cache", "stride", "pdl")
-        for field in foreign:
-            got = getattr(self, field)
-            require(got is None, field, got, f"target {target.name!r} has no such choice, use None")
-        if target.gpu:
-            cache = self.cache or ("shared" if self.staged else "l1")
-            chosen = replace(self, staged=self.staged or None, threads=self.threads or DEFAULT_THREADS, cache=cache)
-            return replace(chosen, pdl=self.pdl or None)
-        return replace(self, prefetch=self.prefetch is not False, staged=self.staged is not False)
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        if not target.gpu:
+            return {"prefetch": self.prefetch is not False, "staged": self.staged is not False}
+        cache = self.cache or ("shared" if self.staged else "l1")
+        return {"staged": self.staged or None, "threads": self.threads or DEFAULT_THREADS, "cache": cache}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -121,7 +95,7 @@ class ThreadSchedule:
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.looking, f"nb{self.nb}", self.unroll, self.math)
+        return (self.looking, f"nb{self.nb}", self.unroll)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""
@@ -130,40 +104,31 @@ class ThreadSchedule:
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
         parts += [] if self.threads is None else [f"t{self.threads}"]
         parts += [] if self.blocks is None else [f"b{self.blocks}"]
-        return (*parts, *memory_words(self))
+        return (*parts, *super().details(layout))
 
 
 @dataclass(frozen=True)
-class SharedSchedule:
+class SharedSchedule(BaseSchedule):
     """A block of threads for a few matrices, one thread for each element of a tile, operands in shared memory.
 
     The older of the published methods. `nb` is the tile size, `looking` when updates are applied, `matrices` how many
-    a block factors side by side, by default as many as its threads suffice for, at most a warp; `math`, `cache` and
-    `stride` are those of the thread family.
+    a block factors side by side, by default as many as its threads suffice for, at most a warp.
     """
 
     family: ClassVar[str] = "shared"
 
-    nb: int
-    looking: str = "left"
-    matrices: int | None = None
-    math: str = "ieee"
-    cache: str | None = None
-    stride: int | None = None
-    pdl: bool | None = None
+    nb: int = number(1, MAX_SHARED_NB, MISSING, "tile size")
+    looking: str = word(LOOKINGS, "left", "when updates are applied")
+    matrices: int | None = number(1, MAX_BLOCK_THREADS, None, "matrices of a block", only="gpu")
 
     def __post_init__(self) -> None:
-        keep_integer(self, "nb", 1, MAX_SHARED_NB)
-        one_of("looking", self.looking, LOOKINGS)
+        super().__post_init__()
         if self.matrices is not None:
             keep_integer(self, "matrices", 1, MAX_BLOCK_THREADS // self.nb**2)
-        check_common(self)
 
-    def settled(self, target: Target) -> SharedSchedule:
-        """The schedule with its defaults filled in; refuses every target but a GPU."""
-        check_gpu(self.family, target)
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         matrices = self.matrices or min(MAX_BLOCK_THREADS // self.nb**2, WARP)
-        return replace(self, matrices=matrices, cache=self.cache or "shared", pdl=self.pdl or None)
+        return {"matrices": matrices, "cache": self.cache or "shared"}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -172,20 +137,15 @@ class SharedSchedule:
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.family, self.looking, f"nb{self.nb}", f"m{self.matrices}", self.math)
-
-    def details(self, layout: str) -> tuple[str, ...]:
-        """The last part of a kernel's name, its choices of detail."""
-        return memory_words(self)
+        return (self.family, self.looking, f"nb{self.nb}", f"m{self.matrices}")
 
 
 @dataclass(frozen=True)
-class BlockSchedule:
+class BlockSchedule(BaseSchedule):
     """A block of threads for a few matrices, one thread for each tile of each, which it holds in its registers.
 
     `nb` is the tile size, `lanes` how many matrices a block factors side by side, `blocks` how many blocks a
-    multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1); `math`, `cache`,
-    `stride` and `pdl` are those of the thread family.
+    multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1).
 
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room
@@ -198,45 +158,23 @@ class BlockSchedule:
 
     family: ClassVar[str] = "block"
 
-    nb: int
-    lanes: int
-    math: str = "ieee"
-    blocks: int | None = None
-    stride: int | None = None
-    cache: str | None = None
-    pipeline: int | None = None
-    early: int | None = None
-    spare: int | None = None
-    fold: int | None = None
-    pdl: bool | None = None
+    nb: int = number(MIN_BLOCK_NB, MAX_NB, MISSING, "tile size")
+    lanes: int = number(1, MAX_LANES, MISSING, "matrices that a block factors side by side", only="gpu")
+    blocks: int | None = resident_blocks()
+    pipeline: int | None = number(0, MAX_PIPELINE, None, "groups of matrices that have panels at a time", only="gpu")
+    early: int | None = number(0, MAX_EARLY, None, "columns of tiles whose next tiles are fetched early", only="gpu")
+    spare: int | None = number(0, MAX_SPARE, None, "warps that take turns with the last ones", only="gpu")
+    fold: int | None = number(0, MAX_SPARE, None, "first warps that do the work of two", only="gpu")
 
     def __post_init__(self) -> None:
-        keep_integer(self, "nb", MIN_BLOCK_NB, MAX_NB)
-        keep_integer(self, "lanes", 1, MAX_LANES)
-        if self.blocks is not None:
-            keep_integer(self, "blocks", 1, MAX_RESIDENT_BLOCKS)
-        if self.pipeline is not None:
-            keep_integer(self, "pipeline", 0, MAX_PIPELINE)
-        for name, most in (("early", MAX_EARLY), ("spare", MAX_SPARE), ("fold", MAX_SPARE)):
-            number = getattr(self, name)
-            if number is not None:
-                keep_integer(self, name, 0, most)
-                require(bool(self.pipeline) or not number, name, number, "only a pipeline has any, use pipeline=1")
-        check_common(self)
+        super().__post_init__()
+        for name in ("early", "spare", "fold"):
+            got = getattr(self, name)
+            require(bool(self.pipeline) or not got, name, got, "only a pipeline has any, use pipeline=1")
 
-    def settled(self, target: Target) -> BlockSchedule:
-        """The schedule with its defaults filled in; refuses every target but a GPU."""
-        check_gpu(self.family, target)
-        return replace(
-            self,
-            blocks=self.blocks or 1,
-            cache=self.cache or "shared",
-            pipeline=self.pipeline or 0,
-            early=self.early or 0,
-            spare=self.spare or 0,
-            fold=self.fold or 0,
-            pdl=self.pdl or None,
-        )
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        zeros = {name: getattr(self, name) or 0 for name in ("pipeline", "early", "spare", "fold")}
+        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", **zeros}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -268,11 +206,11 @@ class BlockSchedule:
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
         parts += [f"spare{self.spare}"] * bool(self.spare) + [f"fold{self.fold}"] * bool(self.fold)
-        return (*parts, self.math)
+        return tuple(parts)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        return (f"b{self.blocks}", *memory_words(self))
+        return (f"b{self.blocks}", *super().details(layout))
 
 
 Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule | StripSchedule
@@ -290,17 +228,9 @@ def has_math(schedule: Schedule, math: str) -> bool:
     return math == "fast" or not isinstance(schedule, StripSchedule)
 
 
-def with_math(schedule: Schedule, math: str) -> Schedule:
-    """The schedule in an accuracy class; what not every class has is its default again if it was of another one.
-
-    Raises
-    ------
-    SpecError
-        If the family has not the class, which `has_math` tells.
-    """
-    if isinstance(schedule, WarpSchedule) and schedule.math != math:
-        return replace(schedule, math=math, update=None)
-    return replace(schedule, math=math)
+def in_other_math(schedule: Schedule) -> Schedule:
+    """The schedule for another accuracy class than its own: what not every class has is its default again."""
+    return replace(schedule, update=None) if isinstance(schedule, WarpSchedule) else schedule
 
 
 def straight_line_operations(n: int) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelgen.axes import MATHS
 from kernelgen.cuda import FAST_FLAGS, undefine_macros
 from kernelgen.refusals import integer, one_of
 from kernelgen.rendering import SCALARS, KernelSource, Launch, element_strides, render
 from kernelgen.schedules import SharedSchedule
-from kernelgen.spec import KernelSpec
+from kernelgen.spec import KernelSpec, Problem
 from kernelgen.targets import CUDA, ELEMENT_BYTES
 from kernelgen.tiles import Load, operations, tile_program
 
@@ -25,7 +26,7 @@ def generate_shared(spec: KernelSpec, schedule: SharedSchedule) -> KernelSource:
     """The CUDA source of one factorization kernel; entry and arguments are those of the thread family."""
     problem = spec.problem
     words = f"{problem.op}, {problem.uplo} triangle"
-    return _generate(spec, schedule, problem.n, problem.dtype, words, element_strides(spec, problem.n))
+    return _generate(spec, schedule, problem, words, element_strides(spec, problem.n))
 
 
 def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> KernelSource:
@@ -50,16 +51,21 @@ def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> Kerne
     """
     n = integer("n", n, 1, MAX_SINGLE_N)
     one_of("dtype", dtype, tuple(ELEMENT_BYTES))
-    schedule = SharedSchedule(min(n, SINGLE_NB), "left", 1, math).settled(CUDA)
+    one_of("math", math, MATHS)
+    schedule = SharedSchedule(min(n, SINGLE_NB), "left", 1, cache="shared")
     name = f"potrf_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }_n{n}_single_{math}_{CUDA.name}"
-    return _generate(_Single(name), schedule, n, dtype, "potrf of a single matrix, lower triangle", (1, n))
+    single = _Single(name, n, dtype, math)
+    return _generate(single, schedule, single, "potrf of a single matrix, lower triangle", (1, n))
 
 
 @dataclass(frozen=True)
 class _Single:
-    """What the template asks of a spec."""
+    """What the template asks of a spec and its problem."""
 
     name: str
+    n: int
+    dtype: str
+    math: str
     layout: str = "canonical"
     order: str = "col"
     in_place: bool = False
@@ -68,12 +74,11 @@ class _Single:
 def _generate(
     spec: KernelSpec | _Single,
     schedule: SharedSchedule,
-    n: int,
-    dtype: str,
-    problem: str,
+    problem: Problem | _Single,
+    words: str,
     strides: tuple[int, int],
 ) -> KernelSource:
-    nb, matrices = schedule.nb, schedule.matrices or 1
+    n, dtype, nb, matrices = problem.n, problem.dtype, schedule.nb, schedule.matrices or 1
     program = tile_program(n, nb, schedule.looking, in_place=spec.in_place)
     launch = Launch(matrices * nb * nb, matrices, cache=schedule.cache or "shared", pdl=bool(schedule.pdl))
     canonical = spec.layout == "canonical"
@@ -82,7 +87,8 @@ def _generate(
         "shared.cu.jinja",
         spec=spec,
         schedule=schedule,
-        problem=problem,
+        problem=words,
+        math=problem.math,
         n=n,
         dtype=dtype,
         scalar=SCALARS[dtype],
@@ -95,5 +101,5 @@ def _generate(
         tiles=[*operands, "X"],
         launch=launch,
     )
-    flags = FAST_FLAGS[dtype] if schedule.math == "fast" else ()
+    flags = FAST_FLAGS[dtype] if problem.math == "fast" else ()
     return KernelSource(undefine_macros(text), spec.name, 1, flags, launch)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from kernelgen.axes import MAX_CHUNK
 from kernelgen.refusals import SpecError
 from kernelgen.rendering import SCALARS, KernelSource, element_strides, microkernels_of, render
-from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import MAX_N, KernelSpec
 from kernelgen.targets import ELEMENT_BYTES, SIMD_TARGETS, Target
@@ -32,6 +32,7 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         "thread.c.jinja",
         spec=spec,
         schedule=schedule,
+        math=problem.math,
         n=problem.n,
         program=program,
         microkernels=microkernels_of(operations(program)),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernelgen.axes import MATHS, MAX_CHUNK, axes_of
 from kernelgen.refusals import SpecError, keep_integer, one_of, require
-from kernelgen.schedule_checks import MAX_CHUNK
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.targets import ELEMENT_BYTES, TARGETS
 
@@ -19,18 +19,23 @@ ORDERS = ("row", "col")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: `op` on SPD matrices of order `n`, reading and writing the triangle `uplo`."""
+    """What is computed: `op` on SPD matrices of order `n`, reading and writing the triangle `uplo`.
+
+    `math` is a promise about the result: "ieee" or "fast" (docs/accuracy.md).
+    """
 
     n: int
     dtype: str = "float32"
     uplo: str = "lower"
     op: str = "potrf"
+    math: str = "ieee"
 
     def __post_init__(self) -> None:
         keep_integer(self, "n", 1, MAX_N)
         one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
         one_of("uplo", self.uplo, ("lower", "upper"))
         one_of("op", self.op, ("potrf",))
+        one_of("math", self.math, MATHS)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class KernelSpec:
         one_of("order", self.order, ORDERS)
         one_of("target", self.target, tuple(TARGETS))
         require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
-        object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target]))
+        object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target], self.problem))
         self.schedule.check(self.problem, self.layout)
 
     @property
@@ -112,6 +117,7 @@ class KernelSpec:
             self.layout,
             self.order,
             *schedule.method,
+            problem.math,
             self.target,
         ]
         parts += ["upper"] * (problem.uplo == "upper") + list(schedule.details(self.layout))
@@ -119,12 +125,14 @@ class KernelSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as JSON keeps them."""
-        values = asdict(self)
-        return values | {"schedule": {"family": self.family} | values["schedule"]}
+        chosen = {name: getattr(self.schedule, name) for name in axes_of(type(self.schedule))}
+        return asdict(self) | {"schedule": {"family": self.family} | chosen}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> KernelSpec:
-        """The spec that `to_dict` described; what names no family is of the oldest one, "thread".
+        """The spec that `to_dict` of this or any older version described.
+
+        What names no family is of the oldest one, "thread"; the math was a choice of the schedule once.
 
         Raises
         ------
@@ -134,7 +142,8 @@ class KernelSpec:
         try:
             rest = {key: value for key, value in values.items() if key not in ("problem", "schedule")}
             chosen = {"family": ThreadSchedule.family, **values["schedule"]}
+            math = {"math": chosen.pop("math")} if "math" in chosen else {}
             schedule = FAMILIES[chosen.pop("family")](**chosen)
-            return cls(problem=Problem(**values["problem"]), schedule=schedule, **rest)
+            return cls(problem=Problem(**values["problem"], **math), schedule=schedule, **rest)
         except (KeyError, TypeError) as error:
             raise SpecError(f"not a kernel spec: {error}; use what KernelSpec.to_dict wrote") from error

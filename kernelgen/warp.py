@@ -17,7 +17,7 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
         shape=shape,
         barrier="__syncwarp" if schedule.warps == 1 else "__syncthreads",
     )
-    flags = FAST_FLAGS[problem.dtype] if schedule.math == "fast" else ()
+    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
     staged = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
     stage = 4 * shape.teams * schedule.matrices * shape.stage if staged else 0
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"

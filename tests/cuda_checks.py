@@ -68,14 +68,14 @@ def check_last_matrices_past_32_bits(spec: KernelSpec, layout: Layout) -> None:
     arguments = (data.ctypes.data, data.ctypes.data, info.ctypes.data, stride(batch, layout), batch)
     kernel.program.launch_unfenced(kernel.source, batch, *arguments, blocks=blocks)
     assert not info[-last:].any()
-    assert ratios(a, data[places]).max() <= RATIO_BOUND[spec.schedule.math]
+    assert ratios(a, data[places]).max() <= RATIO_BOUND[spec.problem.math]
 
 
 def check_kernel(
     spec: KernelSpec, batch: int, chunk: int | None = None, kernel: EmulatedKernel | None = None
 ) -> None:
     """A batch of each kind of data: the residual, the distance from LAPACK, and the same bits in every thread."""
-    distinct, math = min(batch, DISTINCT), spec.schedule.math
+    distinct, math = min(batch, DISTINCT), spec.problem.math
     for name in DATA:
         expected = reference(name, distinct, spec.problem.n, spec.problem.dtype)
         run = run_kernel(spec, expected.a[np.arange(batch) % distinct], chunk, kernel=kernel)

@@ -54,6 +54,7 @@ def cases() -> Iterator[Case]:
         for turn in range(rounds * len(ORDERS)):
             n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
             in_place, schedule = turn % 4 == 3, schedule_of(turn, n)
+            math_turns = 1 if isinstance(schedule, WarpSchedule) else 3
             if isinstance(schedule, ThreadSchedule) and schedule.unroll == "full" and layout.kind == "canonical":
                 schedule = replace(schedule, staged=True, threads=(32, 96)[turn // 2 % 2])
             if isinstance(schedule, StripSchedule):
@@ -61,7 +62,8 @@ def cases() -> Iterator[Case]:
             if isinstance(schedule, WarpSchedule) and schedule.stride:
                 layout = Layout.chunked(schedule.stride)
             dtype = "float32" if turn % 3 < 2 or isinstance(schedule, SINGLE) else "float64"
-            problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2])
+            math = "fast" if isinstance(schedule, StripSchedule) else ("ieee", "fast")[turn // math_turns % 2]
+            problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2], math=math)
             schedule = replace(schedule, pdl=bool(turn // 4 % 2))
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda", in_place)
             batches = SMALL_BATCHES if isinstance(schedule, TOGETHER) else BATCHES
@@ -74,7 +76,6 @@ def thread_schedule(turn: int, n: int) -> ThreadSchedule:
         min((4, 1, 8, 3, 5)[turn % 5], n),
         ("top", "left", "right")[turn // 2 % 3],
         "full" if n <= 17 and turn % 2 else "tiles",
-        ("ieee", "fast")[turn // 3 % 2],
         threads=(32, 96, 33, 256)[turn % 4],
         blocks=(None, 1)[turn // 5 % 2],
         cache=("l1", "shared")[turn % 2],
@@ -87,7 +88,6 @@ def shared_schedule(turn: int, n: int) -> SharedSchedule:
         min((4, 16, 3, 32, 5)[turn % 5], n),
         ("top", "left", "right")[turn // 2 % 3],
         (None, 1)[turn % 2],
-        ("ieee", "fast")[turn // 3 % 2],
         cache=("l1", "shared")[turn % 2],
     )
 
@@ -99,7 +99,6 @@ def block_schedule(turn: int, n: int) -> BlockSchedule:
     return BlockSchedule(
         min((4, 8, 5, 6, 7)[turn % 5], max(n, 4)) if small else (8, 16, 9)[turn % 3],
         (8, 1, 12, 2)[turn % 4] if small else (1, 3, 2)[turn % 3],
-        ("ieee", "fast")[turn // 3 % 2],
         blocks=(None, 2)[turn // 2 % 2],
         cache=("l1", "shared")[turn % 2],
         pipeline=pipeline,
@@ -119,7 +118,6 @@ def warp_schedule(turn: int, n: int) -> WarpSchedule:
         (2, 4, 1)[turn // 2 % 3] if warps == 1 else 1,
         update=(None, "fma")[turn // 2 % 2],
         unroll=("tiles", "full")[turn // 3 % 2],
-        math=("ieee", "fast")[turn % 2],
         blocks=(None, 2)[turn // 2 % 2],
         # Columns of such matrices are read by the lines that they are in.
         stride=2 if n == 65 and warps == 1 else None,

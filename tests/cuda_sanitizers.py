@@ -139,7 +139,7 @@ def allocate_exactly() -> None:
 
 def check_factor(backend: Any, case: Case) -> None:
     """Copies to the device and back, the factorization into memory that nobody has written, the residual."""
-    problem, math = case.spec.problem, case.spec.schedule.math
+    problem, math = case.spec.problem, case.spec.problem.math
     a = matrices(case.batch, problem.n, problem.dtype)
     given = backend.from_dense(a, case.layout)
     assert np.array_equal(backend.host(given.to_dense()), a), f"{case}: the copy differs"

@@ -24,10 +24,11 @@ from typing import Any
 
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.batches.sizes import integers
-from batchchol.defaults.lookup import Choice, choices, default_layout
+from batchchol.defaults.lookup import Choice, default_layout
 from batchchol.defaults.shipped import source_of
 from batchchol.measure.provenance import source_hash
 from kernelgen import KernelSource, KernelSpec, generate
+from tests.asked import choices_of
 
 DATA = Path(__file__).parents[1] / "datasets" / "spills.csv"
 USAGE = ("registers", "spill_bytes", "stack_bytes", "code_bytes")
@@ -62,7 +63,7 @@ def defaults(arguments: argparse.Namespace, arch: str) -> dict[KernelSpec, bool]
     found = dict[KernelSpec, bool]()
     for dtype, n in product(arguments.dtype.split(","), integers(arguments.orders)):
         for case in cases(n, dtype, arch, None if arguments.all else arguments.others):
-            for choice in choices(n, target="cuda", dtype=dtype, arch=arch, **case):
+            for choice in choices_of(n, target="cuda", dtype=dtype, arch=arch, **case):
                 found[choice.spec] = found.get(choice.spec, False) or is_measured(choice, n, dtype, arch)
     return found
 

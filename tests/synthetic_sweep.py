@@ -50,7 +50,7 @@ def seconds(point: Point) -> float:
     again *= {"right": 1.4, "left": 1.1, "top": 1.0}[looking] if tiles > 1 else 1.0
     spills = 1 + max(0, n - 20) / 4 if unroll == "full" else 1.0
     layout = 1.15 if point.chunk is None else 1 + 0.05 * math.log2(point.chunk / 32)
-    divisions = 1.0 if chosen["math"] == "fast" else 1 + 1.5 / n
+    divisions = 1.0 if point.spec.problem.math == "fast" else 1 + 1.5 / n
     moved = point.batch * 4 * n * (n + 1) / COPY
     return 3e-6 + moved * 1.1 * again * spills * layout * divisions
 

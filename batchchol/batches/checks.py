@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kernelgen import MAX_N, KernelSpec
+from kernelgen.axes import MATHS
 from kernelgen.refusals import whole
-from kernelgen.schedule_checks import MATHS
 
 
 def integer(argument: str, got: object) -> int:
@@ -58,8 +58,8 @@ def check_choice(spec: KernelSpec | None, math: str | None) -> None:
         return
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
-    if math not in (None, spec.schedule.math):
-        raise ValueError(f"math: got {math!r} beside a spec of {spec.schedule.math!r}, expected one of the two alone")
+    if math not in (None, spec.problem.math):
+        raise ValueError(f"math: got {math!r} beside a spec of {spec.problem.math!r}, expected one of the two alone")
 
 
 def check_unmasked(argument: str, a: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from batchchol import interrupts
 from batchchol.batches.sizes import integers, names, positive, sizes
 from batchchol.errors import BatchcholError
-from kernelgen.schedule_checks import MATHS
+from kernelgen.axes import MATHS
 
 if TYPE_CHECKING:
     from batchchol.compare.rows import Row

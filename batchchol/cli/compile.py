@@ -6,51 +6,26 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchchol import interrupts
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import Nvcc, compile_target, find_nvcc
-from batchchol.batches.sizes import architectures, counts, integers, names, positive, seconds
-from batchchol.cli.schedule_options import with_choices
-from batchchol.defaults.lookup import choices, default_layout, default_spec
+from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
+from batchchol.cli.schedule_options import add_list_options, add_words, chosen, with_choices
+from batchchol.defaults.lookup import Request, choices, default_choice, default_layout
 from batchchol.progress import ProgressDisplay
-from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
-from kernelgen.schedules import LOOKINGS
+from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SpecError, generate
+from kernelgen.axes import MATHS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.support import support_kernels
 from kernelgen.targets import ELEMENT_BYTES
-from kernelgen.tensor_schedules import UPDATES
 
 HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
 
-# What the schedule of the measured default is replaced by, where it is said.
-SCHEDULE_OPTIONS = (
-    "family",
-    "nb",
-    "looking",
-    "unroll",
-    "threads",
-    "matrices",
-    "warps",
-    "teams",
-    "update",
-    "lanes",
-    "blocks",
-    "pipeline",
-    "early",
-    "ahead",
-    "spare",
-    "fold",
-    "staged",
-    "cache",
-    "stride",
-    "pdl",
-)
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
 _MOST_COMBINATIONS = 100_000
@@ -69,36 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
     parser.add_argument("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90")
     parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
-    _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
-    _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
+    add_words(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
+    add_words(parser, "--layout", LAYOUT_KINDS, ["chunked"])
     parser.add_argument("--chunk", type=counts, help="of the batches to run on (default: the fastest of each order)")
-    _add_list(parser, "--order", ORDERS)
-    _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
-    _add_list(parser, "--math", MATHS, ["ieee"])
+    add_words(parser, "--order", ORDERS)
+    add_words(parser, "--uplo", ("lower", "upper"), ["lower"])
+    add_words(parser, "--math", MATHS, ["ieee"])
     parser.add_argument("--in-place", action="store_true", help="kernels that overwrite their input")
-    _add_list(parser, "--family", tuple(FAMILIES))
-    parser.add_argument("--nb", type=integers, help="tile sizes, such as 1-8")
-    _add_list(parser, "--looking", LOOKINGS)
-    _add_list(parser, "--unroll", UNROLLS)
-    parser.add_argument("--threads", type=integers, help="threads of a block")
-    parser.add_argument("--matrices", type=integers, help="of a block of family shared, of a team of family warp")
-    parser.add_argument("--warps", type=integers, help="of a team of family warp, of a block of family strip")
-    parser.add_argument("--teams", type=integers, help="of family warp, that make a block of threads")
-    _add_list(parser, "--update", UPDATES)
-    parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
-    parser.add_argument("--blocks", type=integers, help="that a multiprocessor has room for (not family shared)")
-    parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
-    parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
-    parser.add_argument("--ahead", type=integers, help="of family strip, strips that have room for two groups' tiles")
-    parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
-    parser.add_argument("--fold", type=integers, help="first warps of a pipeline that do the work of two")
-    staged = "family thread: canonical arrays by way of shared memory, a warp's matrices together"
-    parser.add_argument("--staged", action="store_const", const=[True], help=staged)
-    parser.add_argument(
-        "--pdl", action="store_const", const=[True], help="launched before its predecessors have ended"
-    )
-    _add_list(parser, "--cache", CACHES)
-    parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
+    add_list_options(parser)
     parser.add_argument(
         "--support",
         action=argparse.BooleanOptionalAction,
@@ -109,14 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)")
     parser.add_argument("--per-module", type=positive, default=8, help="kernels in a module (default: 8)")
     parser.add_argument("--list", action="store_true", help="only say which kernels there are, and are in the cache")
-
-
-def _add_list(
-    parser: argparse.ArgumentParser, option: str, allowed: tuple[str, ...], default: list[str] | None = None
-) -> None:
-    said = f" (default: {default[0]})" if default else ""
-    words = f"some of {', '.join(allowed)}, or all{said}"
-    parser.add_argument(option, type=names(allowed), default=default, metavar="LIST", help=words)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -145,13 +90,13 @@ def select(arguments: argparse.Namespace) -> Selection:
     """The cross product of what was said, each combination on top of its measured default."""
     specs: dict[KernelSpec, None] = {}
     unsupported = []
-    axes = {option: values for option in SCHEDULE_OPTIONS if (values := getattr(arguments, option)) is not None}
+    axes = chosen(arguments)
     _check_count(arguments, axes)
     schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    for problem in _problems(arguments):
-        for chosen in schedules:
+    for combination in _combinations(arguments):
+        for schedule in schedules:
             try:
-                specs |= dict.fromkeys(_specs(problem, chosen))
+                specs |= dict.fromkeys(_specs(_request(*combination), schedule))
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
@@ -170,36 +115,39 @@ def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSour
     return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
 
 
-def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `choices`; None is what is best, or usual, there."""
-    axes = {"arch": arguments.arch, "n": arguments.n, "dtype": arguments.dtype, "layout": arguments.layout}
-    axes |= {"chunk": arguments.chunk or [None], "order": arguments.order or [None]}
-    axes |= {"uplo": arguments.uplo, "math": arguments.math}
-    return [
-        dict(zip(axes, values, strict=True)) | {"in_place": arguments.in_place}
-        for values in itertools.product(*axes.values())
-    ]
+def _combinations(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    """The arguments of `_request`; None is what is the best, or usual, there."""
+    problems = itertools.product(arguments.n, arguments.dtype, arguments.uplo, arguments.math)
+    places = itertools.product(arguments.layout, arguments.order or [None], arguments.chunk or [None])
+    return itertools.product(problems, places, [arguments.in_place], arguments.arch)
 
 
-def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
-    """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one.
+def _request(problem: tuple[Any, ...], place: tuple[Any, ...], in_place: bool, arch: str) -> Request:
+    n, dtype, uplo, math = problem
+    layout, order, chunk = place
+    order = order or ("row" if layout == "canonical" else "col")
+    return Request(Problem(n, dtype, uplo, math=math), CUDA.name, layout, order, chunk, in_place, arch=arch)
 
-    Where nobody says the chunk, few matrices may go into others than many, and those of one math into others again.
+
+def _specs(request: Request, schedule: Mapping[str, Any]) -> list[KernelSpec]:
+    """The kernels of a request: with nothing chosen those for all sizes of batches, else that of the usual one.
+
+    If no chunk is given, few matrices may go into others than many, and those of one math into others again.
     """
-    order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
-    at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
-    chunk = problem["chunk"]
-    if chunk is None:
-        chunk = default_layout(problem["n"], math=problem["math"], **at).chunk
-    case = problem | {"target": CUDA.name, "order": order, "chunk": chunk}
-    if chosen:
-        return [with_choices(default_spec(**case), chosen)]
-    specs = [choice.spec for choice in choices(**case)]
-    if problem["chunk"] is None and problem["layout"] == "chunked":
-        for math in (None, problem["math"]):
-            many, few = (default_layout(problem["n"], batch=batch, math=math, **at).chunk for batch in (None, 1))
-            specs += [choice.spec for choice in choices(**case | {"chunk": many})]
-            specs.append(default_spec(**case | {"chunk": few, "batch": 1}))
+    problem = request.problem
+
+    def fastest(math: str | None, batch: int | None = None) -> Request:
+        at = {"target": CUDA.name, "dtype": problem.dtype, "arch": request.arch}
+        return replace(request, chunk=default_layout(problem.n, math=math, batch=batch, **at).chunk, batch=batch)
+
+    usual = fastest(problem.math) if request.chunk is None else request
+    if schedule:
+        return [with_choices(default_choice(usual).spec, schedule)]
+    specs = [choice.spec for choice in choices(usual)]
+    if request.chunk is None and request.layout == "chunked":
+        for math in (None, problem.math):
+            specs += [choice.spec for choice in choices(fastest(math))]
+            specs.append(default_choice(fastest(math, batch=1)).spec)
     return list(dict.fromkeys(specs))
 
 

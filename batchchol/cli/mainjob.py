@@ -14,13 +14,14 @@ from batchchol.asv_plugin.results import ResultRow, load_results
 from batchchol.backends import Backend
 from batchchol.batches.batch import Batch
 from batchchol.datasets import generation
-from batchchol.defaults.lookup import Choice, default_choice, default_spec
+from batchchol.defaults.lookup import Choice, Request, default_choice, default_spec
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.files import replace_file
 from batchchol.measure.timing import sample_factor, spread
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings, flops, roofline_fraction, roofline_seconds
 from batchchol.report.gflops_plot import Point, draw
+from kernelgen import Problem
 
 SHOWN_N, SHOWN_BATCH = 32, 16384
 CHECKED_RECIPES = ("diagonally_dominant", "wishart")
@@ -76,14 +77,14 @@ def demonstrate(backend: Backend, say: Say) -> None:
             f"code{registers}"
         )
         factors, info = factor(batch, spec)
-        ratio = backend.check(batch, factors, info, spec.schedule.math)
-        say(f"check     residual ratio {ratio:.3f}, at most {residual.RATIO_BOUND[spec.schedule.math]} is right")
+        ratio = backend.check(batch, factors, info, spec.problem.math)
+        say(f"check     residual ratio {ratio:.3f}, at most {residual.RATIO_BOUND[spec.problem.math]} is right")
     _demonstrate_failures(backend, say)
 
 
 def _shown(backend: Backend, batch: Batch) -> Choice:
     chunk, arch = batch.layout.chunk, backend.architecture
-    return default_choice(SHOWN_N, target=backend.target, chunk=chunk, batch=SHOWN_BATCH, arch=arch)
+    return default_choice(Request(Problem(SHOWN_N), backend.target, chunk=chunk, batch=SHOWN_BATCH, arch=arch))
 
 
 def _demonstrate_failures(backend: Backend, say: Say) -> None:

@@ -1,14 +1,75 @@
-"""Choices of a schedule, from the command line, on top of a measured default."""
+"""Choices of a schedule from the command line, on top of a measured default: an option for each axis."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from typing import Any
 
+from batchchol.batches.sizes import integer, integers, names
 from kernelgen import FAMILIES, TARGETS, KernelSpec, SpecError, ThreadSchedule
-from kernelgen.schedule_checks import check_gpu
+from kernelgen.axes import Axis, axes_of, check_gpu, required_axes
+
+CHOICES: Mapping[str, Mapping[str, Axis]] = {
+    name: {family: axes_of(kind)[name] for family, kind in FAMILIES.items() if name in axes_of(kind)}
+    for name in dict.fromkeys(name for kind in FAMILIES.values() for name in axes_of(kind))
+}
+"""What can be chosen of a schedule: for each name the axes of that name, by family."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """An option for the family and for each choice of a schedule; None if it is not given."""
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
+    for name, axes in CHOICES.items():
+        axis = next(iter(axes.values()))
+        about: dict[str, Any] = {"default": None, "help": _help(axes)}
+        if axis.is_switch:
+            parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, **about)
+        elif axis.words:
+            parser.add_argument(f"--{name}", choices=axis.words, **about)
+        else:
+            parser.add_argument(f"--{name}", type=integer, **about)
+
+
+def add_list_options(parser: argparse.ArgumentParser) -> None:
+    """The same, for GPUs, each a list; None if it is not given."""
+    add_words(parser, "--family", tuple(FAMILIES))
+    for name, axes in CHOICES.items():
+        axis = next(iter(axes.values()))
+        about: dict[str, Any] = {"default": None, "help": _help(axes)}
+        if axis.is_switch and axis.only != "simd":
+            parser.add_argument(f"--{name}", action="store_const", const=[True], **about)
+        elif axis.words:
+            add_words(parser, f"--{name}", axis.words)
+        elif not axis.is_switch:
+            parser.add_argument(f"--{name}", type=integers, **about)
+
+
+def add_words(
+    parser: argparse.ArgumentParser, option: str, allowed: tuple[str, ...], default: list[str] | None = None
+) -> None:
+    """An option whose value is a list of words."""
+    said = f" (default: {default[0]})" if default else ""
+    words = f"some of {', '.join(allowed)}, or all{said}"
+    parser.add_argument(option, type=names(allowed), default=default, metavar="LIST", help=words)
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of a schedule that were given, by their names."""
+    return {name: value for name in ("family", *CHOICES) if (value := getattr(arguments, name, None)) is not None}
+
+
+def _help(axes: Mapping[str, Axis]) -> str:
+    """What a choice decides, its range, and the families that have it unless all do."""
+    said: dict[str, list[str]] = {}
+    for family, axis in axes.items():
+        words = axis.help + (f", {axis.least} to {axis.most}" if axis.most else "")
+        said.setdefault(words, []).append(family)
+    if len(said) == 1 and len(axes) == len(FAMILIES):
+        return next(iter(said))
+    return "; ".join(f"{words} (family {', '.join(families)})" for words, families in said.items())
 
 
 def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
@@ -26,7 +87,7 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
     if family is not ThreadSchedule:
         # Before anything is asked of its choices.
         check_gpu(family.family, TARGETS[spec.target])
-    has = {field.name: field.default for field in fields(family)}
+    has = axes_of(family)
     if foreign := [name for name in choices if name not in has]:
         name = foreign[0]
         raise SpecError(
@@ -34,11 +95,11 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
         )
     if isinstance(spec.schedule, family):
         return _changed(spec, choices)
-    if missing := [name for name, default in has.items() if default is MISSING and name not in choices]:
+    if missing := [name for name in required_axes(family) if name not in choices]:
         raise SpecError(
             f"{missing[0]}=None cannot be built: family {family.family!r} has no measured default of it, say which"
         )
-    return replace(spec, schedule=family(**{"math": spec.schedule.math, **choices}))
+    return replace(spec, schedule=family(**choices))
 
 
 def _changed(spec: KernelSpec, choices: Mapping[str, Any]) -> KernelSpec:
@@ -53,6 +114,6 @@ def _changed(spec: KernelSpec, choices: Mapping[str, Any]) -> KernelSpec:
 
 def _family_of(choices: Collection[str], default: str) -> str:
     """The default's family, or the thread family where only that has all of these choices."""
-    has = {name: {field.name for field in fields(family)} for name, family in FAMILIES.items()}
+    has = {name: axes_of(family).keys() for name, family in FAMILIES.items()}
     oldest = ThreadSchedule.family
     return oldest if not has[default] >= set(choices) <= has[oldest] else default

@@ -20,7 +20,7 @@ from batchchol.cli import tune_case
 from batchchol.cli import tune_search as search_command
 from batchchol.cli import tune_space as space_command
 from batchchol.errors import BatchcholError
-from kernelgen.schedule_checks import MATHS
+from kernelgen.axes import MATHS
 from kernelgen.schedules import FAMILIES
 from kernelgen.spec import LAYOUT_KINDS
 

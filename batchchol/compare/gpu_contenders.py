@@ -232,5 +232,5 @@ def whole_call(arena: Arena, name: str, spec: KernelSpec) -> DeviceContender:
 def _own(
     name: str, spec: KernelSpec, layout: Layout, calls: Sequence[Call], result: Callable[[int], Result]
 ) -> DeviceContender:
-    math = spec.schedule.math
+    math = spec.problem.math
     return DeviceContender(name, VERSION, spec.name, layout, math, calls, result, most=MOST_CALLS)

@@ -94,7 +94,7 @@ def _best(known: Iterable[Known], wanted: Wanted) -> Known | None:
         each
         for each in known
         if (each.spec.problem.n, each.spec.problem.dtype, each.spec.problem.uplo) == problem
-        and (each.spec.schedule.math, each.spec.target) == kind
+        and (each.spec.problem.math, each.spec.target) == kind
         and not each.spec.in_place
     ]
     return min(

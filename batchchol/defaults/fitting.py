@@ -10,7 +10,7 @@ from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
 from kernelgen import TARGETS, KernelSpec, Schedule, SpecError
-from kernelgen.schedules import has_math, with_math
+from kernelgen.schedules import has_math, in_other_math
 
 
 class Fitted(NamedTuple):
@@ -37,7 +37,8 @@ def fit(
     may not, and where the whole dtype was not measured a kernel that does not takes its place.
     """
     unmeasured = case.dtype != plain.problem.dtype
-    entered = fitted(plain, entry.schedule, chunk)
+    schedule = entry.schedule if case.math == plain.problem.math else in_other_math(entry.schedule)
+    entered = fitted(plain, schedule, chunk)
     spec = None if entered is None else lightened(entered, arch, measured_on)
     if spec is not None and ((serves and not unmeasured) or not spills(spec)):
         return Fitted(spec, "" if spec == entered else "with less ahead: there is less shared memory", entry.evidence)
@@ -50,9 +51,8 @@ def fit(
 
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
-    if not has_math(schedule, plain.schedule.math):
+    if not has_math(schedule, plain.problem.math):
         return None
-    schedule = with_math(schedule, plain.schedule.math)
     changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
     staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
     if TARGETS[plain.target].gpu and staged and not canonical:

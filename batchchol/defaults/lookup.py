@@ -7,10 +7,11 @@ with the library.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf, log2
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
@@ -20,8 +21,8 @@ from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen.axes import MATHS
 from kernelgen.refusals import whole
-from kernelgen.schedule_checks import MATHS
 from kernelgen.schedules import DEFAULT_THREADS
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
@@ -46,6 +47,58 @@ class Choice(NamedTuple):
     n: int = 0
     case: Case | None = None
     tuned: Tuned | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a kernel is asked for.
+
+    Attributes
+    ----------
+    problem : Problem
+        What it computes.
+    target : str
+        As in `KernelSpec`.
+    layout, order : str
+        As in `KernelSpec`.
+    chunk : int, optional
+        That of the batch: the kernel is then the best on it, and may run on no other.
+    in_place : bool
+        As in `KernelSpec`.
+    batch : int, optional
+        How many matrices there are; by default 16,384.
+    arch : str, optional
+        The GPU's architecture, such as "sm_90"; see `source_of`.
+    device : str, optional
+        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first.
+    """
+
+    problem: Problem
+    target: str
+    layout: str = "chunked"
+    order: str = "col"
+    chunk: int | None = None
+    in_place: bool = False
+    batch: int | None = None
+    arch: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        size = None if self.batch is None else whole(self.batch)
+        if self.batch is not None and (size is None or size < 0):
+            raise SpecError(f"batch={self.batch!r} cannot be built: use an integer from 0 up")
+        object.__setattr__(self, "batch", size)
+
+    @property
+    def case(self) -> Case:
+        """The case of a table that is asked for."""
+        problem, chunk = self.problem, self.chunk if self.layout == "chunked" else None
+        return Case(problem.dtype, problem.math, self.layout, chunk, _lower_order(self.order, problem.uplo))
+
+    @property
+    def plain(self) -> KernelSpec:
+        """A kernel that can be built whatever is asked for; if it is refused, an argument is wrong."""
+        return KernelSpec(self.problem, self.layout, self.order, ThreadSchedule(1), self.target, self.in_place)
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -73,18 +126,12 @@ def default_spec(
 
     Parameters
     ----------
-    n, dtype, layout, order, math, uplo, in_place
-        As in `KernelSpec`.
+    n, dtype, uplo, math
+        As in `Problem`.
     target : str, optional
         As in `KernelSpec`: "cuda" for a GPU; by default the widest SIMD of this machine's CPU.
-    chunk : int, optional
-        That of the batch: the spec is then the best on it, and may run on no other.
-    batch : int, optional
-        How many matrices there are; by default 16,384.
-    arch : str, optional
-        The GPU's architecture, such as "sm_90"; see `source_of`.
-    device : str, optional
-        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first then.
+    layout, chunk, order, in_place, batch, arch, device
+        As in `Request`.
 
     Raises
     ------
@@ -100,18 +147,23 @@ def default_spec(
     >>> factors, info = factor(batch, other)
     """
     target = supported_targets()[0] if target is None else target
-    case: dict[str, Any] = {"target": target, "dtype": dtype, "layout": layout, "chunk": chunk, "order": order}
-    case |= {"math": math, "uplo": uplo, "in_place": in_place, "arch": arch}
-    return default_choice(n, batch=batch, device=device, **case).spec
+    problem = Problem(n, dtype, uplo, math=math)
+    return default_choice(Request(problem, target, layout, order, chunk, in_place, batch, arch, device)).spec
 
 
-def default_choice(n: int, *, batch: int | None = None, device: str | None = None, **case: Any) -> Choice:
-    """What `default_spec` returns, and where it comes from; the arguments are the same."""
-    size = TYPICAL_BATCH if batch is None else whole(batch)
-    if size is None or size < 0:
-        raise SpecError(f"batch={batch!r} cannot be built: use an integer from 0 up")
-    shipped = choices(n, **case)
-    own = tuned_choices(n, device=device, **case) if device is not None else ()
+@lru_cache(maxsize=4096)
+def default_choice(request: Request) -> Choice:
+    """What is used for a request, and where it comes from.
+
+    Raises
+    ------
+    SpecError
+        If it is outside what can be built.
+    """
+    size = TYPICAL_BATCH if request.batch is None else request.batch
+    anywhere = replace(request, batch=None)
+    shipped = choices(replace(anywhere, device=None))
+    own = tuned_choices(anywhere) if request.device is not None else ()
     near = [choice for choice in own if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, size)]
     return nearest(near or shipped, size)
 
@@ -121,31 +173,17 @@ def within_reach(measured: int | None, batch: int) -> bool:
     return measured is not None and measured <= REACH * batch and batch <= REACH * measured
 
 
-@lru_cache(maxsize=4096, typed=True)
-def choices(
-    n: int,
-    *,
-    target: str,
-    dtype: str = "float32",
-    layout: str = "chunked",
-    chunk: int | None = None,
-    order: str = "col",
-    math: str = "ieee",
-    uplo: str = "lower",
-    in_place: bool = False,
-    arch: str | None = None,
-) -> tuple[Choice, ...]:
-    """What `default_spec` chooses from, one choice for each size of batch; its other arguments are the same.
+@lru_cache(maxsize=4096)
+def choices(request: Request) -> tuple[Choice, ...]:
+    """What the shipped tables offer for a request, one choice for each size of batch.
 
     Raises
     ------
     SpecError
-        If an argument is outside what can be built.
+        If it is outside what can be built.
     """
-    # This one can be built whatever is asked for; if it is refused, an argument is wrong.
-    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
-    table, reason = source_of(target, arch)
-    wanted = Case(dtype, math, layout, chunk if layout == "chunked" else None, _lower_order(order, uplo))
+    plain, wanted, arch, n = request.plain, request.case, request.arch, request.problem.n
+    table, reason = source_of(request.target, arch)
     for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
             origin = f"{reason}; {case}, up to order {row[0].n}"
@@ -158,42 +196,23 @@ def choices(
                     found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
             if found:
                 return tuple(found)
-    spec = block_that_fits(plain, wanted.chunk) if TARGETS[target].gpu else None
+    spec = block_that_fits(plain, wanted.chunk) if TARGETS[request.target].gpu else None
     return (Choice(spec or plain, None, f"{reason}; nothing of it can be built"),)
 
 
-@lru_cache(maxsize=4096, typed=True)
-def tuned_choices(
-    n: int,
-    *,
-    device: str,
-    target: str,
-    dtype: str = "float32",
-    layout: str = "chunked",
-    chunk: int | None = None,
-    order: str = "col",
-    math: str = "ieee",
-    uplo: str = "lower",
-    in_place: bool = False,
-    arch: str | None = None,
-) -> tuple[Choice, ...]:
-    """What the user measured on a device of exactly this order and case, one choice for each batch.
+@lru_cache(maxsize=4096)
+def tuned_choices(request: Request) -> tuple[Choice, ...]:
+    """What the user measured on the request's device of exactly its order and case, one choice for each batch.
 
-    The arguments are those of `default_spec`. Whether an entry was measured in place makes no difference: none was.
+    Whether an entry was measured in place makes no difference: none was.
     """
-    lower_order = _lower_order(order, uplo)
-    # In packed layouts the usual order is the only one that has entries.
-    if layout != "canonical" and lower_order != "col":
-        return ()
-    wanted = Case(
-        dtype,
-        math,
-        layout,
-        chunk if layout == "chunked" else None,
-        lower_order if layout == "canonical" else None,
-    )
-    plain = KernelSpec(Problem(n, dtype, uplo), layout, order, ThreadSchedule(1, math=math), target, in_place)
-    table = user_table(device, target, arch)
+    wanted, plain, n = request.case, request.plain, request.problem.n
+    if request.layout != "canonical":
+        # In packed layouts the usual order is the only one that has entries.
+        if wanted.order != "col":
+            return ()
+        wanted = replace(wanted, order=None)
+    table = user_table(str(request.device), request.target, request.arch)
     own = [entry for entry in table.entries if (entry.case, entry.n) == (wanted, n)]
     return tuple(
         Choice(
@@ -256,11 +275,10 @@ def _where_it_runs(
 
     Of those that it can run, if need be with less ahead of its turn; on the table's GPU.
     """
-    table = source_of(target, arch).table
+    table, problem = source_of(target, arch).table, Problem(n, dtype, math=math)
 
     def usual(layout: Layout, arch: str) -> Choice:
-        found = choices(n, target=target, dtype=dtype, chunk=layout.chunk, math=math, arch=arch)
-        return nearest(found, batch)
+        return nearest(choices(Request(problem, target, chunk=layout.chunk, arch=arch)), batch)
 
     if arch in (None, table.name) or usual(chosen, str(arch)).spec == usual(chosen, table.name).spec:
         return chosen
@@ -379,6 +397,15 @@ def generation() -> object:
 
 def forget() -> None:
     """Read the user's tables again at the next call: needed where something else than `learn` has changed them."""
-    remembered = (default_spec, choices, tuned_choices, default_layout, array_layout, shipped_placements, user_table)
+    remembered = (
+        default_spec,
+        default_choice,
+        choices,
+        tuned_choices,
+        default_layout,
+        array_layout,
+        shipped_placements,
+        user_table,
+    )
     for cached in (*remembered, generation):
         cached.cache_clear()

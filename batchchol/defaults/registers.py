@@ -87,7 +87,7 @@ def block_that_fits(plain: KernelSpec, chunk: int | None) -> KernelSpec | None:
     powers = [1 << power for power in reversed(range(MAX_LANES.bit_length()))]
     # A constant distance between elements takes no registers.
     stride = chunk if chunk in range(2, MAX_CHUNK + 1) else None
-    schedules = [BlockSchedule(MIN_BLOCK_NB, lanes, plain.schedule.math, stride=stride) for lanes in powers]
+    schedules = [BlockSchedule(MIN_BLOCK_NB, lanes, stride=stride) for lanes in powers]
     small = [each for each in schedules if each.shape(plain.problem).threads <= _BLOCK_THREADS]
     return replace(plain, schedule=small[0] if small else schedules[-1])
 

@@ -13,6 +13,7 @@ from math import inf, log2, sqrt
 from typing import Any, Protocol, TypeVar
 
 from kernelgen import FAMILIES, Layout, Schedule, ThreadSchedule
+from kernelgen.axes import axes_of
 
 
 @dataclass(frozen=True)
@@ -172,16 +173,16 @@ def _table(name: str, values: Mapping[str, Any]) -> Table:
     for described in values["cases"]:
         common = {key: value for key, value in described.items() if key != "entries"}
         case = Case(**common)
-        cases[case] = tuple(_entry(entry, case.math) for entry in described["entries"])
+        cases[case] = tuple(_entry(entry) for entry in described["entries"])
     layouts, arrays = (tuple(_placement(each) for each in values.get(key, ())) for key in ("layouts", "arrays"))
     return Table(name, values["target"], cases, layouts, arrays, values["measured"])
 
 
-def _entry(values: Mapping[str, Any], math: str) -> Entry:
+def _entry(values: Mapping[str, Any]) -> Entry:
     chosen = dict(values)
     n, batch, until = chosen.pop("n"), chosen.pop("batch", None), chosen.pop("until", None)
     measured = chosen.pop("measured", ())
-    schedule = schedule_of(chosen, math)
+    schedule = schedule_of(chosen)
     return Entry(n, batch, schedule, until, tuple(_evidence(each, batch, schedule) for each in measured))
 
 
@@ -191,7 +192,7 @@ def _entry_values(entry: Entry) -> dict[str, Any]:
     return chosen | ({"measured": measured} if measured else {})
 
 
-def schedule_of(values: Mapping[str, Any], math: str) -> Schedule:
+def schedule_of(values: Mapping[str, Any]) -> Schedule:
     """The schedule that `values_of` describes.
 
     Raises
@@ -200,20 +201,19 @@ def schedule_of(values: Mapping[str, Any], math: str) -> Schedule:
         If there is no such schedule, such as in a version of before it.
     """
     chosen = {"family": ThreadSchedule.family, **values}
-    return FAMILIES[chosen.pop("family")](math=math, **chosen)
+    return FAMILIES[chosen.pop("family")](**chosen)
 
 
 def values_of(schedule: Schedule) -> dict[str, Any]:
-    """The family and the choices of a schedule but for its math; what it leaves to the target is not said."""
-    return _said({"family": schedule.family} | {k: v for k, v in asdict(schedule).items() if k != "math"})
+    """The family and the choices of a schedule; what it leaves to the target is not said."""
+    return _said({"family": schedule.family} | {name: getattr(schedule, name) for name in axes_of(type(schedule))})
 
 
 def _evidence(values: Mapping[str, Any], batch: int | None, schedule: Schedule) -> Evidence:
     said = dict(values)
     if other := said.pop("next", None):
-        math = schedule.math
         same = other.get("family") in (None, schedule.family)
-        said["runner_up"] = replace(schedule, **other) if same else schedule_of(other, math)
+        said["runner_up"] = replace(schedule, **other) if same else schedule_of(other)
         said["runner_up_ns"] = said.pop("next_ns")
     return Evidence(**{"batch": batch, **said})
 
@@ -226,14 +226,11 @@ def _evidence_values(each: Evidence, entry: Entry) -> dict[str, Any]:
 
 
 def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
-    """What a schedule has other than the one that was chosen, or than its family's defaults, but for the math."""
-    names = [each for each in fields(schedule) if each.name != "math"]
-    if type(schedule) is type(chosen):
-        pairs = [(each.name, getattr(chosen, each.name)) for each in names]
-        return {name: getattr(schedule, name) for name, value in pairs if getattr(schedule, name) != value}
-    usual = {each.name: each.default for each in names}
-    named = {name: getattr(schedule, name) for name, value in usual.items() if getattr(schedule, name) != value}
-    return {"family": schedule.family, **named}
+    """What a schedule has other than the one that was chosen, or than its family's defaults."""
+    same = type(schedule) is type(chosen)
+    usual = {each.name: getattr(chosen, each.name) if same else each.default for each in fields(schedule)}
+    named = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
+    return ({} if same else {"family": schedule.family}) | {k: v for k, v in named.items() if v != usual[k]}
 
 
 def _placement(values: Mapping[str, Any]) -> Placement:

@@ -278,9 +278,9 @@ def _tuned(values: Mapping[str, Any], target: str) -> Tuned:
         case,
         _positive(values, "n"),
         _positive(values, "batch"),
-        schedule_of(values["schedule"], case.math),
-        incumbent=schedule_of(values["incumbent"], case.math),
-        runner_up=None if runner_up is None else schedule_of(runner_up, case.math),
+        schedule_of(values["schedule"]),
+        incumbent=schedule_of(values["incumbent"]),
+        runner_up=None if runner_up is None else schedule_of(runner_up),
         runner_up_ns=_number(values, "runner_up_ns"),
         **_timed(values),
     )

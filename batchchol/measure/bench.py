@@ -190,7 +190,7 @@ class Bench:
 
     def _check(self, a: Batch, out: Batch, info: Any, point: Point) -> float:
         spec = point.spec
-        return self._backend.check(a, out.marked(spec.problem.uplo), info, spec.schedule.math)
+        return self._backend.check(a, out.marked(spec.problem.uplo), info, spec.problem.math)
 
     def _data_of(self, point: Point) -> _Data:
         """The batch of a point, made once and kept while there is room."""

@@ -44,7 +44,7 @@ class Recorded:
         seconds = self.backend.seconds(launches, samples=samples, protocol="queued", warm_up=WARM_UP_CALLS)
         conditions = {"before": before, "after": self.backend.conditions()}
         last = self.results[(samples - 1) % len(self.results)]
-        math = self.spec.schedule.math
+        math = self.spec.problem.math
         ratio = max(self.backend.check(self.batch, result.L, result.info, math) for result in last)
         calls = len(self.graphs[0])
         taken = tuple(each / calls for each in seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from batchchol.measure.point import Point
 from kernelgen import FAMILIES, KernelSpec, SpecError
+from kernelgen.axes import axes_of
 
 _Values = TypeVar("_Values", bound=Mapping[str, Any])
 
@@ -27,13 +28,11 @@ Value = str | int | float | bool | None
 
 def _choices() -> dict[str, str]:
     """What schedules choose, of any family, with Arrow's types: a row has a column for each."""
-    columns = {}
-    for schedule in FAMILIES.values():
-        for choice in fields(schedule):
-            said = str(choice.type)
-            kind = "int32" if "int" in said else "bool" if "bool" in said else "string"
-            columns[column_of(choice.name)] = kind
-    return columns
+    axes = {column_of(name): axis for family in FAMILIES.values() for name, axis in axes_of(family).items()}
+    kinds = {name: "string" if axis.words else "bool" if axis.is_switch else "int32" for name, axis in axes.items()}
+    # The math was a choice of the schedule when the first data sets were written: it stays among its columns.
+    first = list(kinds)[: list(kinds).index("unroll") + 1]
+    return {name: kinds[name] for name in first} | {"math": "string"} | kinds
 
 
 def choice_columns() -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def sample_factor(
     seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
     conditions = {"before": before, "after": backend.conditions()}
     result = pairs[(samples - 1) % len(pairs)][1].marked(spec.problem.uplo)
-    ratio = backend.check(batch, result, info, spec.schedule.math)
+    ratio = backend.check(batch, result, info, spec.problem.math)
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
 
 

@@ -17,8 +17,7 @@ from batchchol.report.stability import Stability
 from batchchol.report.study_2017 import Finding
 from batchchol.report.style import BLUE, ORANGE, Drawing, Sketch, draw
 from batchchol.tune.search import features
-from kernelgen.schedule_checks import UNROLLS
-from kernelgen.schedules import LOOKINGS
+from kernelgen.axes import LOOKINGS, UNROLLS
 
 SCATTER_ORDER = 32
 """The order of which every kernel is shown, if there are points of it."""

@@ -20,9 +20,9 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
+from kernelgen.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
-from kernelgen.schedule_checks import CACHES, MAX_RESIDENT_BLOCKS
-from kernelgen.schedules import DEFAULT_THREADS, FULL_UNROLL_BUDGET, LOOKINGS, MAX_SPARE, straight_line_operations
+from kernelgen.schedules import DEFAULT_THREADS, FULL_UNROLL_BUDGET, MAX_SPARE, straight_line_operations
 from kernelgen.strip_shape import GROUP
 from kernelgen.strip_shape import TILE as STRIP_TILE
 from kernelgen.targets import ELEMENT_BYTES
@@ -62,56 +62,54 @@ ROOMY_THREADS = 64
 SIMD_FULL_UNROLL_MAX_N = 16
 
 
-def schedules(
-    n: int, math: str, target: str, layout: str = "chunked", dtype: str = "float32"
-) -> Iterator[ThreadSchedule]:
+def schedules(n: int, target: str, layout: str = "chunked", dtype: str = "float32") -> Iterator[ThreadSchedule]:
     """The candidates for order n; what `variations` says is asked of the best alone."""
     if TARGETS[target].gpu:
         words = ELEMENT_BYTES[dtype] // 4
         if layout == "canonical" and words * n * (n + 1) // 2 <= STAGED_REGISTERS:
             # In registers, tiles and their order are the compiler's.
-            yield ThreadSchedule(1, "left", "full", math, staged=True)
+            yield ThreadSchedule(1, "left", "full", staged=True)
         else:
-            yield from _gpu_schedules(n, math)
+            yield from _gpu_schedules(n)
         return
     sizes = sorted({nb for nb in SIMD_TILE_SIZES if nb <= n} | ({n} if n <= 8 else set()))
     unrolls = ("tiles", "full") if n <= SIMD_FULL_UNROLL_MAX_N else ("tiles",)
     for nb, looking, unroll, staged in itertools.product(sizes, LOOKINGS, unrolls, (True, False)):
-        yield ThreadSchedule(nb, looking, unroll, math, staged=staged)
+        yield ThreadSchedule(nb, looking, unroll, staged=staged)
 
 
-def _gpu_schedules(n: int, math: str) -> Iterator[ThreadSchedule]:
+def _gpu_schedules(n: int) -> Iterator[ThreadSchedule]:
     sizes = [nb for nb in GPU_TILE_SIZES if nb <= n]
     unrolls = ("tiles", "full") if straight_line_operations(n) <= FULL_UNROLL_BUDGET else ("tiles",)
     for nb, looking, unroll, stride in itertools.product(sizes, LOOKINGS, unrolls, (None, DEFAULT_THREADS)):
         # Straight-line code on a known chunk can use all registers; the compiler by itself seldom gives it as many.
         blocks = 1 if unroll == "full" and stride else None
-        yield ThreadSchedule(nb, looking, unroll, math, blocks=blocks, stride=stride)
+        yield ThreadSchedule(nb, looking, unroll, blocks=blocks, stride=stride)
 
 
-def block_schedules(n: int, math: str, dtype: str = "float32") -> Iterator[BlockSchedule]:
+def block_schedules(n: int, dtype: str = "float32") -> Iterator[BlockSchedule]:
     """The candidates of the block family for order n, on the default chunk and on the chunk of a block's matrices."""
     sizes = [nb for nb in BLOCK_TILE_SIZES if nb <= max(n, BLOCK_TILE_SIZES[0])]
     fitting = sorted(sizes, key=lambda nb: (-n % nb, -nb))
     lanes = next(numbers for largest, numbers in BLOCK_LANES.items() if n <= largest)
     for nb, number in itertools.product(fitting[:BLOCK_FITTING], lanes):
         for stride in dict.fromkeys((None, DEFAULT_THREADS, max(number, 2))):
-            yield BlockSchedule(nb, number, math, stride=stride)
+            yield BlockSchedule(nb, number, stride=stride)
     if n >= PIPELINE_MIN_N:
-        yield from _pipelines(Problem(n, dtype), math, [nb for nb in fitting if nb in PIPELINE_TILE_SIZES])
+        yield from _pipelines(Problem(n, dtype), [nb for nb in fitting if nb in PIPELINE_TILE_SIZES])
 
 
-def _pipelines(problem: Problem, math: str, fitting: Sequence[int]) -> Iterator[BlockSchedule]:
+def _pipelines(problem: Problem, fitting: Sequence[int]) -> Iterator[BlockSchedule]:
     """With tiles of the size that fits best, and with the largest ones where they do not."""
     lanes = next(numbers for largest, numbers in PIPELINE_LANES.items() if problem.n <= largest)
     for nb, number in itertools.product(dict.fromkeys((fitting[0], max(fitting))), lanes):
         for stride in dict.fromkeys((DEFAULT_THREADS, max(number, 2))):
-            schedule = BlockSchedule(nb, number, math, stride=stride, pipeline=1)
+            schedule = BlockSchedule(nb, number, stride=stride, pipeline=1)
             if nb == fitting[0] or stride == number:
                 yield replace(schedule, blocks=_resident_blocks(schedule, problem, PIPELINE_REGISTERS)[-1])
 
 
-def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpSchedule]:
+def warp_schedules(n: int, layout: str = "chunked") -> Iterator[WarpSchedule]:
     """The candidates of the warp family for order n, on the default chunk, any, and the chunk of a team's matrices.
 
     Whatever the chunk, some numbers of teams and straight-line code are better than others: they are tried on one.
@@ -121,7 +119,7 @@ def warp_schedules(n: int, math: str, layout: str = "chunked") -> Iterator[WarpS
             continue
         strides = dict.fromkeys((DEFAULT_THREADS, None, max(matrices, 2)) if layout == "chunked" else (None,))
         usual, *others = WARP_BLOCKS_OF_TEAMS if warps == 1 else (1,)
-        schedules = [WarpSchedule(matrices, warps, usual, math=math, stride=stride) for stride in strides]
+        schedules = [WarpSchedule(matrices, warps, usual, stride=stride) for stride in strides]
         yield from schedules
         yield from (replace(schedules[0], teams=teams) for teams in others)
         if n <= WARP_FULL_UNROLL_MAX_N and warps == 1:
@@ -136,11 +134,11 @@ def strip_schedules(n: int, math: str) -> Iterator[StripSchedule]:
             yield StripSchedule(max(warps, side), min(ahead, side - 1), stride=GROUP)
 
 
-def shared_schedules(n: int, math: str) -> Iterator[SharedSchedule]:
+def shared_schedules(n: int) -> Iterator[SharedSchedule]:
     """The candidates of the shared family for order n."""
     for nb, looking in itertools.product(SHARED_TILE_SIZES, LOOKINGS):
         if nb <= n:
-            yield SharedSchedule(nb, looking, math=math)
+            yield SharedSchedule(nb, looking)
 
 
 def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
@@ -236,14 +234,14 @@ def specs(
 ) -> list[KernelSpec]:
     """The candidates of these families for order n in a layout, canonical in rows: those that can be built."""
     candidates: dict[str, Iterable[Schedule]] = {
-        ThreadSchedule.family: schedules(n, math, target, layout, dtype),
-        SharedSchedule.family: shared_schedules(n, math),
-        BlockSchedule.family: block_schedules(n, math, dtype),
-        WarpSchedule.family: warp_schedules(n, math, layout),
+        ThreadSchedule.family: schedules(n, target, layout, dtype),
+        SharedSchedule.family: shared_schedules(n),
+        BlockSchedule.family: block_schedules(n, dtype),
+        WarpSchedule.family: warp_schedules(n, layout),
         StripSchedule.family: strip_schedules(n, math),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)
-    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype), layout, schedule, target))]
+    return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype, math=math), layout, schedule, target))]
 
 
 def _spec(problem: Problem, layout: str, schedule: Schedule, target: str) -> KernelSpec | None:

@@ -34,7 +34,7 @@ def case_of(spec: KernelSpec, chunk: int | None) -> Case:
     flipped = {"row": "col", "col": "row"}[spec.order]
     order = (spec.order if spec.problem.uplo == "lower" else flipped) if spec.layout == "canonical" else None
     chunk = chunk if spec.layout == "chunked" else None
-    return Case(spec.problem.dtype, spec.schedule.math, spec.layout, chunk, order)
+    return Case(spec.problem.dtype, spec.problem.math, spec.layout, chunk, order)
 
 
 def by_cell(points: Iterable[Point]) -> Measured:

@@ -8,7 +8,7 @@ from datetime import date
 from statistics import median
 from typing import Any
 
-from batchchol.defaults.lookup import Choice, default_choice
+from batchchol.defaults.lookup import Choice, Request, default_choice
 from batchchol.defaults.tables import Case
 from batchchol.defaults.user import Tuned
 from batchchol.measure.point import Point
@@ -57,18 +57,8 @@ class Site:
 
     def today(self, n: int, batch: int, case: Case) -> Choice:
         """What is used now in a case, for an order and a batch."""
-        return default_choice(
-            n,
-            batch=batch,
-            device=self.device,
-            target=self.target,
-            arch=self.arch,
-            dtype=case.dtype,
-            math=case.math,
-            layout=case.layout,
-            chunk=case.chunk,
-            order=case.order or "col",
-        )
+        problem, place = Problem(n, case.dtype, math=case.math), (case.layout, case.order or "col", case.chunk)
+        return default_choice(Request(problem, self.target, *place, False, batch, self.arch, self.device))
 
     def point(self, spec: KernelSpec, chunk: int | None, batch: int) -> Point:
         """A kernel on a batch, to be measured."""
@@ -157,7 +147,7 @@ class Contest:
 
 def spec_of(case: Case, n: int, schedule: Schedule, target: str) -> KernelSpec:
     """The kernel of a case with a schedule, out of place, of the lower triangle."""
-    return KernelSpec(Problem(n, case.dtype), case.layout, case.order or "col", schedule, target)
+    return KernelSpec(Problem(n, case.dtype, math=case.math), case.layout, case.order or "col", schedule, target)
 
 
 def _noise(rows: Sequence[Row]) -> float:

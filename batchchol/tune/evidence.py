@@ -11,7 +11,7 @@ from batchchol.defaults.tables import Case, Entry, Evidence, Table
 from batchchol.tune.cells import by_cell, case_of, counts, finalists, for_any_chunk, latest
 from batchchol.tune.tuning import Point
 from kernelgen import Schedule
-from kernelgen.schedules import has_math, with_math
+from kernelgen.schedules import has_math, in_other_math
 
 _DIGITS = 4
 
@@ -40,8 +40,8 @@ class _Cells:
         own = [point for point in points if point.spec.problem.dtype == case.dtype]
         self._case = case
         self._by_math = {
-            math: [by_cell(cell) for cell in self._pools([p for p in own if p.spec.schedule.math == math])]
-            for math in dict.fromkeys((case.math, *(point.spec.schedule.math for point in own)))
+            math: [by_cell(cell) for cell in self._pools([p for p in own if p.spec.problem.math == math])]
+            for math in dict.fromkeys((case.math, *(point.spec.problem.math for point in own)))
         }
 
     def _pools(self, points: Sequence[Point]) -> list[list[Point]]:
@@ -67,7 +67,7 @@ def _entries(entries: Sequence[Entry], cells: _Cells, case: Case) -> tuple[Entry
     made: list[Entry] = []
     for n, group in groupby(entries, lambda entry: entry.n):
         row, measured = list(group), cells.of(n)
-        untils = [_crossing(entry, other, measured) for entry, other in pairwise(row)]
+        untils = [_crossing(entry, other, measured, case.math) for entry, other in pairwise(row)]
         for entry, until in zip(row, [*untils, None], strict=True):
             batches = sorted(measured) if entry.batch is None else [entry.batch]
             found = (_evidence(entry.schedule, measured.get(batch, ()), case) for batch in batches)
@@ -76,38 +76,43 @@ def _entries(entries: Sequence[Entry], cells: _Cells, case: Case) -> tuple[Entry
 
 
 def _evidence(schedule: Schedule, points: Sequence[Point], case: Case) -> Evidence | None:
-    chosen = _of(schedule, points)
+    chosen = _of(schedule, points, case.math)
     if chosen is None:
         return None
     rivals = [
         point
         for point in finalists(points)
-        if point.spec.schedule != chosen.spec.schedule and has_math(point.spec.schedule, schedule.math)
+        if point.spec.schedule != chosen.spec.schedule and has_math(point.spec.schedule, case.math)
     ]
     best = min(rivals, key=lambda point: point.median_seconds, default=None)
     measured = case_of(chosen.spec, chosen.chunk)
     return Evidence(
         chosen.batch,
         _ns(chosen),
-        None if best is None else with_math(best.spec.schedule, schedule.math),
+        None if best is None else _in_math(best, case.math),
         None if best is None else _ns(best),
         None if measured.math == case.math else measured.math,
         None if measured.chunk == case.chunk else measured.chunk,
     )
 
 
-def _of(schedule: Schedule, points: Sequence[Point]) -> Point | None:
-    """The measurement of a schedule, whatever its math."""
-    alike = (each for each in points if has_math(each.spec.schedule, schedule.math))
-    return next((each for each in alike if with_math(each.spec.schedule, schedule.math) == schedule), None)
+def _of(schedule: Schedule, points: Sequence[Point], math: str) -> Point | None:
+    """The measurement of a schedule that a case of a math names, whatever the math that it was measured in."""
+    alike = (each for each in points if has_math(each.spec.schedule, math))
+    return next((each for each in alike if _in_math(each, math) == schedule), None)
 
 
-def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Point]]) -> int | None:
+def _in_math(point: Point, math: str) -> Schedule:
+    schedule = point.spec.schedule
+    return schedule if point.spec.problem.math == math else in_other_math(schedule)
+
+
+def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Point]], math: str) -> int | None:
     """The largest batch that an entry's schedule is the faster one for; None if that is not known."""
     if entry.batch is None or following.batch is None or entry.schedule == following.schedule:
         return None
     first, last = measured.get(entry.batch, ()), measured.get(following.batch, ())
-    pairs = [(_of(entry.schedule, points), _of(following.schedule, points)) for points in (first, last)]
+    pairs = [(_of(entry.schedule, points, math), _of(following.schedule, points, math)) for points in (first, last)]
     logs = [log(theirs.median_seconds / own.median_seconds) for own, theirs in pairs if own and theirs]
     if len(logs) < 2 or max(logs[0], 0) + max(-logs[1], 0) <= 0:
         return None

@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from batchchol.batches.sizes import matrices
@@ -16,6 +16,7 @@ from batchchol.tune import candidates
 from batchchol.tune.best import Best, value_of
 from batchchol.tune.space import ALL_FAMILIES, CHUNK, DEFAULT, Space, SpaceError, Table
 from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecError, ThreadSchedule
+from kernelgen.axes import axes_of
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the free memory for the input and the output of a call, beside what the check and the library need.
@@ -143,7 +144,8 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
     lanes = machine.lanes[dtype]
     chunk = None if layout != "chunked" else lanes if choice["chunk"] == DEFAULT else choice["chunk"]
     schedule = _schedule(family, choice, layout, chunk)
-    spec = KernelSpec(Problem(choice["n"], dtype, choice["uplo"]), layout, choice["order"], schedule, machine.target)
+    problem = Problem(choice["n"], dtype, choice["uplo"], math=choice["math"])
+    spec = KernelSpec(problem, layout, choice["order"], schedule, machine.target)
     if chunk is not None and chunk % spec.lanes:
         return f"chunk: no multiple of the {spec.lanes} lanes of {machine.target}"
     return _sized(spec, chunk, choice, machine)
@@ -152,7 +154,7 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
 def _schedule(family: str, choice: Mapping[str, Any], layout: str, chunk: int | None) -> Schedule:
     """The family's schedule of these choices, of which some are words."""
     kind = FAMILIES[family]
-    chosen = {entry.name: choice[entry.name] for entry in fields(kind) if choice.get(entry.name, DEFAULT) != DEFAULT}
+    chosen = {name: choice[name] for name in axes_of(kind) if choice.get(name, DEFAULT) != DEFAULT}
     for name, value in chosen.items():
         if value == CHUNK:
             if chunk is None:

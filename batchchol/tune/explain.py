@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from typing import Any, Literal, NamedTuple
 
 from batchchol.defaults.lookup import (
     Choice,
+    Request,
     array_layout,
     default_choice,
     default_layout,
@@ -22,7 +23,7 @@ from batchchol.defaults.tables import Evidence, nearest, values_of
 from batchchol.defaults.user import Tuned
 from batchchol.measure.timing import QUIET
 from batchchol.tune.tuning import MARGIN
-from kernelgen import TARGETS, KernelSpec, Layout, Schedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
 
 
 class Timing(NamedTuple):
@@ -94,17 +95,10 @@ def _where(asked: Asked) -> dict[str, Any]:
 
 def of_layout(asked: Asked, layout: Layout, reason: str = "it was asked for") -> Explanation:
     """What is used on a layout."""
-    case: dict[str, Any] = {
-        "target": asked.target,
-        "arch": asked.arch,
-        "dtype": asked.dtype,
-        "math": asked.math,
-        "layout": layout.kind,
-        "chunk": layout.chunk,
-        "order": layout.order,
-    }
-    choice = default_choice(asked.n, batch=asked.batch, device=asked.device, **case)
-    own = tuned_choices(asked.n, device=asked.device, **case) if asked.device else ()
+    problem, place = Problem(asked.n, asked.dtype, math=asked.math), (layout.kind, layout.order, layout.chunk)
+    request = Request(problem, asked.target, *place, arch=asked.arch, device=asked.device)
+    choice = default_choice(replace(request, batch=asked.batch))
+    own = tuned_choices(request) if asked.device else ()
     confirmed = _confirmed(choice, own, asked.batch)
     if entry := confirmed or choice.tuned:
         return _by_user(choice, entry, layout, reason)
@@ -172,7 +166,7 @@ def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:
     dtype, math, chunk = case.dtype, found.math or case.math, found.chunk or case.chunk
     words = [case.layout if case.layout != layout.kind else ""]
     words += [f"chunks of {chunk}" if layout.chunk and chunk not in (None, layout.chunk) else ""]
-    words += [dtype if dtype != spec.problem.dtype else "", math if math != spec.schedule.math else ""]
+    words += [dtype if dtype != spec.problem.dtype else "", math if math != spec.problem.math else ""]
     return ", ".join(filter(None, words))
 
 

@@ -10,7 +10,7 @@ from batchchol.defaults.user import Placed, Tuned
 from batchchol.tune.contest import Site
 from batchchol.tune.make_tables import packed_seconds
 from kernelgen import Layout
-from kernelgen.schedule_checks import MATHS
+from kernelgen.axes import MATHS
 
 _DIGITS = 4
 

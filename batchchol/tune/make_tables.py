@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise, permutations
 from math import log2
 from statistics import geometric_mean, median
 from typing import TypeVar
@@ -16,8 +16,8 @@ from batchchol.tune.cells import Cell, by_cell, case_of, counts, fastest, for_an
 from batchchol.tune.evidence import with_evidence
 from batchchol.tune.tuning import MARGIN, PERIOD, Point, Points, period
 from kernelgen import TARGETS, Layout, Schedule
-from kernelgen.schedule_checks import MATHS
-from kernelgen.schedules import has_math, with_math
+from kernelgen.axes import MATHS
+from kernelgen.schedules import has_math, in_other_math
 from kernelgen.targets import ELEMENT_BYTES
 
 _Any = TypeVar("_Any")
@@ -150,12 +150,12 @@ def _by_math(points: Sequence[Point], place: Case) -> dict[str, dict[Cell, Sched
     chosen = {
         math: cells
         for math in MATHS
-        if (cells := _schedules([point for point in points if point.spec.schedule.math == math], place))
+        if (cells := _schedules([point for point in points if point.spec.problem.math == math], place))
     }
-    for math, other in product(chosen, chosen):
+    for math, other in permutations(chosen, 2):
         for cell, schedule in chosen[other].items():
             if has_math(schedule, math):
-                chosen[math].setdefault(cell, with_math(schedule, math))
+                chosen[math].setdefault(cell, in_other_math(schedule))
     return chosen
 
 
@@ -223,14 +223,14 @@ def _layouts(points: Sequence[Point]) -> Iterable[Placement]:
         usual = _merged(_layouts_of(own))
         yield from (Placement(dtype, *cell) for cell in usual)
         for math in _maths(own):
-            cells = _merged(_layouts_of([point for point in own if point.spec.schedule.math == math]))
+            cells = _merged(_layouts_of([point for point in own if point.spec.problem.math == math]))
             if cells != usual:
                 yield from (Placement(dtype, *cell, math) for cell in cells)
 
 
 def _maths(points: Iterable[Point]) -> list[str]:
     """Those that were measured, the default one first."""
-    return sorted({point.spec.schedule.math for point in points}, key=MATHS.index)
+    return sorted({point.spec.problem.math for point in points}, key=MATHS.index)
 
 
 def _layouts_of(points: Sequence[Point]) -> dict[Cell, Layout]:
@@ -272,7 +272,7 @@ def _times_of_the_best(points: Sequence[Point]) -> dict[int | None, float]:
     Who packs a batch does not say in which it will be factored.
     """
     by_math = [
-        _seconds_by_chunk([point for point in points if point.spec.schedule.math == math]) for math in _maths(points)
+        _seconds_by_chunk([point for point in points if point.spec.problem.math == math]) for math in _maths(points)
     ]
     common = set.intersection(*map(set, by_math)) or set(by_math[0])
     relative = {
@@ -291,7 +291,7 @@ def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Point]]]) -> list[tu
     for (n, batch), rivals in reversed(cells):
         winner = fastest(rivals)
         each = winner.median_seconds / batch
-        if each <= least or {point.spec.schedule.math for point in rivals if point.chunk == chunk} == set(maths):
+        if each <= least or {point.spec.problem.math for point in rivals if point.chunk == chunk} == set(maths):
             kept.append(((n, batch), rivals))
         if each < least:
             least, chunk = each, winner.chunk
@@ -343,7 +343,7 @@ def _of_one_math(points: Sequence[Point], math: str) -> list[Point]:
     chosen: list[Point] = []
     for found in by_cell(points).values():
         first = min(_maths(found), key=lambda other: other != math)
-        chosen += [point for point in found if point.spec.schedule.math == first]
+        chosen += [point for point in found if point.spec.problem.math == first]
     return chosen
 
 

@@ -98,7 +98,7 @@ def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) 
             continue
         chunk = (case.chunk or usual) if kind == "chunked" else None
         layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
-        plain = spec_of(wanted.case(layout), wanted.n, ThreadSchedule(1, math=wanted.math), site.target)
+        plain = spec_of(wanted.case(layout), wanted.n, ThreadSchedule(1), site.target)
         if (spec := fitted(plain, schedule, chunk)) is not None and _fits(spec, chunk):
             yield Candidate(spec, chunk)
 

@@ -13,9 +13,11 @@ from typing import Any
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading
 from batchchol.measure.provenance import source_hash
+from batchchol.measure.row import column_of
 from batchchol.operations.roofline import Ceilings, flops, roofline_seconds
 from batchchol.tune.tuning import Point, Points
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule, generate
+from kernelgen.axes import axes_of
 
 _DIGITS = 5
 
@@ -25,8 +27,7 @@ def row(point: Point, ceilings: Ceilings, about: Mapping[str, str]) -> dict[str,
     spec, source = point.spec, generate(point.spec)
     values: dict[str, object] = {"spec": spec.name, **asdict(spec.problem), "target": spec.target}
     values |= {"layout": spec.layout, "order": spec.order, "chunk": point.chunk, "family": spec.family}
-    # `threads` of a point are the host's.
-    values |= {"block" if name == "threads" else name: getattr(spec.schedule, name, None) for name in _CHOICES}
+    values |= {column_of(name): getattr(spec.schedule, name, None) for name in _CHOICES}
     values |= {field.name: getattr(point, field.name) for field in fields(Point) if field.name not in _FLATTENED}
     values |= {"source": source_hash(source.text), "flags": " ".join(source.flags)}
     values |= {name: point.conditions.get(name, "") for name in _CONDITIONS}
@@ -37,7 +38,7 @@ def row(point: Point, ceilings: Ceilings, about: Mapping[str, str]) -> dict[str,
 
 _FLATTENED = ("spec", "chunk", "conditions")
 # What schedules choose, of any family: every row has the same columns.
-_CHOICES = tuple(dict.fromkeys(field.name for schedule in FAMILIES.values() for field in fields(schedule)))
+_CHOICES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in axes_of(family)))
 _CONDITIONS = ("gpu_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle")
 
 
@@ -211,9 +212,8 @@ def read_points(path: Path) -> Points:
 def _point(values: Mapping[str, str]) -> Point:
     """A row's point; what it does not say of a spec is what older files took for granted."""
     family = FAMILIES[values.get("family") or ThreadSchedule.family]
-    columns = {field.name: "block" if field.name == "threads" else field.name for field in fields(family)}
-    chosen = {name: _value(text) for name, column in columns.items() if (text := values.get(column))}
-    problem = Problem(int(values["n"]), values["dtype"], values.get("uplo") or "lower")
+    chosen = {name: _value(text) for name in axes_of(family) if (text := values.get(column_of(name)))}
+    problem = Problem(int(values["n"]), values["dtype"], values.get("uplo") or "lower", math=values["math"])
     order = values.get("order") or "col"
     spec = KernelSpec(problem, values["layout"], order, family(**chosen), values["target"])
     return Point(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +19,7 @@ from batchchol.tune import rows
 from batchchol.tune.best import Best, value_of
 from batchchol.tune.tuning import Point
 from kernelgen import FAMILIES
-from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
-from kernelgen.schedules import LOOKINGS
+from kernelgen.axes import CACHES, LOOKINGS, MATHS, UNROLLS, axes_of, required_axes
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -62,7 +61,7 @@ _COMMON = {
 }
 _KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
 _CANDIDATES = _COMMON | {"variations": (False,)}
-_CHOICES = tuple(dict.fromkeys(field.name for family in FAMILIES.values() for field in fields(family)))
+_CHOICES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in axes_of(family)))
 _NARROWING = ("n", "dtype", "math", "batch", "layout", "family")
 _BEST = ("data", "count", "backend", *_NARROWING)
 
@@ -181,7 +180,7 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
     families = _families(source, place, entry, candidates)
     known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
     if not candidates:
-        known |= {field.name: None for field in fields(FAMILIES[families[0]])} | {"math": ("ieee",)}
+        known |= dict.fromkeys(axes_of(FAMILIES[families[0]]))
     axes: dict[str, Axis] = {}
     for key, values in entry.items():
         if key == "family":
@@ -189,7 +188,7 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
         if key not in known:
             raise source.error(key, place, f"unknown, expected one of family, {', '.join(known)}")
         axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
-    needed = ["n"] if candidates else ["n", *_needed(families[0])]
+    needed = ["n"] if candidates else ["n", *required_axes(FAMILIES[families[0]])]
     for key in needed:
         if key not in axes:
             raise source.error(key, place, "missing, expected one value or a list of them")
@@ -239,11 +238,6 @@ def _is_of(point: Point, kept: Mapping[str, Axis]) -> bool:
     return point.batch in sizes and all(value_of(point, name) in values for name, values in own.items())
 
 
-def _needed(family: str) -> list[str]:
-    """What a schedule of a family has no default of."""
-    return [field.name for field in fields(FAMILIES[family]) if field.default is MISSING]
-
-
 def _families(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], several: bool) -> tuple[str, ...]:
     found = entry.get("family", "thread")
     chosen = found if isinstance(found, list) and several else [found]
@@ -260,9 +254,10 @@ def _kind(key: str, families: Sequence[str]) -> str:
         return key
     if key in ("batch", "n", "any_block", "variations"):
         return {"batch": "sizes", "n": "orders"}.get(key, "bools")
-    types = {field.name: str(field.type) for family in families for field in fields(FAMILIES[family])}
-    said = types.get(key, "int")
-    return "choices" if "bool" in said else "texts" if "str" in said else "numbers"
+    axes = [axes[key] for family in families if key in (axes := axes_of(FAMILIES[family]))]
+    if not axes:
+        return "numbers"
+    return "choices" if axes[-1].is_switch else "texts" if axes[-1].words else "numbers"
 
 
 def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:

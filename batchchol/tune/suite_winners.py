@@ -53,7 +53,7 @@ def choose(path: Path, dtype: str | None = None, protocol: str | None = None, ba
     points = _narrowed(read.points, dtype, protocol, batch)
     best: dict[tuple[Any, ...], Point] = {}
     for point in points:
-        size = (point.spec.problem.n, point.spec.schedule.math, point.spec.layout)
+        size = (point.spec.problem.n, point.spec.problem.math, point.spec.layout)
         rival = best.get(size)
         if rival is None or (-point.samples, point.median_seconds) < (-rival.samples, rival.median_seconds):
             best[size] = point
@@ -122,7 +122,7 @@ def _entry(point: Point) -> dict[str, Any]:
     spec = point.spec
     return {
         "n": spec.problem.n,
-        "math": spec.schedule.math,
+        "math": spec.problem.math,
         "layout": spec.layout,
         # Files from before a chunk was a choice do not name it.
         "chunk": (point.chunk or spec.lanes) if spec.layout == "chunked" else None,

@@ -25,9 +25,7 @@ pytestmark = pytest.mark.usefixtures("suite")
 Part = Callable[[str], Any]
 
 PACKED = Case("float32", "ieee", "chunked")
-THREADS = {
-    n: ThreadSchedule(nb, looking, math="ieee") for n, nb, looking in ((8, 3, "left"), (24, 4, "top"), (48, 5, "top"))
-}
+THREADS = {n: ThreadSchedule(nb, looking) for n, nb, looking in ((8, 3, "left"), (24, 4, "top"), (48, 5, "top"))}
 
 
 @pytest.fixture
@@ -48,8 +46,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = (
         Entry(8, 1_000, THREADS[8]),
         Entry(24, 1_000, THREADS[24]),
-        Entry(32, 1_000, SharedSchedule(8, math="ieee")),
-        Entry(32, 100_000, SharedSchedule(16, math="ieee")),
+        Entry(32, 1_000, SharedSchedule(8)),
+        Entry(32, 100_000, SharedSchedule(16)),
     )
     of_chunk = Case("float32", "ieee", "chunked", 64)
     made = Table("sm_90", "cuda", {PACKED: entries, of_chunk: (Entry(48, None, THREADS[48]),)})
@@ -101,7 +99,7 @@ def test_every_point_is_built_or_skipped(question: str, part: Part) -> None:
         except skip_error:
             continue
         built.append(spec)
-        assert (spec.problem.n, spec.layout, spec.schedule.math) == (point.n, point.layout, point.math)
+        assert (spec.problem.n, spec.layout, spec.problem.math) == (point.n, point.layout, point.math)
         assert point.family in (None, spec.family)
     assert len({spec.name for spec in built}) > 10
     assert {spec.family for spec in built} <= set(FAMILIES)
@@ -110,7 +108,7 @@ def test_every_point_is_built_or_skipped(question: str, part: Part) -> None:
 def test_the_published_variant_has_the_tiles_and_the_order_that_are_asked_for(part: Part) -> None:
     point = part("grid").Point(backend="cuda", family="shared", nb=16, looking="top")
     assert part("cases").planned(point, part("ahead").blueprint(), False).spec.schedule == SharedSchedule(
-        16, "top", matrices=4, math="ieee", cache="shared"
+        16, "top", matrices=4, cache="shared"
     )
 
 

@@ -36,7 +36,7 @@ def test_winners_are_those_of_the_data_sets_that_they_name(part: Part) -> None:
         for entry in each["winners"]:
             spec = KernelSpec.from_dict(entry["spec"])
             assert (spec.problem.n, spec.problem.dtype, spec.target) == (entry["n"], each["dtype"], each["target"])
-            assert (spec.schedule.math, spec.layout) == (entry["math"], entry["layout"])
+            assert (spec.problem.math, spec.layout) == (entry["math"], entry["layout"])
             assert (entry["chunk"] is None) == (entry["layout"] != "chunked")
 
 

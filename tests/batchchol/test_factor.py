@@ -347,7 +347,7 @@ def test_both_accuracy_classes(spd: Spd) -> None:
     dense = spd(33, N)
     batch = Batch.from_dense(dense)
     spec = spec_of(batch)
-    fast = replace(spec, schedule=replace(spec.schedule, math="fast"))
+    fast = replace(spec, problem=replace(spec.problem, math="fast"))
     assert_lower_factors(factor(batch, fast).L, dense)
     # Whoever shares the thread finds its floating-point mode as it was.
     assert np.float32(1e-40) * np.float32(0.5) > 0

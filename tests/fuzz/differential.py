@@ -101,7 +101,7 @@ def run_case(seed: int, case: int, totals: Totals) -> None:
             largest = check_batch(random, spec, kernel, kinds, a)
         except (AssertionError, Mismatch) as error:
             raise Mismatch(f"batch {batch} of {size}: {error}") from error
-        key = (spec.target, spec.problem.dtype, spec.schedule.math)
+        key = (spec.target, spec.problem.dtype, spec.problem.math)
         totals.largest[key] = max(totals.largest.get(key, 0.0), largest)
         totals.matrices += size
     totals.cases += 1
@@ -124,7 +124,7 @@ def check_batch(
     where = {"threads": int(random.integers(1, 4)), "offset": a.itemsize * int(random.integers(0, 3))}
     result = run_kernel(spec, a, chunk, kernel=kernel, **where)
     check_other_triangle(spec, result.l[result.info == 0])
-    flushes = spec.schedule.math == "fast"
+    flushes = spec.problem.math == "fast"
     flushed = np.isin(kinds, list(FLUSHED_KINDS)) & flushes
     info = lapack_info(a)
     differs = np.flatnonzero((result.info != info) & ~flushed)
@@ -150,7 +150,7 @@ def _largest_ratio(spec: KernelSpec, kinds: NDArray[np.str_], a: Array, l: Array
         return 0.0
     seen = ratios(a[measured], l[measured])
     worst = int(np.argmax(seen))
-    if not seen[worst] <= RATIO_BOUND[spec.schedule.math]:
+    if not seen[worst] <= RATIO_BOUND[spec.problem.math]:
         raise Mismatch(
             f"matrix {measured[worst]} ({kinds[measured[worst]]}) has the residual ratio {seen[worst]:.3g}"
         )

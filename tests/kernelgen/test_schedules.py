@@ -19,21 +19,22 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.schedule_checks import MATHS
-from kernelgen.schedules import has_math, with_math
+from kernelgen.axes import MATHS
+from kernelgen.schedules import has_math, in_other_math
 
 THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 PIPELINE = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8, pipeline=1, early=2, spare=1), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(), "cuda")
-STRIP = KernelSpec(Problem(32), "chunked", "col", StripSchedule(3, stride=4), "cuda")
+STRIP = KernelSpec(Problem(32, math="fast"), "chunked", "col", StripSchedule(3, stride=4), "cuda")
 every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
 
 
 def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
-    if hasattr(spec.schedule, field):
-        return replace(spec, schedule=replace(spec.schedule, **{field: value}))
+    for part in ("problem", "schedule"):
+        if hasattr(getattr(spec, part), field):
+            return replace(spec, **{part: replace(getattr(spec, part), **{field: value})})
     return replace(spec, **{field: value})
 
 
@@ -106,7 +107,7 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (SHARED, "nb", 0, "from 1 to 32"),
         (SHARED, "nb", 33, "from 1 to 32"),
         (SHARED, "looking", "up", "'right', 'left', 'top'"),
-        (SHARED, "matrices", 0, "from 1 to 64"),
+        (SHARED, "matrices", 0, "from 1 to 1024"),
         (SHARED, "matrices", 65, "from 1 to 64"),
         (BLOCK, "nb", 3, "from 4 to 16"),
         (BLOCK, "nb", 17, "from 4 to 16"),
@@ -183,14 +184,22 @@ def test_a_tile_of_the_block_family_may_be_larger_than_a_tiny_matrix() -> None:
 
 
 def test_tensor_cores_update_where_the_math_lets_them() -> None:
-    def update_of(schedule: WarpSchedule) -> object:
-        return changed(KernelSpec(Problem(32), "chunked", "col", schedule, "cuda"), "cache", "l1").schedule.update
+    def update_of(math: str, update: str | None) -> object:
+        spec = KernelSpec(Problem(32, math=math), "chunked", "col", WarpSchedule(update=update), "cuda")
+        return changed(spec, "cache", "l1").schedule.update
 
-    assert update_of(WarpSchedule()) == "fma"
-    assert update_of(WarpSchedule(math="fast")) == "tensor"
-    assert update_of(WarpSchedule(math="fast", update="fma")) == "fma"
+    assert update_of("ieee", None) == "fma"
+    assert update_of("fast", None) == "tensor"
+    assert update_of("fast", "fma") == "fma"
     names = {changed(changed(WARP, "math", "fast"), "update", update).name for update in ("tensor", "fma")}
     assert len(names) == 2
+
+
+def test_a_schedule_for_another_math_updates_as_that_one_does_by_default() -> None:
+    fast = changed(WARP, "math", "fast")
+    assert fast.schedule.update == "fma", "what a spec has settled stays"
+    assert replace(fast, schedule=in_other_math(WARP.schedule)).schedule.update == "tensor"
+    assert in_other_math(BLOCK.schedule) == BLOCK.schedule
 
 
 def test_a_team_of_several_warps_has_a_block_and_one_matrix() -> None:
@@ -218,18 +227,17 @@ def test_teams_without_room_for_their_matrices_are_refused(n: int, schedule: War
 @pytest.mark.parametrize("spec", [WARP, STRIP], ids=lambda spec: spec.family)
 def test_families_of_tensor_cores_have_single_precision_alone(spec: KernelSpec) -> None:
     with pytest.raises(SpecError, match=r"^dtype='float64' .*use float32 or another family"):
-        replace(spec, problem=Problem(32, "float64"))
+        changed(spec, "dtype", "float64")
 
 
 def test_strips_without_room_in_shared_memory_are_refused() -> None:
     works = r"n=128 is 313,\d\d\d bytes of shared memory, over the 232,448 of a block; use less ahead"
     with pytest.raises(SpecError, match=rf"^ahead=7 .*{works}"):
-        KernelSpec(Problem(128), "chunked", "col", StripSchedule(20, ahead=7, stride=4), "cuda")
+        KernelSpec(Problem(128, math="fast"), "chunked", "col", StripSchedule(20, ahead=7, stride=4), "cuda")
 
 
 def test_the_strip_family_has_one_accuracy_class() -> None:
     assert [has_math(STRIP.schedule, math) for math in MATHS] == [math == "fast" for math in MATHS]
     assert all(has_math(spec.schedule, math) for spec in (THREAD, SHARED, BLOCK, WARP) for math in MATHS)
-    assert with_math(STRIP.schedule, "fast") == STRIP.schedule
     with pytest.raises(SpecError, match=r"^math='ieee'.*use 'fast' or another family"):
-        with_math(STRIP.schedule, "ieee")
+        changed(STRIP, "math", "ieee")

@@ -34,21 +34,21 @@ GOLDEN_FOLDER = Path(__file__).parents[1] / "golden"
 GOLDEN = [
     KernelSpec(Problem(8), "chunked", "col", ThreadSchedule(4, "left"), "avx512"),
     KernelSpec(Problem(7, "float64"), "interleaved", "row", ThreadSchedule(3, "right", prefetch=False), "avx2"),
-    KernelSpec(Problem(5), "canonical", "row", ThreadSchedule(2, "top", math="fast"), "avx2"),
+    KernelSpec(Problem(5, math="fast"), "canonical", "row", ThreadSchedule(2, "top"), "avx2"),
     KernelSpec(
-        Problem(6, "float64", "upper"), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "avx512", True
+        Problem(6, "float64", "upper", math="fast"), "chunked", "col", ThreadSchedule(2, "top"), "avx512", True
     ),
     KernelSpec(Problem(4), "interleaved", "col", ThreadSchedule(2, "left", "full"), "generic"),
     KernelSpec(Problem(1), "canonical", "col", ThreadSchedule(1), "generic", True),
 ]
 GOLDEN_CUDA = [
     KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", "full", blocks=1, stride=32), "cuda"),
-    KernelSpec(Problem(7, "float64"), "interleaved", "row", ThreadSchedule(3, "right", math="fast"), "cuda", True),
+    KernelSpec(Problem(7, "float64", math="fast"), "interleaved", "row", ThreadSchedule(3, "right"), "cuda", True),
     KernelSpec(
-        Problem(9, uplo="upper"), "canonical", "row", ThreadSchedule(4, "left", math="fast", threads=64), "cuda"
+        Problem(9, uplo="upper", math="fast"), "canonical", "row", ThreadSchedule(4, "left", threads=64), "cuda"
     ),
     KernelSpec(Problem(6), "chunked", "col", ThreadSchedule(6, cache="shared"), "cuda"),
-    KernelSpec(Problem(9), "canonical", "row", ThreadSchedule(3, "left", "full", "fast", staged=True), "cuda"),
+    KernelSpec(Problem(9, math="fast"), "canonical", "row", ThreadSchedule(3, "left", "full", staged=True), "cuda"),
     KernelSpec(
         Problem(6, "float64", "upper"),
         "canonical",
@@ -59,23 +59,32 @@ GOLDEN_CUDA = [
     ),
     KernelSpec(Problem(7), "chunked", "col", SharedSchedule(3, "left", stride=32), "cuda"),
     KernelSpec(
-        Problem(8, "float64", "upper"), "canonical", "row", SharedSchedule(4, "top", 2, "fast", "l1"), "cuda", True
+        Problem(8, "float64", "upper", math="fast"),
+        "canonical",
+        "row",
+        SharedSchedule(4, "top", 2, cache="l1"),
+        "cuda",
+        True,
     ),
     KernelSpec(Problem(11), "chunked", "col", BlockSchedule(5, 8, stride=8), "cuda"),
     KernelSpec(
-        Problem(10, "float64", "upper"), "canonical", "row", BlockSchedule(4, 4, "fast", blocks=2), "cuda", True
+        Problem(10, "float64", "upper", math="fast"), "canonical", "row", BlockSchedule(4, 4, blocks=2), "cuda", True
     ),
     KernelSpec(
-        Problem(16), "chunked", "col", BlockSchedule(8, 8, "fast", blocks=5, stride=8, pipeline=1, early=1), "cuda"
+        Problem(16, math="fast"),
+        "chunked",
+        "col",
+        BlockSchedule(8, 8, blocks=5, stride=8, pipeline=1, early=1),
+        "cuda",
     ),
     KernelSpec(Problem(11, "float64", "upper"), "canonical", "row", BlockSchedule(5, 2, pipeline=3), "cuda", True),
-    KernelSpec(Problem(12), "chunked", "col", WarpSchedule(4, math="fast", stride=4), "cuda"),
-    KernelSpec(Problem(12), "canonical", "row", WarpSchedule(2, math="fast", blocks=3, pdl=True), "cuda"),
+    KernelSpec(Problem(12, math="fast"), "chunked", "col", WarpSchedule(4, stride=4), "cuda"),
+    KernelSpec(Problem(12, math="fast"), "canonical", "row", WarpSchedule(2, blocks=3, pdl=True), "cuda"),
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
-    KernelSpec(Problem(20), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
-    KernelSpec(Problem(37), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
+    KernelSpec(Problem(20, math="fast"), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
+    KernelSpec(Problem(37, math="fast"), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
 ]
-ANY_BLOCK = KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", math="fast"), "cuda")
+ANY_BLOCK = KernelSpec(Problem(5, math="fast"), "chunked", "col", ThreadSchedule(2, "top"), "cuda")
 EVERYTHING = {
     **{spec.name: generate(spec) for spec in GOLDEN + GOLDEN_CUDA},
     "layouts_f32_avx2": generate_layout_kernels("float32", "avx2"),
@@ -137,9 +146,7 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
         assert (threads, items) == (32 * sum(spec.schedule.shape(spec.problem).strip_warps), 4)
     if isinstance(spec.schedule, BlockSchedule):
         assert (threads, items) == (spec.schedule.shape(spec.problem).threads, spec.schedule.lanes)
-    assert source.flags == (
-        ("-ftz=true",) if spec.schedule.math == "fast" and spec.problem.dtype == "float32" else ()
-    )
+    assert source.flags == (("-ftz=true",) if spec.problem.math == "fast" and spec.problem.dtype == "float32" else ())
     blocks = source.launch.blocks(1000)
     assert (blocks - 1) * items < 1000 <= blocks * items
 

@@ -30,9 +30,9 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
+from kernelgen.axes import CACHES, MATHS, UNROLLS
 from kernelgen.gpu import MAX_BLOCK_THREADS
 from kernelgen.gpu import WARP as WARP_THREADS
-from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
 from kernelgen.schedules import (
     FULL_UNROLL_BUDGET,
     LOOKINGS,
@@ -51,7 +51,7 @@ ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
-STRIP = KernelSpec(Problem(32), "chunked", "col", StripSchedule(3, stride=GROUP), "cuda")
+STRIP = KernelSpec(Problem(32, math="fast"), "chunked", "col", StripSchedule(3, stride=GROUP), "cuda")
 
 
 @st.composite
@@ -61,9 +61,12 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     layout = draw(st.sampled_from(LAYOUT_KINDS))
     target = draw(st.sampled_from(list(TARGETS)))
     family = draw(st.sampled_from(list(FAMILIES))) if TARGETS[target].gpu else "thread"
+    dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
+    maths = ["fast"] if family == "strip" else MATHS
+    drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], maths)]
     try:
         return KernelSpec(
-            Problem(n, draw(st.sampled_from(["float32", "float64"])), draw(st.sampled_from(["lower", "upper"]))),
+            Problem(n, drawn[0], drawn[1], math=drawn[2]),
             layout,
             draw(st.sampled_from(ORDERS)),
             draw(SCHEDULES[family](n, layout, target)),
@@ -85,7 +88,7 @@ def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
         choices = {"prefetch": st.booleans(), "staged": st.booleans() if layout != "canonical" else st.just(True)}
     tiles = st.integers(1, min(n, MAX_NB))
     unrolls = st.sampled_from(UNROLLS if straight_line_operations(n) <= FULL_UNROLL_BUDGET else UNROLLS[:1])
-    return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, st.sampled_from(MATHS), **choices)
+    return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, **choices)
 
 
 def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
@@ -96,7 +99,6 @@ def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
             st.just(nb),
             st.sampled_from(LOOKINGS),
             st.none() | st.integers(1, MAX_BLOCK_THREADS // nb**2),
-            st.sampled_from(MATHS),
             **memory_choices(layout),
         )
     )
@@ -105,18 +107,16 @@ def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
 def block_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
     tiles = st.integers(MIN_BLOCK_NB, max(MIN_BLOCK_NB, min(n, MAX_NB)))
     lanes, blocks = st.integers(1, MAX_LANES), st.none() | st.integers(1, 32)
-    return st.builds(BlockSchedule, tiles, lanes, st.sampled_from(MATHS), blocks=blocks, **memory_choices(layout))
+    return st.builds(BlockSchedule, tiles, lanes, blocks=blocks, **memory_choices(layout))
 
 
 def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
     teams = st.tuples(st.sampled_from((1, 2, 4)), st.just(1), st.sampled_from((1, 2, 4, 8))) | st.just((1, 2, 1))
-    methods = st.tuples(st.just("fast"), st.none() | st.sampled_from(UPDATES)) | st.just(("ieee", None))
-    return st.tuples(teams, methods).flatmap(
+    return st.tuples(teams, st.none() | st.sampled_from(UPDATES)).flatmap(
         lambda chosen: st.builds(
             WarpSchedule,
             *map(st.just, chosen[0]),
-            math=st.just(chosen[1][0]),
-            update=st.just(chosen[1][1]),
+            update=st.just(chosen[1]),
             unroll=st.sampled_from(UNROLLS),
             blocks=st.none() | st.integers(1, 32),
             **memory_choices(layout),
@@ -130,7 +130,6 @@ def strip_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sched
         StripSchedule,
         st.integers(side, MAX_BLOCK_THREADS // WARP_THREADS),
         st.integers(0, side - 1),
-        st.integers(0, side),
         blocks=st.none() | st.integers(1, 32),
         **memory_choices(layout) | {"stride": st.integers(1, MAX_CHUNK // GROUP).map(lambda groups: GROUP * groups)},
     )
@@ -303,6 +302,13 @@ def test_dictionaries_name_the_family_and_old_ones_are_of_the_thread_family() ->
     values = GOOD.to_dict()
     del values["schedule"]["family"]
     assert KernelSpec.from_dict(values) == GOOD
+
+
+@pytest.mark.parametrize("spec", [GOOD, STRIP], ids=lambda spec: spec.family)
+def test_the_math_of_older_dictionaries_is_the_schedules(spec: KernelSpec) -> None:
+    values = spec.to_dict()
+    values["schedule"]["math"] = values["problem"].pop("math")
+    assert KernelSpec.from_dict(values) == spec
 
 
 def test_tile_larger_than_the_matrix_is_refused() -> None:

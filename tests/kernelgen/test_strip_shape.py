@@ -89,7 +89,9 @@ def test_the_largest_matrices_have_a_place_and_some_a_second_one() -> None:
 
 @pytest.mark.parametrize(("n", "warps", "ahead"), [(1, 1, 0), (20, 2, 1), (128, 20, 2)])
 def test_a_kernel_is_launched_as_its_shape_says(n: int, warps: int, ahead: int) -> None:
-    spec = KernelSpec(Problem(n), "chunked", "col", StripSchedule(warps, ahead, stride=4, blocks=2), "cuda")
+    spec = KernelSpec(
+        Problem(n, math="fast"), "chunked", "col", StripSchedule(warps, ahead, stride=4, blocks=2), "cuda"
+    )
     source, shape = generate(spec), StripShape(n, warps, ahead)
     assert source.launch is not None
     assert (source.launch.threads, source.launch.items, source.launch.resident) == (shape.threads, GROUP, 2)
@@ -101,7 +103,9 @@ def test_a_kernel_is_launched_as_its_shape_says(n: int, warps: int, ahead: int) 
 def test_a_kernel_knows_the_warps_of_its_strips(n: int, warps: int) -> None:
     """As the bytes of two numbers."""
     shape = StripShape(n, warps, 0)
-    text = generate(KernelSpec(Problem(n), "chunked", "col", StripSchedule(warps, stride=4), "cuda")).text
+    text = generate(
+        KernelSpec(Problem(n, math="fast"), "chunked", "col", StripSchedule(warps, stride=4), "cuda")
+    ).text
     for name, expected in (("first_warp", shape.first_warps[:-1]), ("warps_of", shape.strip_warps)):
         number = re.search(rf"INLINE int {name}\(.*\(int\)\((0x[0-9a-f]+)ull >> 8 \* strip & 255\)", text)
         assert number

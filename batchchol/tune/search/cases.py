@@ -53,7 +53,7 @@ def case_of(point: Point) -> Case:
     return Case(
         problem.n,
         problem.dtype,
-        spec.schedule.math,
+        spec.problem.math,
         point.batch,
         problem.uplo,
         spec.target,

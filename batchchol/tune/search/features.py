@@ -8,48 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.measure.row import choice_columns
-from kernelgen.schedule_checks import MATHS, UNROLLS
-from kernelgen.schedules import LOOKINGS
+from batchchol.measure.row import choice_columns, column_of
+from kernelgen import FAMILIES
+from kernelgen.axes import MATHS, axes_of
 
 COLUMNS = ("n", "batch", "layout", "order", "in_place", "chunk", "threads", *choice_columns())
 """Those that may be parameters; the rest is the same everywhere in a report, or is measured."""
 
+_AXES = {
+    column_of(name): axis for family in reversed(list(FAMILIES.values())) for name, axis in axes_of(family).items()
+}
 # Where a parameter has an order, numbers follow it: from eager to lazy, from loops to straight lines.
-_ORDERS = {
-    "looking": LOOKINGS,
-    "unroll": UNROLLS,
+_ORDERS = {name: axis.words for name, axis in _AXES.items() if axis.words} | {
     "math": MATHS,
     "layout": ("canonical", "interleaved", "chunked"),
 }
-_EXPLANATIONS = {
+_EXPLANATIONS = {name: axis.help for name, axis in _AXES.items()} | {
     "n": "order of each matrix",
     "batch": "matrices of a call",
     "layout": "whether matrices lie in chunks, interleaved as a whole, or one after another",
     "chunk": "matrices of a chunk",
     "order": "order of the elements of a matrix",
     "in_place": "whether the input is overwritten",
-    "nb": "tile size",
-    "looking": "when updates are applied",
-    "unroll": "loops over tiles, or straight-line code",
     "math": "correctly rounded square roots and reciprocals, or approximate ones",
-    "cache": "what on-chip memory favours",
-    "block": "threads of a block",
-    "stride": "the only chunk that the code runs on, or any",
-    "prefetch": "whether the next tiles are fetched early",
-    "staged": "whether tiles are copied to a buffer first",
-    "matrices": "matrices of a block",
-    "lanes": "matrices that a block factors side by side",
-    "blocks": "blocks of threads that a multiprocessor has room for",
-    "pipeline": "groups of matrices that have panels at a time",
-    "early": "columns of tiles whose next tiles are fetched early",
-    "spare": "warps that take turns with the last ones",
-    "fold": "first warps that do the work of two",
-    "ahead": "strips with room for two groups",
-    "warps": "warps of a team or a block",
-    "teams": "teams of a block",
-    "update": "tensor cores, or multiply-adds",
-    "pdl": "whether a kernel is launched before its predecessors have ended",
     "threads": "threads of the host",
 }
 _TIED = "chunk and threads of a block, which are equal where there are chunks"

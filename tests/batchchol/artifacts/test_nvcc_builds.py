@@ -27,39 +27,49 @@ from kernelgen.support import support_kernels
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 CHUNKED, INTERLEAVED, CANONICAL = ("chunked", "col"), ("interleaved", "row"), ("canonical", "row")
 SPECS = (
-    KernelSpec(Problem(5), *CHUNKED, ThreadSchedule(2, "top", "full", "fast"), "cuda"),
-    KernelSpec(Problem(12, "float64", "upper"), *INTERLEAVED, ThreadSchedule(5, "right", "tiles", "ieee"), "cuda"),
-    KernelSpec(Problem(7), *CANONICAL, ThreadSchedule(4, "left", "tiles", "fast", threads=64), "cuda"),
-    KernelSpec(Problem(9, "float64"), *CHUNKED, ThreadSchedule(3, "left", "tiles", "fast"), "cuda", in_place=True),
+    KernelSpec(Problem(5, math="fast"), *CHUNKED, ThreadSchedule(2, "top", "full"), "cuda"),
+    KernelSpec(
+        Problem(12, "float64", "upper", math="ieee"), *INTERLEAVED, ThreadSchedule(5, "right", "tiles"), "cuda"
+    ),
+    KernelSpec(Problem(7, math="fast"), *CANONICAL, ThreadSchedule(4, "left", "tiles", threads=64), "cuda"),
+    KernelSpec(
+        Problem(9, "float64", math="fast"), *CHUNKED, ThreadSchedule(3, "left", "tiles"), "cuda", in_place=True
+    ),
     KernelSpec(Problem(9, "float64"), *CHUNKED, SharedSchedule(4, "left"), "cuda"),
     KernelSpec(Problem(13), *CHUNKED, BlockSchedule(6, 8, blocks=4), "cuda"),
-    KernelSpec(Problem(12, uplo="upper"), *CANONICAL, BlockSchedule(4, 16, "fast"), "cuda", in_place=True),
+    KernelSpec(Problem(12, uplo="upper", math="fast"), *CANONICAL, BlockSchedule(4, 16), "cuda", in_place=True),
     KernelSpec(Problem(13), *CHUNKED, BlockSchedule(6, 8, blocks=2, pipeline=2, early=1), "cuda"),
-    KernelSpec(Problem(13), *CHUNKED, WarpSchedule(4, math="fast", stride=4), "cuda"),
-    KernelSpec(Problem(20), *CANONICAL, WarpSchedule(2, teams=4, math="fast", update="fma"), "cuda"),
-    KernelSpec(Problem(17), "canonical", "col", WarpSchedule(math="fast", unroll="full"), "cuda", in_place=True),
+    KernelSpec(Problem(13, math="fast"), *CHUNKED, WarpSchedule(4, stride=4), "cuda"),
+    KernelSpec(Problem(20, math="fast"), *CANONICAL, WarpSchedule(2, teams=4, update="fma"), "cuda"),
+    KernelSpec(Problem(17, math="fast"), "canonical", "col", WarpSchedule(unroll="full"), "cuda", in_place=True),
     KernelSpec(Problem(24, uplo="upper"), *INTERLEAVED, WarpSchedule(1, 2, 1), "cuda", in_place=True),
-    KernelSpec(Problem(40), *CHUNKED, StripSchedule(6, ahead=1, stride=8), "cuda"),
-    KernelSpec(Problem(32, uplo="upper"), *CHUNKED, StripSchedule(3, stride=4, pdl=True), "cuda", in_place=True),
+    KernelSpec(Problem(40, math="fast"), *CHUNKED, StripSchedule(6, ahead=1, stride=8), "cuda"),
+    KernelSpec(
+        Problem(32, uplo="upper", math="fast"), *CHUNKED, StripSchedule(3, stride=4, pdl=True), "cuda", in_place=True
+    ),
 )
 # The oldest, the newest and the one that was measured get all of them, those between one of each family.
 ALL_SPECS_FOR = ("sm_80", "sm_90", "sm_120")
 ONE_OF_EACH_FAMILY = tuple({spec.schedule.family: spec for spec in SPECS}.values())
 # Kernels whose launch bounds leave a thread few registers more than its tile has elements.
 CROWDED = (
-    KernelSpec(Problem(32), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=5, stride=8), "cuda"),
-    KernelSpec(Problem(64), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=2, stride=8), "cuda"),
-    KernelSpec(Problem(128), *CHUNKED, BlockSchedule(8, 2, "fast", blocks=2, stride=2), "cuda"),
-    KernelSpec(Problem(32), *CHUNKED, BlockSchedule(8, 8, "fast", blocks=5, stride=8, pipeline=1, early=1), "cuda"),
-    KernelSpec(Problem(64), *CHUNKED, BlockSchedule(8, 4, "fast", blocks=3, stride=4, pipeline=1, early=1), "cuda"),
-    KernelSpec(Problem(128), *CHUNKED, BlockSchedule(8, 1, "fast", blocks=3, stride=2, pipeline=1), "cuda"),
-    KernelSpec(Problem(32), *CHUNKED, WarpSchedule(4, math="fast", stride=4), "cuda"),
-    KernelSpec(Problem(64), *CHUNKED, WarpSchedule(math="fast", stride=32), "cuda"),
-    KernelSpec(Problem(128), *CHUNKED, WarpSchedule(1, 2, 1, math="fast", stride=2), "cuda"),
-    KernelSpec(Problem(128), *CANONICAL, WarpSchedule(1, 2, 1, math="fast"), "cuda"),
-    KernelSpec(Problem(112), *CHUNKED, StripSchedule(24, 4, stride=4, pdl=True), "cuda"),
-    KernelSpec(Problem(120), *CHUNKED, StripSchedule(24, 2, stride=4, pdl=True), "cuda"),
-    KernelSpec(Problem(128), *CHUNKED, StripSchedule(20, 2, stride=4, pdl=True), "cuda"),
+    KernelSpec(Problem(32, math="fast"), *CHUNKED, BlockSchedule(8, 8, blocks=5, stride=8), "cuda"),
+    KernelSpec(Problem(64, math="fast"), *CHUNKED, BlockSchedule(8, 8, blocks=2, stride=8), "cuda"),
+    KernelSpec(Problem(128, math="fast"), *CHUNKED, BlockSchedule(8, 2, blocks=2, stride=2), "cuda"),
+    KernelSpec(
+        Problem(32, math="fast"), *CHUNKED, BlockSchedule(8, 8, blocks=5, stride=8, pipeline=1, early=1), "cuda"
+    ),
+    KernelSpec(
+        Problem(64, math="fast"), *CHUNKED, BlockSchedule(8, 4, blocks=3, stride=4, pipeline=1, early=1), "cuda"
+    ),
+    KernelSpec(Problem(128, math="fast"), *CHUNKED, BlockSchedule(8, 1, blocks=3, stride=2, pipeline=1), "cuda"),
+    KernelSpec(Problem(32, math="fast"), *CHUNKED, WarpSchedule(4, stride=4), "cuda"),
+    KernelSpec(Problem(64, math="fast"), *CHUNKED, WarpSchedule(stride=32), "cuda"),
+    KernelSpec(Problem(128, math="fast"), *CHUNKED, WarpSchedule(1, 2, 1, stride=2), "cuda"),
+    KernelSpec(Problem(128, math="fast"), *CANONICAL, WarpSchedule(1, 2, 1), "cuda"),
+    KernelSpec(Problem(112, math="fast"), *CHUNKED, StripSchedule(24, 4, stride=4, pdl=True), "cuda"),
+    KernelSpec(Problem(120, math="fast"), *CHUNKED, StripSchedule(24, 2, stride=4, pdl=True), "cuda"),
+    KernelSpec(Problem(128, math="fast"), *CHUNKED, StripSchedule(20, 2, stride=4, pdl=True), "cuda"),
 )
 
 
@@ -173,7 +183,7 @@ def test_resources_are_those_of_the_source() -> None:
 
 def test_registers_that_are_not_enough_are_spilled() -> None:
     require("sm_90")
-    source = generate(KernelSpec(Problem(12), *CHUNKED, ThreadSchedule(4, "left", "full", "fast"), "cuda"))
+    source = generate(KernelSpec(Problem(12, math="fast"), *CHUNKED, ThreadSchedule(4, "left", "full"), "cuda"))
     text, flags = source.text.replace("__launch_bounds__(32)", ""), [*source.flags, "--maxrregcount=32"]
     code = compile_code(find_nvcc(), text, [source.entry], "sm_90", flags)
     usage = code.usage[source.entry]

@@ -129,13 +129,13 @@ def test_emit_of_a_gpu_kernel(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "schedule"),
     [
-        ("--family shared --nb 3 --looking top --matrices 5 --cache l1", SharedSchedule(3, "top", 5, "fast", "l1")),
-        ("--family block --nb 4 --lanes 16 --blocks 2 --stride 32", BlockSchedule(4, 16, "fast", 2, 32)),
+        ("--family shared --nb 3 --looking top --matrices 5 --cache l1", SharedSchedule(3, "top", 5, cache="l1")),
+        ("--family block --nb 4 --lanes 16 --blocks 2 --stride 32", BlockSchedule(4, 16, 2, stride=32)),
         (
             "--family warp --matrices 4 --update fma --cache l1",
-            WarpSchedule(4, update="fma", math="fast", cache="l1"),
+            WarpSchedule(4, update="fma", cache="l1"),
         ),
-        ("--family warp --warps 2 --teams 1 --unroll full", WarpSchedule(1, 2, 1, unroll="full", math="fast")),
+        ("--family warp --warps 2 --teams 1 --unroll full", WarpSchedule(1, 2, 1, unroll="full")),
         ("--family thread --nb 3", None),
     ],
 )

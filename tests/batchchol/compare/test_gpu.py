@@ -106,9 +106,9 @@ def own(*known: Known) -> list[str]:
 
 
 def test_the_library_takes_part_with_each_family_it_knows_a_kernel_of_and_on_whole_arrays(cuda: Backend) -> None:
-    problem = Problem(N)
-    shared = KernelSpec(problem, "chunked", "col", SharedSchedule(2, math="fast"), "cuda")
-    block = KernelSpec(problem, "chunked", "col", BlockSchedule(4, 8, "fast", stride=8), "cuda")
+    problem = Problem(N, math="fast")
+    shared = KernelSpec(problem, "chunked", "col", SharedSchedule(2), "cuda")
+    block = KernelSpec(problem, "chunked", "col", BlockSchedule(4, 8, stride=8), "cuda")
     known = [Known(shared, Layout.chunked(32), BATCH, 9.0), Known(block, Layout.chunked(8), BATCH, 7.0)]
     rows = compare(cuda, known=known).rows
     assert [(row.contender, row.protocol) for row in rows] == [
@@ -143,7 +143,7 @@ def test_everything_is_compiled_before_anything_is_timed(cuda: Backend, monkeypa
 
 def test_a_family_without_a_known_kernel_is_named(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_kernels, "_of_tables", lambda wanted: iter(()))
-    shared = KernelSpec(Problem(N), "chunked", "col", SharedSchedule(2, math="fast"), "cuda")
+    shared = KernelSpec(Problem(N, math="fast"), "chunked", "col", SharedSchedule(2), "cuda")
     outcome = compare(cuda, known=[Known(shared, Layout.chunked(32), BATCH)])
     assert {row.contender for row in outcome.rows} & set(FAMILIES) == {"shared"}
     for family in {*FAMILIES} - {"shared"}:

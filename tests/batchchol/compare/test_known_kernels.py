@@ -19,7 +19,7 @@ ABOUT = {"gpu": "a GPU", "toolkit": "CUDA", "date": "2026-11-21"}
 
 
 def shared(nb: int, n: int = 16, math: str = "fast") -> KernelSpec:
-    return KernelSpec(Problem(n), "chunked", "col", SharedSchedule(nb, math=math), "cuda")
+    return KernelSpec(Problem(n, math=math), "chunked", "col", SharedSchedule(nb), "cuda")
 
 
 def known(spec: KernelSpec, batch: int, seconds: float, chunk: int = 32) -> Known:
@@ -30,7 +30,7 @@ def known(spec: KernelSpec, batch: int, seconds: float, chunk: int = 32) -> Know
 def test_the_tables_name_a_kernel_of_the_family_that_they_chose() -> None:
     found = best_packed([], "thread", WANTED)
     assert found is not None
-    assert (found.spec.family, found.spec.schedule.math, found.layout) == ("thread", "fast", Layout.chunked(32))
+    assert (found.spec.family, found.spec.problem.math, found.layout) == ("thread", "fast", Layout.chunked(32))
     assert best_packed([], "shared", WANTED) is None
 
 
@@ -63,13 +63,13 @@ def test_what_was_measured_of_something_else_does_not_count(spec: KernelSpec) ->
 
 
 def test_on_canonical_arrays_the_block_family_serves_with_its_schedule_on_chunks() -> None:
-    block = KernelSpec(Problem(16), "chunked", "col", BlockSchedule(4, 8, "fast", stride=8), "cuda")
+    block = KernelSpec(Problem(16, math="fast"), "chunked", "col", BlockSchedule(4, 8, stride=8), "cuda")
     spec = best_canonical([known(block, 16_384, 1.0, chunk=8)], WANTED)
     assert spec == replace(block, layout="canonical", order="row", schedule=replace(block.schedule, stride=None))
     plain = best_canonical([], WANTED)
     assert plain is not None
     assert (plain.layout, plain.order) == ("canonical", "row")
-    measured = KernelSpec(Problem(16), "canonical", "col", SharedSchedule(2, math="fast"), "cuda")
+    measured = KernelSpec(Problem(16, math="fast"), "canonical", "col", SharedSchedule(2), "cuda")
     both = [known(block, 16_384, 1.0), Known(measured, Layout.canonical("col"), 16_384, 2.0)]
     assert best_canonical(both, WANTED) == measured
 

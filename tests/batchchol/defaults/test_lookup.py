@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from batchchol import SpecError, default_spec, get_backend
 from batchchol.artifacts.c_library import supported_targets
-from batchchol.defaults.lookup import TYPICAL_BATCH, array_layout, choices, default_choice, default_layout
+from batchchol.defaults.lookup import TYPICAL_BATCH, array_layout, default_layout
 from batchchol.defaults.shipped import shipped_tables, source_of
 from batchchol.defaults.tables import Case, Entry, Placement, Table, nearest
 from batchchol.plan import array_choice, prepare
-from kernelgen import MAX_N, SIMD_TARGETS, TARGETS, Layout, ThreadSchedule, generate
+from kernelgen import MAX_N, SIMD_TARGETS, TARGETS, Layout, Problem, ThreadSchedule, generate
+from tests.asked import choice_of, choices_of
 
 BATCHES = (1, 1024, 16_384, 1 << 20)
 
@@ -42,9 +43,9 @@ def test_without_a_target_the_spec_is_for_this_machine() -> None:
 
 def test_what_is_asked_for_is_in_the_spec() -> None:
     spec = default_spec(7, target="generic", order="row", math="fast", uplo="upper", in_place=True)
-    assert (spec.order, spec.schedule.math, spec.problem.uplo, spec.in_place) == ("row", "fast", "upper", True)
+    assert (spec.order, spec.problem.math, spec.problem.uplo, spec.in_place) == ("row", "fast", "upper", True)
     plain = default_spec(7, target="generic")
-    assert (plain.order, plain.schedule.math, plain.problem.uplo, plain.in_place) == ("col", "ieee", "lower", False)
+    assert (plain.order, plain.problem.math, plain.problem.uplo, plain.in_place) == ("col", "ieee", "lower", False)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_whatever_is_asked_for_can_be_built(n: int, target: str, chunk: int | No
     spec = default_spec(n, target=target, chunk=chunk, **asked)
     assert (spec.problem.n, spec.problem.dtype, spec.problem.uplo) == (n, asked["dtype"], asked["uplo"])
     assert (spec.target, spec.layout, spec.order) == (target, asked["layout"], asked["order"])
-    assert (spec.schedule.math, spec.in_place) == (asked["math"], asked["in_place"])
+    assert (spec.problem.math, spec.in_place) == (asked["math"], asked["in_place"])
     assert spec.schedule.stride in (None, chunk)
 
 
@@ -129,7 +130,7 @@ def test_every_entry_that_was_measured_is_what_serves_its_own_case() -> None:
                     batch=entry.batch,
                     arch=arch,
                 )
-                assert spec.schedule == entry.schedule.settled(TARGETS[table.target])
+                assert spec.schedule == entry.schedule.settled(TARGETS[table.target], spec.problem)
 
 
 def made(*rows: tuple[Case, int, int | None, ThreadSchedule], name: str = "sm_90", **sections: Any) -> Table:
@@ -165,30 +166,31 @@ def test_what_cannot_be_built_gives_way_to_the_next_best(tables: Callable[..., N
     assert [nb(n) for n in (39, 50, 64, 65)] == [2, 2, 2, 4], "that of the nearest order, by ratio"
     tables(made((IEEE, 64, None, full)))
     assert default_spec(64, target="cuda").family == "block", "something always works"
-    assert "nothing of it can be built" in default_choice(64, target="cuda").origin
+    assert "nothing of it can be built" in choice_of(64, target="cuda").origin
 
 
 def test_what_is_missing_is_served_as_what_is_most_like_it(tables: Callable[..., None]) -> None:
     chunk = Case("float32", "ieee", "chunked", 8)
     row = Case("float32", "fast", "canonical", order="row")
     cases = ((IEEE, 2), (chunk, 3), (row, 4))
-    tables(made(*((case, 128, None, ThreadSchedule(size, math=case.math)) for case, size in cases)))
+    tables(made(*((case, 128, None, ThreadSchedule(size)) for case, size in cases)))
     assert [nb(16, chunk=size) for size in (None, 4, 8, 32)] == [2, 2, 3, 2]
     assert [nb(16, chunk=8, math=math) for math in ("ieee", "fast")] == [3, 3]
     assert [nb(16, layout="interleaved", math=math) for math in ("ieee", "fast")] == [2, 2]
     canonical = {"layout": "canonical", "order": "row"}
     assert [nb(16, **canonical, uplo=uplo) for uplo in ("lower", "upper")] == [4, 4]
-    assert default_spec(16, target="cuda", **canonical).schedule.math == "ieee"
+    assert default_spec(16, target="cuda", **canonical).problem.math == "ieee"
     assert nb(16, dtype="float64", chunk=8) == 3
 
 
 def test_what_is_staged_is_so_for_canonical_arrays_alone(tables: Callable[..., None]) -> None:
     row = Case("float32", "fast", "canonical", order="row")
-    staged = ThreadSchedule(1, unroll="full", math="fast", staged=True, threads=64)
-    tables(made((row, 24, None, staged), (row, 128, None, ThreadSchedule(2, math="fast"))))
+    staged = ThreadSchedule(1, unroll="full", staged=True, threads=64)
+    tables(made((row, 24, None, staged), (row, 128, None, ThreadSchedule(2))))
     asked = {"target": "cuda", "math": "fast"}
     for order, n in (("row", 3), ("col", 24)):
-        assert default_spec(n, **asked, layout="canonical", order=order).schedule == staged.settled(TARGETS["cuda"])
+        found = default_spec(n, **asked, layout="canonical", order=order)
+        assert found.schedule == staged.settled(TARGETS["cuda"], found.problem)
     chunked = default_spec(8, **asked, chunk=32).schedule
     assert (chunked.staged, chunked.unroll) == (None, "full")
     assert default_spec(25, **asked, layout="canonical").schedule.nb == 2
@@ -210,7 +212,7 @@ def test_an_architecture_without_a_table_is_served_by_the_nearest(tables: Callab
     assert source_of("cuda", "sm_90").reason == "table sm_90"
     assert source_of("cuda", "sm_100").reason == "table sm_90, the nearest to sm_100 of those that were measured"
     assert source_of("cuda").reason == "table sm_90, the newest: the architecture is not known"
-    choice = default_choice(16, target="cuda", arch="sm_70")
+    choice = choice_of(16, target="cuda", arch="sm_70")
     assert choice.origin.endswith(
         "nearest to sm_70 of those that were measured; float32, ieee, chunked, up to order 128"
     )
@@ -238,7 +240,7 @@ def test_a_batch_is_factored_by_the_schedule_of_its_size(
         there = get_backend("cuda").from_dense(spd(batch, 5))
         assert prepare(there, None, None).spec.schedule.nb == size
         for host in (True, False):
-            spec, layout = array_choice(get_backend("cuda"), 5, batch, "float32", False, None, None, host=host)
+            spec, layout = array_choice(get_backend("cuda"), Problem(5), batch, None, host=host)
             assert (spec.schedule.nb, layout) == (size, Layout.chunked(32))
 
 
@@ -286,7 +288,7 @@ def test_on_the_layout_for_both_maths_no_kernel_of_the_shipped_table_is_far_behi
     at = {"target": "cuda", "arch": "sm_90"}
 
     def ns(n: int, layout: Layout) -> float:
-        found = nearest(choices(n, chunk=layout.chunk, math=math, **at), 40_000)
+        found = nearest(choices_of(n, chunk=layout.chunk, math=math, **at), 40_000)
         return min(each.ns for each in found.evidence) / found.n**3
 
     for n in range(64, 129):
@@ -323,6 +325,6 @@ def test_arrays_are_factored_in_the_math_that_is_asked_for(fake_gpu: object, bac
     device = get_backend(backend)
     chunk = {"cpu": None, "cuda": 2}[backend]
     for host in (True, False):
-        for math, expected, packed in ((None, "ieee", None), ("fast", "fast", chunk)):
-            spec, layout = array_choice(device, 21, 1024, "float32", False, None, math, host=host)
-            assert (spec.schedule.math, layout.chunk) == (expected, packed)
+        for math, packed in (("ieee", None), ("fast", chunk)):
+            spec, layout = array_choice(device, Problem(21, math=math), 1024, None, host=host)
+            assert (spec.problem.math, layout.chunk) == (math, packed)

@@ -9,12 +9,13 @@ import pytest
 
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc, known_architectures
-from batchchol.defaults.lookup import choices, default_layout
+from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.registers import block_that_fits, registers_of_a_thread, spills
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Table
 from batchchol.errors import CompilerNotFound
 from kernelgen import BlockSchedule, KernelSpec, Problem, Schedule, ThreadSchedule, generate
+from tests.asked import choices_of
 
 from ...cuda_spills import is_measured, read, too_many
 
@@ -34,7 +35,7 @@ def test_no_float64_default_spills_unmeasured(arch: str) -> None:
     for n in ORDERS:
         for place in PLACES:
             in_place = (n + len(place)) % 2 == 0
-            for choice in choices(n, target="cuda", dtype="float64", arch=arch, in_place=in_place, **place):
+            for choice in choices_of(n, target="cuda", dtype="float64", arch=arch, in_place=in_place, **place):
                 measured = is_measured(choice, n, "float64", "sm_90")
                 assert measured or not spills(choice.spec), choice.spec.name
 
@@ -42,7 +43,7 @@ def test_no_float64_default_spills_unmeasured(arch: str) -> None:
 def test_nor_do_float32_kernels_of_other_orders() -> None:
     """What a GPU without tensor cores gets in place of an entry that it cannot run."""
     for n, chunk in ((31, 4), (48, 2), (128, 32)):
-        for choice in choices(n, target="cuda", arch="sm_75", chunk=chunk):
+        for choice in choices_of(n, target="cuda", arch="sm_75", chunk=chunk):
             assert choice.case is not None
             serving = min(entry.n for entry in shipped_tables()["sm_90"].cases[choice.case] if entry.n >= n)
             assert choice.n == serving or not spills(choice.spec), choice.spec.name
@@ -55,7 +56,7 @@ def test_what_the_assembler_said() -> None:
     for n in range(1, 129):
         chunk = default_layout(n, target="cuda", dtype="float64", arch="sm_90").chunk
         for place in ({"chunk": chunk}, {"layout": "canonical", "order": "row"}):
-            for choice in choices(n, target="cuda", dtype="float64", arch="sm_90", **place):
+            for choice in choices_of(n, target="cuda", dtype="float64", arch="sm_90", **place):
                 assert (choice.spec.name, "sm_90") in compiled, "run python -m tests.cuda_spills --dtype float64"
     for (spec, arch, _), row in rows.items():
         assert not too_many(row), (spec, arch)
@@ -100,24 +101,24 @@ def test_registers_are_handed_out_to_whole_warps_of_each_scheduler() -> None:
 @pytest.mark.parametrize(("layout", "chunk"), [("chunked", 4), ("chunked", None), ("canonical", None)])
 def test_there_is_a_block_that_fits_from_its_smallest_tile_on(dtype: str, layout: str, chunk: int | None) -> None:
     for n in range(1, 129):
-        plain = KernelSpec(Problem(n, dtype), layout, "col", ThreadSchedule(1, math="fast"), "cuda")
+        plain = KernelSpec(Problem(n, dtype, math="fast"), layout, "col", ThreadSchedule(1), "cuda")
         found = block_that_fits(plain, chunk)
         assert (found is None) == (n < 4)
         if found is not None:
             assert not spills(found)
-            assert (found.schedule.math, found.schedule.stride) == ("fast", chunk)
+            assert (found.problem.math, found.schedule.stride) == ("fast", chunk)
 
 
 def test_a_choice_says_what_takes_the_place_of_what(tables: Callable[..., None]) -> None:
     entries = (Entry(8, None, ThreadSchedule(2, unroll="full")), Entry(32, None, ThreadSchedule(2, unroll="full")))
     tables(Table("sm_90", "cuda", {Case("float32", "ieee", "chunked"): entries}))
-    said = {n: choices(n, target="cuda", dtype="float64")[0] for n in (8, 32)}
+    said = {n: choices_of(n, target="cuda", dtype="float64")[0] for n in (8, 32)}
     assert "but" not in said[8].origin
     assert said[32].origin.endswith(
         "in float64 its thread kernel would spill registers: the nearest kernel that fits"
     )
     assert said[32].evidence == (), "what was measured is another kernel's"
-    assert choices(32, target="cuda")[0].spec.schedule.unroll == "full", "it was measured so"
+    assert choices_of(32, target="cuda")[0].spec.schedule.unroll == "full", "it was measured so"
 
 
 def test_a_cpu_s_kernels_have_what_they_want() -> None:
@@ -132,7 +133,7 @@ def test_sampled_defaults_compile_without_spills() -> None:
     except CompilerNotFound as error:
         pytest.skip(str(error))
     arch = "sm_90" if "sm_90" in known else known[-1]
-    specs = [choices(n, target="cuda", dtype="float64", chunk=32, arch=arch)[0].spec for n in (12, 32)]
+    specs = [choices_of(n, target="cuda", dtype="float64", chunk=32, arch=arch)[0].spec for n in (12, 32)]
     for spec, outcome in zip(specs, build_all([generate(spec) for spec in specs], arch), strict=True):
         assert outcome.stats is not None, outcome.message
         assert outcome.stats.spill_bytes == 0, spec.name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchchol.defaults.lookup import choices, default_layout, default_spec
+from batchchol.defaults.lookup import default_layout, default_spec
 from batchchol.defaults.runnable import BLOCK_SHARED_KIB, has_pdl, lightened, runs_on
 from batchchol.defaults.tables import Case, Entry, Table
 from kernelgen import (
@@ -21,11 +21,12 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
+from tests.asked import choices_of
 
 ORDERS = (1, 8, 23, 32, 48, 64, 80, 97, 128)
 MEASURED = "sm_90"
 PIPELINE = KernelSpec(
-    Problem(128), "chunked", "col", BlockSchedule(8, 4, "fast", stride=4, pipeline=1, early=11, spare=3), "cuda"
+    Problem(128, math="fast"), "chunked", "col", BlockSchedule(8, 4, stride=4, pipeline=1, early=11, spare=3), "cuda"
 )
 
 
@@ -36,7 +37,7 @@ def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> Non
     for n in ORDERS:
         chunk = default_layout(n, target="cuda", arch=arch).chunk
         for where in ({"chunk": chunk}, {"layout": "canonical", "order": "row"}):
-            for choice in choices(n, target="cuda", arch=arch, math="fast", **where):
+            for choice in choices_of(n, target="cuda", arch=arch, math="fast", **where):
                 launch = generate(choice.spec).launch
                 assert launch is not None
                 assert launch.shared_bytes <= most, choice.spec.name
@@ -45,13 +46,14 @@ def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> Non
 
 
 def test_the_gpu_of_the_table_has_what_was_measured(tables: Callable[..., None]) -> None:
-    best, any_gpus = Entry(128, 1 << 15, PIPELINE.schedule), Entry(128, None, ThreadSchedule(4, math="fast"))
+    best, any_gpus = Entry(128, 1 << 15, PIPELINE.schedule), Entry(128, None, ThreadSchedule(4))
     cases = {Case("float32", "fast", "chunked", 4): (best,), Case("float32", "fast", "chunked"): (any_gpus,)}
     tables(Table(MEASURED, "cuda", cases))
     where = {"target": "cuda", "chunk": 4, "math": "fast", "batch": 1 << 15}
     assert default_spec(128, arch=MEASURED, **where) == default_spec(128, **where)
     assert default_spec(128, arch=MEASURED, **where) == PIPELINE
-    assert default_spec(128, arch="sm_86", **where).schedule == any_gpus.schedule.settled(TARGETS["cuda"])
+    other = default_spec(128, arch="sm_86", **where)
+    assert other.schedule == any_gpus.schedule.settled(TARGETS["cuda"], other.problem)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_shared_memory_of_a_block() -> None:
     ids=lambda value: getattr(value, "family", None),
 )
 def test_less_is_ahead_of_its_turn_where_there_is_less_shared_memory(schedule: Any, arch: str, less: Any) -> None:
-    spec = replace(PIPELINE, schedule=replace(schedule, math="fast"))
+    spec = replace(PIPELINE, schedule=schedule)
     lighter = lightened(spec, arch, MEASURED)
     assert lighter == replace(spec, schedule=replace(spec.schedule, **less))
     for name in less:
@@ -109,7 +111,7 @@ def test_a_choice_says_that_less_is_ahead(tables: Callable[..., None]) -> None:
     cases = {Case("float32", "fast", "chunked", 4): (Entry(128, None, PIPELINE.schedule),)}
     tables(Table(MEASURED, "cuda", cases))
     origins = {
-        arch: [choice.origin for choice in choices(128, target="cuda", chunk=4, math="fast", arch=arch)]
+        arch: [choice.origin for choice in choices_of(128, target="cuda", chunk=4, math="fast", arch=arch)]
         for arch in ("sm_80", MEASURED)
     }
     assert ["less ahead" in origin for found in origins.values() for origin in found] == [True, False]

@@ -15,11 +15,12 @@ import pytest
 
 from batchchol import Batch, cholesky, default_spec, factor, get_backend
 from batchchol.defaults import lookup, user
-from batchchol.defaults.lookup import array_layout, default_choice, default_layout
+from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case
 from batchchol.defaults.user import Placed, TableWarning, Tuned, load, merge, path_of
 from batchchol.errors import CacheError, SettingError
 from kernelgen import KernelSpec, Layout, Schedule, ThreadSchedule
+from tests.asked import choice_of
 
 N, BATCH = 4, 600
 ROWS = Case("float32", "ieee", "canonical", order="row")
@@ -40,7 +41,7 @@ def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def tuned(case: Case = ROWS, schedule: Schedule = OTHER, **said: Any) -> Tuned:
     given: dict[str, Any] = {"n": N, "batch": BATCH, "ns": 1.5, "kept": False, "incumbent_ns": 2.0, "margin": 0.03}
-    given |= {"incumbent": ThreadSchedule(2, math=case.math), "runner_up": None, "about": ABOUT}
+    given |= {"incumbent": ThreadSchedule(2), "runner_up": None, "about": ABOUT}
     return Tuned(case=case, schedule=schedule, **given | said)
 
 
@@ -149,7 +150,7 @@ def test_a_chunk_has_entries_of_its_own() -> None:
     assert asked(**packed, chunk=8) == 1
     assert asked(**packed, chunk=16) == asked(None, **packed, chunk=16) != 1
     assert asked(layout="chunked", order="row", chunk=8) == asked(None, layout="chunked", order="row", chunk=8)
-    choice = default_choice(N, target="avx2", device="a cpu", chunk=8, batch=BATCH)
+    choice = choice_of(N, target="avx2", device="a cpu", chunk=8, batch=BATCH)
     assert choice.tuned == tuned(chunks(8))
     assert "a-cpu-avx2.json of 2026-11-22" in choice.origin
 
@@ -309,7 +310,7 @@ def test_no_value_of_a_table_stops_a_call() -> None:
                 inner[at[-1]] = "here"
             path.write_text(json.dumps(content).replace('"here"', hostile) if at else hostile)
             lookup.forget()
-            default_choice(N, target="avx2", layout="canonical", order="row", batch=BATCH, device="cpu")
+            choice_of(N, target="avx2", layout="canonical", order="row", batch=BATCH, device="cpu")
             default_layout(N, target="avx2", batch=BATCH, device="cpu")
 
 

@@ -70,7 +70,7 @@ def check(backend: Backend, spec: KernelSpec, layout: Layout, groups: int) -> No
         backend.fill(batch, recipe)
         factors = [factor(backend, spec, batch) for _ in range(REPETITIONS)]
         for factored, info in factors:
-            assert backend.check(batch, factored.marked(spec.problem.uplo), info, spec.schedule.math) >= 0
+            assert backend.check(batch, factored.marked(spec.problem.uplo), info, spec.problem.math) >= 0
         bits = {np.asarray(backend.host(factored.data)).tobytes() for factored, _ in factors}
         assert len(bits) == 1, f"{recipe}: the result depends on the run"
         check_zeros(backend, spec, factors[0][0])

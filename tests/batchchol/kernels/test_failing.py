@@ -162,7 +162,7 @@ def test_exactly_singular_minors(spec: KernelSpec) -> None:
     a = (factors @ factors.swapaxes(1, 2)).astype(spec.problem.dtype)
     info = run(spec, a).info
     assert np.array_equal(lapack_factor(a)[1], expected)
-    if spec.schedule.math == "ieee":
+    if spec.problem.math == "ieee":
         assert np.array_equal(info, expected)
     else:
         # An approximate pivot leaves a rounding error of either sign in the place of zero.
@@ -214,12 +214,12 @@ def test_denormal_pivots_are_positive_under_ieee(looking: str, target: str) -> N
 
 
 def flushes(spec: KernelSpec) -> bool:
-    return spec.schedule.math == "fast" and (
+    return spec.problem.math == "fast" and (
         spec.target == "avx512" or (spec.target, spec.problem.dtype) in {("avx2", "float32"), ("cuda", "float32")}
     )
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.schedule.math == "fast"], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.problem.math == "fast"], ids=lambda spec: spec.name)
 def test_fast_flushes_denormals_where_it_estimates_and_leaves_the_callers_alone(spec: KernelSpec) -> None:
     tiny = 2.0**-140 if spec.problem.dtype == "float32" else 2.0**-1060
     a = (np.eye(N) * tiny)[np.newaxis].repeat(33, 0).astype(spec.problem.dtype)
@@ -237,4 +237,4 @@ def test_smallest_and_largest_normal_matrices(spec: KernelSpec, exponent: int) -
     a = dominant(33, N).astype(np.float32) * np.float32(2.0**exponent)
     result = run(spec, a)
     assert not result.info.any()
-    assert ratios(a, result.l).max() <= RATIO_BOUND[spec.schedule.math]
+    assert ratios(a, result.l).max() <= RATIO_BOUND[spec.problem.math]

@@ -101,4 +101,4 @@ def test_runs_on_an_emulated_aarch64(spec: KernelSpec, tmp_path: Path) -> None:
     l, info = run_program(program, spec, a, emulator=(emulator,))
     assert np.array_equal(info, lapack_factor(a)[1])
     good = info == 0
-    assert ratios(a[good], l[good]).max() <= RATIO_BOUND[spec.schedule.math]
+    assert ratios(a[good], l[good]).max() <= RATIO_BOUND[spec.problem.math]

@@ -54,7 +54,7 @@ def turns(choice: Choice) -> float:
     """What a choice costs; infinite for what is refused or over the budget of one case."""
     n, nb = choice["n"], choice["nb"]
     try:
-        schedule = SharedSchedule(nb, matrices=choice["matrices"]).settled(CUDA)
+        schedule = SharedSchedule(nb, matrices=choice["matrices"]).settled(CUDA, Problem(32))
         schedule.check(Problem(n), "interleaved")
     except SpecError:
         return inf

@@ -96,7 +96,7 @@ def check_kernel(spec: KernelSpec, batch: int, chunk: int | None = None) -> None
 
 
 def check_accuracy(spec: KernelSpec, expected: Reference, l: Array) -> None:
-    math = spec.schedule.math
+    math = spec.problem.math
     assert ratios(expected.a, l).max() <= RATIO_BOUND[math]
     assert expected.distance(l).max() <= FORWARD_BOUND[math]
 

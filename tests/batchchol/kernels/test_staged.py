@@ -75,7 +75,7 @@ EVERY_ORDER = [
 ]
 
 emulated = CompiledTogether(
-    (spec_of(choice)[0] for choice in DESIGN), sorted(EVERY_ORDER, key=lambda spec: spec.schedule.math)
+    (spec_of(choice)[0] for choice in DESIGN), sorted(EVERY_ORDER, key=lambda spec: spec.problem.math)
 )
 
 

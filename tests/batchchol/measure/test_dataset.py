@@ -20,6 +20,7 @@ from batchchol.measure.dataset import DataSet, merge, read
 from batchchol.measure.point import Point
 from batchchol.measure.row import COLUMNS, SCHEMA_VERSION, STATUSES, Row, choice_columns, point_of
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule
+from kernelgen.axes import axes_of
 
 pytest.importorskip("pyarrow")
 
@@ -46,7 +47,7 @@ def test_every_column_is_documented() -> None:
 
 def test_every_choice_of_every_family_has_a_column() -> None:
     for family in FAMILIES.values():
-        assert {"block" if name == "threads" else name for name in family.__dataclass_fields__} <= set(COLUMNS)
+        assert {"block" if name == "threads" else name for name in axes_of(family)} <= set(COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,10 @@ def a_point(n: int, **choices: Any) -> Point:
     layout = "interleaved" if chunk is None else "chunked"
     schedule = ThreadSchedule(
         choices.pop("nb", 2), choices.pop("looking", "top"), choices.pop("unroll", "tiles"),
-        choices.pop("math", "fast"), threads=choices.pop("threads", chunk or 32), cache=choices.pop("cache", "l1"),
+        threads=choices.pop("threads", chunk or 32), cache=choices.pop("cache", "l1"),
     )  # fmt: skip
-    spec = KernelSpec(Problem(n, choices.pop("dtype", "float32")), layout, "col", schedule, "cuda")
+    problem = Problem(n, choices.pop("dtype", "float32"), math=choices.pop("math", "fast"))
+    spec = KernelSpec(problem, layout, "col", schedule, "cuda")
     assert not choices
     return Point(spec, batch, chunk, 1, "queued", any_block)
 
@@ -296,7 +297,7 @@ def shared_rows(seconds: dict[tuple[int, int, int], float]) -> list[Row]:
     rows = []
     for (nb, chunk, matrices), time in seconds.items():
         spec = KernelSpec(
-            Problem(40, "float32"), "chunked", "col", SharedSchedule(nb, "top", matrices, "fast"), "cuda"
+            Problem(40, "float32", math="fast"), "chunked", "col", SharedSchedule(nb, "top", matrices), "cuda"
         )
         point = Point(spec, BATCH, chunk, 1, "queued", False)
         rows.append(Row(point, "correct", seconds=(time,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT))

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from batchchol import cli
-from batchchol.defaults.lookup import default_choice, default_layout
+from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Evidence, Placement, Table
 from batchchol.tune import explain as explaining
 from batchchol.tune.explain import Asked, differences
-from kernelgen import TARGETS, BlockSchedule, Layout, ThreadSchedule
+from kernelgen import TARGETS, BlockSchedule, Layout, Problem, ThreadSchedule
+from tests.asked import choice_of
 
 ASKED = Asked(32, 400_000, "float32", "ieee", "cuda", "sm_90")
 CHUNKS, ROWS = Case("float32", "ieee", "chunked", 16), Case("float32", "ieee", "canonical", order="row")
@@ -29,7 +30,7 @@ TABLE = Table(
                 32,
                 524_288,
                 ThreadSchedule(6),
-                evidence=(Evidence(524_288, 6.0, ThreadSchedule(5).settled(TARGETS["cuda"]), 7.5),),
+                evidence=(Evidence(524_288, 6.0, ThreadSchedule(5).settled(TARGETS["cuda"], Problem(32)), 7.5),),
             ),
         ),
     },
@@ -54,7 +55,7 @@ def test_kernels_are_explained_for_a_gpu_that_is_not_here(
     at = {"batch": 300_000, "target": "cuda", "arch": "sm_90"}
     assert arrays.splitlines()[1:] == [
         "  because    table sm_90; arrays up to order 32",
-        f"  kernel     {default_choice(32, **at, layout='canonical', order='row').spec.name}",
+        f"  kernel     {choice_of(32, **at, layout='canonical', order='row').spec.name}",
         "  because    table sm_90; float32, ieee, canonical in row order, up to order 32, near batch 524,288",
         "  measured   6 ns a matrix, 1,820 GFLOP/s (n=32, batch=524,288) on a GPU, yesterday",
         "  expected   1.8 ms for 300,000 matrices there",
@@ -63,7 +64,7 @@ def test_kernels_are_explained_for_a_gpu_that_is_not_here(
     *lines, runner_up = batches.splitlines()[1:]
     assert lines == [
         "  because    table sm_90; layouts up to order 32",
-        f"  kernel     {default_choice(32, **at, chunk=16).spec.name}",
+        f"  kernel     {choice_of(32, **at, chunk=16).spec.name}",
         "  because    table sm_90; float32, ieee, chunks of 16, up to order 32",
         "  measured   3 ns a matrix, 3,641 GFLOP/s (n=32, batch=524,288) on a GPU, yesterday",
         "  expected   900 \N{MICRO SIGN}s for 300,000 matrices there",

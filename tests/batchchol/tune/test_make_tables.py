@@ -35,13 +35,15 @@ def point(
     **said: Any,
 ) -> Point:
     placed = layout or Layout.chunked(chunk or 32)
-    spec = KernelSpec(Problem(n, dtype, uplo), placed.kind, placed.order, schedule, said.pop("target", "cuda"))
+    math = said.pop("math", "ieee")
+    problem = Problem(n, dtype, uplo, math=math)
+    spec = KernelSpec(problem, placed.kind, placed.order, schedule, said.pop("target", "cuda"))
     given = {"protocol": "queued", "status": "correct", "samples": FINAL_SAMPLES} | said
     return Point(spec, placed.chunk, batch, 1, median_seconds=seconds, **given)
 
 
-def thread(nb: int, stride: int | None = None, math: str = "ieee") -> ThreadSchedule:
-    return ThreadSchedule(nb, math=math, stride=stride)
+def thread(nb: int, stride: int | None = None) -> ThreadSchedule:
+    return ThreadSchedule(nb, stride=stride)
 
 
 def chosen(points: list[Point], case: Case | None = None) -> list[tuple[int, int | None, int]]:
@@ -121,11 +123,9 @@ def test_kernels_for_any_chunk_are_chosen_on_the_largest() -> None:
 
 
 def test_what_one_math_lacks_is_the_others() -> None:
-    points = [point(8, thread(4), 1.0), point(16, thread(8, math="fast"), 1.0)]
+    points = [point(8, thread(4), 1.0), point(16, thread(8), 1.0, math="fast")]
     for math in ("ieee", "fast"):
         assert chosen(points, Case("float32", math, "chunked")) == [(8, None, 4), (16, None, 8)]
-    entries = table(points, "sm_90").cases[Case("float32", "fast", "chunked")]
-    assert {entry.schedule.math for entry in entries} == {"fast"}
 
 
 def test_canonical_points_have_cases_of_their_own_by_the_order_of_the_lower_triangle() -> None:
@@ -157,9 +157,9 @@ def test_few_matrices_may_have_a_layout_of_their_own() -> None:
 
 
 def test_the_layout_of_batches_suits_both_maths() -> None:
-    points = [point(8, thread(4, math=math), 1.0, LARGE, chunk) for math, chunk in (("fast", 4), ("ieee", 8))]
-    points += [point(8, thread(4), 1.3, LARGE, 4), point(8, thread(4, math="fast"), 1.5, LARGE, 8)]
-    alone = point(8, thread(4, math="fast"), 0.1, LARGE, 16)
+    points = [point(8, thread(4), 1.0, LARGE, chunk, math=math) for math, chunk in (("fast", 4), ("ieee", 8))]
+    points += [point(8, thread(4), 1.3, LARGE, 4), point(8, thread(4), 1.5, LARGE, 8, math="fast")]
+    alone = point(8, thread(4), 0.1, LARGE, 16, math="fast")
 
     def chunks(points: list[Point]) -> dict[str | None, int | None]:
         return {each.math: each.layout.chunk for each in table(points, "sm_90").layouts}
@@ -177,9 +177,9 @@ def test_an_order_that_was_measured_on_the_chunk_of_a_faster_one_has_its_own() -
 
 
 def test_an_order_that_was_measured_on_that_chunk_in_one_math_has_no_layout_for_both() -> None:
-    faster = [point(16, thread(4, math=math), 1.0, LARGE, chunk=4) for math in ("ieee", "fast")]
-    slower = [point(15, thread(4, math=math), 1.5, LARGE, chunk=8) for math in ("ieee", "fast")]
-    slower += [point(15, thread(4, math="fast"), 1.2, LARGE, chunk=4)]
+    faster = [point(16, thread(4), 1.0, LARGE, chunk=4, math=math) for math in ("ieee", "fast")]
+    slower = [point(15, thread(4), 1.5, LARGE, chunk=8, math=math) for math in ("ieee", "fast")]
+    slower += [point(15, thread(4), 1.2, LARGE, chunk=4, math="fast")]
     layouts = [(each.math, each.n, each.layout.chunk) for each in table([*faster, *slower], "sm_90").layouts]
     assert layouts == [(None, 16, 4)]
 
@@ -187,14 +187,17 @@ def test_an_order_that_was_measured_on_that_chunk_in_one_math_has_no_layout_for_
 def test_arrays_may_have_another_layout_in_another_math() -> None:
     row = Layout.canonical("row")
     points = [point(16, thread(4), 3.0), point(16, thread(4), 2.0, layout=row)]
-    points += [point(16, thread(4, math="fast"), 0.5), point(16, thread(4, math="fast"), 2.0, layout=row)]
+    points += [point(16, thread(4), 0.5, math="fast"), point(16, thread(4), 2.0, layout=row, math="fast")]
     copy = 4 * 16**2 * 4 * SMALL
     arrays = {each.math: each.layout for each in table(points, "sm_90", copy_bytes_per_second=copy).arrays}
     assert arrays == {None: row, "fast": Layout.chunked(32)}
 
 
 def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
-    strips = [point(32, StripSchedule(2, stride=4), 1.0, chunk=4), point(32, thread(2, math="fast"), 2.0, chunk=4)]
+    strips = [
+        point(32, StripSchedule(2, stride=4), 1.0, chunk=4, math="fast"),
+        point(32, thread(2), 2.0, chunk=4, math="fast"),
+    ]
     strips += [point(16, thread(4), 1.0, chunk=4), point(64, thread(8), 1.0, chunk=4)]
     made = table(strips, "sm_90").cases
     entries = {math: made[Case("float32", math, "chunked", 4)] for math in ("fast", "ieee")}
@@ -224,7 +227,7 @@ def test_where_either_way_was_not_measured_nothing_is_said_of_arrays() -> None:
 def test_tables_survive_their_file() -> None:
     points = [point(16, thread(4, stride=32), 1.0), point(16, thread(4), 1.5, chunk=4), point(16, thread(2), 2.0)]
     points += [point(16, thread(4), 3.0, layout=Layout.canonical("row")), point(16, SharedSchedule(2), 1.0, LARGE)]
-    points += [point(24, thread(4), 1.0, dtype="float64"), point(24, thread(4, math="fast"), 1.0)]
+    points += [point(24, thread(4), 1.0, dtype="float64"), point(24, thread(4), 1.0, math="fast")]
     made = table(points, "sm_90", measured={"float32": "here"}, copy_bytes_per_second=1e9)
     text = render([made])
     assert list(parse(text).values()) == [made]
@@ -234,7 +237,7 @@ def test_tables_survive_their_file() -> None:
 
 def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> None:
     old = table([point(8, thread(4), 1.0), point(8, thread(2), 1.0, dtype="float64")], "sm_90")
-    new = table([point(8, thread(8), 1.0), point(8, thread(7, math="fast"), 1.0)], "sm_90")
+    new = table([point(8, thread(8), 1.0), point(8, thread(7), 1.0, math="fast")], "sm_90")
     both = old.updated(new)
     assert {case: entries[0].schedule.nb for case, entries in both.cases.items()} == {
         Case("float64", "ieee", "chunked"): 2,
@@ -247,10 +250,10 @@ def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> 
 def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
     points = [point(8, thread(4), 1.024e-6), point(8, thread(8), 2.048e-6), point(8, thread(2), 1e-9, samples=5)]
     points += [point(8, thread(4), 2.097152e-3, LARGE), point(8, SharedSchedule(2), 4.194304e-3, LARGE)]
-    points += [point(16, thread(2, math="fast"), 1.024e-6, chunk=64)]
+    points += [point(16, thread(2), 1.024e-6, chunk=64, math="fast")]
     made = table(points, "sm_90")
     first, second = made.cases[Case("float32", "ieee", "chunked")]
-    fitting = {family: schedule.settled(TARGETS["cuda"]) for family, schedule in
+    fitting = {family: schedule.settled(TARGETS["cuda"], Problem(16)) for family, schedule in
                {"thread": thread(8), "shared": SharedSchedule(2)}.items()}  # fmt: skip
     assert first.evidence == (
         Evidence(SMALL, 1.0, fitting["thread"], 2.0, chunk=32),

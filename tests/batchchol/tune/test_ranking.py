@@ -32,7 +32,7 @@ def test_the_likely_ones_come_first(tables: Callable[..., None]) -> None:
             Entry(64, None, WarpSchedule()),
         ),
         replace(case, chunk=16): (Entry(N, None, ThreadSchedule(4, stride=16)),),
-        replace(case, math="fast"): (Entry(40, None, ThreadSchedule(3, math="fast")),),
+        replace(case, math="fast"): (Entry(40, None, ThreadSchedule(3)),),
     }
     tables(Table("sm_90", "cuda", of_chunks, (Placement("float32", N, None, Layout.chunked(32)),)))
     found = candidates(WANTED, ("chunked",), ALL, SITE)

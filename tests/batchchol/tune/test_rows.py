@@ -40,7 +40,7 @@ def test_rows_of_every_family_have_the_same_columns() -> None:
     [
         ThreadSchedule(4, "top", "full", threads=64),
         SharedSchedule(4, matrices=8),
-        BlockSchedule(4, 8, "fast", blocks=2),
+        BlockSchedule(4, 8, blocks=2),
     ],
     ids=lambda schedule: schedule.family,
 )

@@ -11,6 +11,7 @@ import pytest
 from batchchol.errors import BatchcholError
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
+from batchchol.tune.best import value_of
 from batchchol.tune import candidates
 from batchchol.tune.expand import Expansion, Machine, expand, points
 from batchchol.tune.space import SPACES, SpaceError, load_space, parse_space
@@ -30,7 +31,7 @@ def expanded(text: str, machine: Machine = GPU, **narrow: Any) -> Expansion:
 
 
 def values(expansion: Expansion, name: str) -> set[Any]:
-    return {getattr(point.spec.schedule, name) for point in expansion.points}
+    return {value_of(point, name) for point in expansion.points}
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_a_space_is_narrowed(paper: Expansion) -> None:
     wanted = [
         point
         for point in paper.points
-        if (point.spec.problem.n, point.spec.schedule.math, point.spec.layout) == (8, "fast", "interleaved")
+        if (point.spec.problem.n, point.spec.problem.math, point.spec.layout) == (8, "fast", "interleaved")
     ]
     assert {point.key for point in narrow.points} == {point.key for point in wanted}
     with pytest.raises(SpaceError, match="space 'paper' has no points on backend 'cuda', n of 33"):

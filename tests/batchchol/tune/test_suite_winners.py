@@ -92,7 +92,7 @@ def test_winners_are_the_fastest_of_those_whose_own_code_ran(
     assert [found[key]["chunk"] for key in found] == [32, None, 64]
     for (accuracy, layout), each in found.items():
         spec = KernelSpec.from_dict(each["spec"])
-        assert (spec.problem.n, spec.schedule.math, spec.layout) == (8, accuracy, layout)
+        assert (spec.problem.n, spec.problem.math, spec.layout) == (8, accuracy, layout)
     assert not list(tmp_path.glob("*-report"))
 
 

@@ -15,7 +15,7 @@ import pytest
 from batchchol import BatchcholError, cli, get_backend
 from batchchol.cli import tune_case as case_command
 from batchchol.defaults import lookup, user
-from batchchol.defaults.lookup import array_layout, default_choice, default_layout
+from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.defaults.user import load
 from batchchol.measure import process
@@ -27,6 +27,7 @@ from batchchol.tune.one_case import tune_case
 from batchchol.tune.ranking import Candidate, Wanted
 from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
+from tests.asked import choice_of
 
 N, BATCH = 20, 1000
 WANTED = Wanted(N, BATCH, "float32", "ieee")
@@ -116,15 +117,15 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     layout = default_layout(N, batch=BATCH, **at)
     assert layout == array_layout(N, BATCH, **at) == Layout.chunked(8)
     for case in ({"layout": "canonical", "order": "row"}, {"chunk": 8}, {"chunk": 32}):
-        choice = default_choice(N, batch=BATCH, **at, **case)
+        choice = choice_of(N, batch=BATCH, **at, **case)
         assert choice.tuned is not None
         best = min(
             (p for p, _ in measured if (p.spec.layout, p.chunk) == (choice.spec.layout, case.get("chunk"))),
             key=lambda p: FakeMeasurer().measure(p).median_seconds,
         )
         assert (choice.spec.family, choice.spec.schedule.nb) == (best.spec.family, best.spec.schedule.nb)
-        assert default_choice(N, batch=3 * BATCH, **at, **case).tuned is None
-    assert default_choice(N, batch=BATCH, **at | {"device": None}, chunk=8).tuned is None
+        assert choice_of(N, batch=3 * BATCH, **at, **case).tuned is None
+    assert choice_of(N, batch=BATCH, **at | {"device": None}, chunk=8).tuned is None
     assert cli.main(["explain", "--n", "20", "--batch", "1000", "--arch", "sm_90"]) == 0
     assert "tuned" not in capsys.readouterr().out
     found = explain.of_batches(explain.Asked(N, 1500, "float32", "ieee", **at))
@@ -136,7 +137,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert tune() == 0
     assert "a-fake-sm_90.json: today's choices stay; recorded as evidence" in capsys.readouterr().out
     assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
-    assert default_choice(N, batch=BATCH, **at, chunk=8).spec.family == "block"
+    assert choice_of(N, batch=BATCH, **at, chunk=8).spec.family == "block"
 
 
 def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,14 +148,14 @@ def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     assert batches.layout == batches.incumbent
     lookup.learn("a fake", "cuda", "sm_90", outcome.entries)
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
-    assert default_choice(N, batch=BATCH, **at, chunk=32).tuned is None
+    assert choice_of(N, batch=BATCH, **at, chunk=32).tuned is None
     found = explain.of_layout(explain.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
     assert "measurements of the same kernel differ by 300%, so that nothing can replace it" in found.reason
     assert "no other was faster" not in found.reason
     assert found.timing is not None
     assert found.runner_up is not None
     assert found.margin == 3.0
-    assert found.spec.schedule == default_choice(N, batch=BATCH, **at | {"device": None}, chunk=32).spec.schedule
+    assert found.spec.schedule == choice_of(N, batch=BATCH, **at | {"device": None}, chunk=32).spec.schedule
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,7 +325,7 @@ def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
     assert load("a fake", "sm_90", "cuda").entries == ()
     keep()
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now, 0 of 0 another layout" in capsys.readouterr().out
-    choice = default_choice(N, batch=BATCH, target="cuda", arch="sm_90", device="a fake", chunk=32)
+    choice = choice_of(N, batch=BATCH, target="cuda", arch="sm_90", device="a fake", chunk=32)
     assert choice.spec == OTHERS[0]
     monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")

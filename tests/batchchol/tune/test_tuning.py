@@ -154,7 +154,7 @@ def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> N
 
 
 def test_teams_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
-    heavy = KernelSpec(Problem(128), "chunked", "col", WarpSchedule(1, 2, 1, math="fast"), "cuda")
+    heavy = KernelSpec(Problem(128, math="fast"), "chunked", "col", WarpSchedule(1, 2, 1), "cuda")
     assert {spec.schedule.blocks for spec in candidates.variations(heavy)} == {1, 4}
     light = KernelSpec(Problem(16), "chunked", "col", WarpSchedule(1, 1, 2), "cuda")
     assert {spec.schedule.blocks for spec in candidates.variations(light)} == {1, 10, 18}

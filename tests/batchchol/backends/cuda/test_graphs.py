@@ -46,7 +46,7 @@ def gpu(request: pytest.FixtureRequest) -> Backend:
 
 
 def spec_of(n: int, *, in_place: bool = False) -> KernelSpec:
-    return KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(min(n, 2), math="ieee"), "cuda", in_place)
+    return KernelSpec(Problem(n, math="ieee"), "chunked", "col", ThreadSchedule(min(n, 2)), "cuda", in_place)
 
 
 def packed(gpu: Backend, dense: NDArray[np.floating]) -> Any:

@@ -212,7 +212,7 @@ SCHEDULES: list[tuple[int, str, Schedule]] = [
     (20, "chunked", StripSchedule(2, ahead=1, stride=4)),
 ]
 KERNELS: list[KernelSource] = [
-    *(generate(KernelSpec(Problem(n), layout, "col", each, "cuda")) for n, layout, each in SCHEDULES),
+    *(generate(KernelSpec(Problem(n, math="fast"), layout, "col", each, "cuda")) for n, layout, each in SCHEDULES),
     generate_single(33, "float32", "ieee"),
     *support_kernels(),
 ]

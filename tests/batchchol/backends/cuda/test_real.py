@@ -19,9 +19,9 @@ from batchchol.artifacts.cuda_modules import build
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.datasets import generation
-from batchchol.defaults.lookup import default_choice
 from batchchol.errors import WrongArchitecture
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule, generate
+from tests.asked import choice_of
 
 from ....cuda_spills import is_measured
 
@@ -148,7 +148,7 @@ def test_float64_defaults_at_all_orders() -> None:
     ]
     where = {"target": "cuda", "dtype": "float64", "arch": backend.architecture, "batch": 300}
     chosen = [
-        default_choice(n, layout=layout.kind, chunk=layout.chunk, order=layout.order, uplo=uplo, **where)
+        choice_of(n, layout=layout.kind, chunk=layout.chunk, order=layout.order, uplo=uplo, **where)
         for n, layout, uplo in cases
     ]
     backend.build([choice.spec for choice in chosen])
