@@ -5,7 +5,7 @@ layout, without packing.
 """
 
 from batchchol import _former
-from batchchol.api import Cholesky, Factor, cholesky, cholesky_ex, factor
+from batchchol.api import Cholesky, Factor, cho_solve, cholesky, cholesky_ex, factor
 from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
 from batchchol.defaults.lookup import default_spec
@@ -41,6 +41,7 @@ __all__ = [
     "StripSchedule",
     "ThreadSchedule",
     "WarpSchedule",
+    "cho_solve",
     "cholesky",
     "cholesky_ex",
     "default_spec",

@@ -7,7 +7,7 @@ from copy import copy
 from typing import NamedTuple
 
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.base import Kernel, check_runnable
+from batchchol.backends.base import Kernel, Solver, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.lookup import Request, default_choice, generation
@@ -125,6 +125,25 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
+def solver_of(l: Batch, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Backend, Solver]:
+    """What solves by a batch of factors: its device, and the kernel, by a spec or in a math.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If spec or math do not belong to each other or to the factors, or the backend cannot run the spec on them.
+    """
+    check_choice(given, math)
+    device, uplo = get_backend(l.backend), "upper" if upper else "lower"
+    problem = Problem(l.n, l.dtype_name, uplo, "potrs", math or MATHS[0])
+    target = _fitting_target(device, l)
+    spec = given or _default(device, problem, l.layout, l.batch, in_place=False, target=target)
+    check_runnable(device, spec, l, "potrs")
+    if spec.problem.uplo != uplo:
+        raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the factors have")
+    return device, device.solver(spec)
+
+
 def _of_batch(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
     problem, target = Problem(batch.n, batch.dtype_name, math=math), _fitting_target(device, batch)
     return _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
@@ -189,6 +208,7 @@ def check_array_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, 
     check_choice(given, math)
     if given is None:
         return
+    check_operation(given, "potrf")
     if n > MAX_N:
         raise ValueError(
             f"spec: got a kernel for matrices of order {given.problem.n}, expected None for those of order {n}: "

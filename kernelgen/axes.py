@@ -103,6 +103,7 @@ class BaseSchedule:
 
     family: ClassVar[str]
     gpu_only: ClassVar[bool] = True
+    operations: ClassVar[tuple[str, ...]] = ("potrf",)
 
     cache: str | None = word(CACHES, None, "what a GPU's on-chip memory favours", only="gpu")
     stride: int | None = number(2, MAX_CHUNK, None, "the only chunk that a GPU kernel runs on", only="gpu")

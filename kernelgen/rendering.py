@@ -94,17 +94,17 @@ def microkernel_of(op: TileOp) -> Microkernel | None:
     """The microkernel that carries out an operation; loads of operands only name a place, and need none."""
     match op:
         case Load(tile="C"):
-            return Microkernel(("load_" if op.source == "a" else "reload_") + _shape(op), op.rows, op.cols)
+            return Microkernel(("reload_" if op.source == "l" else "load_") + _shape(op), op.rows, op.cols)
         case Store():
             return Microkernel("store_" + _shape(op), op.rows, op.cols)
         case Potrf():
             return Microkernel("potrf", op.size, op.size)
         case Trsm():
-            return Microkernel("trsm", op.rows, op.cols)
+            return Microkernel("trsm" if op.transposed else "trsm_n", op.rows, op.cols)
         case Syrk():
             return Microkernel("syrk", op.size, op.size, op.inner)
         case Gemm():
-            return Microkernel("gemm", op.rows, op.cols, op.inner)
+            return Microkernel("gemm" if op.transposed else "gemm_n", op.rows, op.cols, op.inner)
         case _:
             return None
 

@@ -19,6 +19,7 @@ from kernelgen.axes import (
 )
 from kernelgen.block_shape import BlockShape
 from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_SHARED_BYTES, WARP
+from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import keep_integer, require
 from kernelgen.targets import Target
 from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
@@ -34,6 +35,8 @@ FULL_UNROLL_BUDGET = 6_600
 # Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
+# A few right-hand sides fill the registers of every target beside a tile of the factor.
+MAX_RHS, DEFAULT_RHS = 16, 4
 
 # A tile of the shared family has a thread for each of its elements.
 MAX_SHARED_NB = 32
@@ -49,7 +52,8 @@ MAX_SPARE = 16
 class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
-    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code.
+    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code. A solve has
+    no `looking` but "left", and `rhs`, how many right-hand sides it has in registers at a time.
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
@@ -61,6 +65,7 @@ class ThreadSchedule(BaseSchedule):
 
     family: ClassVar[str] = "thread"
     gpu_only: ClassVar[bool] = False
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "potrs")
 
     nb: int = number(1, MAX_NB, MISSING, "tile size")
     looking: str = word(LOOKINGS, "left", "when updates are applied")
@@ -69,17 +74,26 @@ class ThreadSchedule(BaseSchedule):
     staged: bool | None = switch("whether tiles are copied to a buffer first")
     threads: int | None = number(1, MAX_THREADS, None, "threads of a GPU's block", only="gpu")
     blocks: int | None = resident_blocks()
+    rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        rhs = self.rhs or DEFAULT_RHS if OPERATIONS[problem.op].has_columns else self.rhs
         if not target.gpu:
-            return {"prefetch": self.prefetch is not False, "staged": self.staged is not False}
+            # A solve has no code for it.
+            prefetch = self.prefetch is not False if problem.op == "potrf" else bool(self.prefetch)
+            return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
         cache = self.cache or ("shared" if self.staged else "l1")
-        return {"staged": self.staged or None, "threads": self.threads or DEFAULT_THREADS, "cache": cache}
+        threads = self.threads or DEFAULT_THREADS
+        return {"staged": self.staged or None, "threads": threads, "cache": cache, "rhs": rhs}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         _check_fit(self, problem, layout)
-        operations = straight_line_operations(problem.n)
+        if problem.op == "potrs":
+            self._check_solve(layout)
+        works = f"{problem.op} has no right-hand sides, use None"
+        require(self.rhs is None or problem.op == "potrs", "rhs", self.rhs, works)
+        operations = straight_line_operations(problem.n) if self.rhs is None else self.rhs * problem.n**2
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
@@ -88,6 +102,16 @@ class ThreadSchedule(BaseSchedule):
         if self.staged and self.threads is not None:
             check_staged(self, self.stage(problem), layout)
 
+    def _check_solve(self, layout: str) -> None:
+        """Refuse what a solve has no choice of."""
+        only_choices = {"looking": "left", "stride": None, "pdl": None, "blocks": None}
+        for field, only in only_choices.items():
+            got = getattr(self, field)
+            require(got == only, field, got, f"potrs has no such choice, use {only!r}")
+        require(not self.prefetch, "prefetch", self.prefetch, "potrs does not prefetch, use False")
+        works = "on a GPU potrs reads the factor where it is, use None"
+        require(self.threads is None or not self.staged, "staged", self.staged, works)
+
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""
         return ThreadStage(problem.n, problem.dtype, self.threads or DEFAULT_THREADS)
@@ -95,7 +119,8 @@ class ThreadSchedule(BaseSchedule):
     @property
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.looking, f"nb{self.nb}", self.unroll)
+        order = (self.looking,) if self.rhs is None else ()
+        return (*order, f"nb{self.nb}", *([] if self.rhs is None else [f"rhs{self.rhs}"]), self.unroll)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""

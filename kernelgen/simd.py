@@ -40,7 +40,7 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         work_strides=element_strides(spec, leading),
         leading=leading,
         in_place=in_place,
-        **_target_variables(target, problem.dtype),
+        **target_variables(target, problem.dtype),
     )
     return KernelSource(text, spec.name, spec.lanes, target.flags)
 
@@ -74,11 +74,12 @@ def _support_kernel(template: str, entry: str, dtype: str, target: str) -> Kerne
     if target not in SIMD_TARGETS or dtype not in ELEMENT_BYTES:
         raise SpecError(f"dtype={dtype!r}, target={target!r} cannot be built: use one of {list(SIMD_TARGETS)}")
     machine = SIMD_TARGETS[target]
-    text = render(template, **_target_variables(machine, dtype))
+    text = render(template, **target_variables(machine, dtype))
     return KernelSource(text, entry, machine.lanes(dtype), machine.flags)
 
 
-def _target_variables(target: Target, dtype: str) -> dict[str, object]:
+def target_variables(target: Target, dtype: str) -> dict[str, object]:
+    """What the templates of a SIMD target ask of it."""
     return {
         "target": target,
         "dtype": dtype,

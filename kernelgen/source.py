@@ -5,15 +5,18 @@ from __future__ import annotations
 from kernelgen import block, cuda, shared, simd, strip, warp
 from kernelgen.rendering import KernelSource
 from kernelgen.schedules import BlockSchedule, SharedSchedule, ThreadSchedule
+from kernelgen.solve import generate_solve
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
 from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 
 
 def generate(spec: KernelSpec) -> KernelSource:
-    """The source of one factorization kernel: C for SIMD targets, CUDA C++ for GPUs."""
+    """The source of the kernel of a spec: C for SIMD targets, CUDA C++ for GPUs."""
     match spec.schedule:
         case ThreadSchedule() as schedule:
+            if spec.problem.op == "potrs":
+                return generate_solve(spec, schedule)
             if TARGETS[spec.target].gpu:
                 return cuda.generate_thread(spec, schedule)
             return simd.generate_thread(spec, schedule)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelgen.axes import MATHS, MAX_CHUNK, axes_of
+from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import SpecError, keep_integer, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.targets import ELEMENT_BYTES, TARGETS
@@ -19,7 +20,7 @@ ORDERS = ("row", "col")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: `op` on SPD matrices of order `n`, reading and writing the triangle `uplo`.
+    """What is computed: an operation `op` on SPD matrices of order `n` or on their factors, in the triangle `uplo`.
 
     `math` is a promise about the result: "ieee" or "fast" (docs/accuracy.md).
     """
@@ -34,7 +35,7 @@ class Problem:
         keep_integer(self, "n", 1, MAX_N)
         one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
         one_of("uplo", self.uplo, ("lower", "upper"))
-        one_of("op", self.op, ("potrf",))
+        one_of("op", self.op, tuple(OPERATIONS))
         one_of("math", self.math, MATHS)
 
 
@@ -93,6 +94,11 @@ class KernelSpec:
         one_of("order", self.order, ORDERS)
         one_of("target", self.target, tuple(TARGETS))
         require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
+        operations = self.schedule.operations
+        works = f"family {self.family!r} has {', '.join(operations)}, use another family"
+        require(self.problem.op in operations, "op", self.problem.op, works)
+        works = "the same kernel solves in place and out of place, use False"
+        require(not (self.in_place and OPERATIONS[self.problem.op].has_columns), "in_place", True, works)
         object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target], self.problem))
         self.schedule.check(self.problem, self.layout)
 

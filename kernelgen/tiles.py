@@ -70,13 +70,14 @@ class Potrf:
 
 @dataclass(frozen=True)
 class Trsm:
-    """C = C * inverse(transpose(A)), A the factored diagonal tile k, by its reciprocal pivots."""
+    """C = C * inverse(transpose(A)), or C * inverse(A), A the factored diagonal tile k, by its reciprocal pivots."""
 
     a: str
     c: str
     k: Index
     rows: int
     cols: int
+    transposed: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Syrk:
 
 @dataclass(frozen=True)
 class Gemm:
-    """C = C - A * transpose(B)."""
+    """C = C - A * transpose(B), or C - A * B."""
 
     a: str
     b: str
@@ -99,16 +100,23 @@ class Gemm:
     rows: int
     cols: int
     inner: int
+    transposed: bool = True
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The body for var = start, ..., stop - 1."""
+    """The body for var = start, ..., stop - 1, or from stop - 1 down to start."""
 
     var: str
     start: Index
     stop: Index
     body: tuple[Node, ...]
+    descending: bool = False
+
+    def values(self, known: Mapping[str, int]) -> range:
+        """The values of the variable in their order, given those of the loops around."""
+        values = range(resolve(self.start, known), resolve(self.stop, known))
+        return values[::-1] if self.descending else values
 
 
 TileOp = Load | Store | Potrf | Trsm | Syrk | Gemm
@@ -142,6 +150,11 @@ class Grid:
         last = body(self.full) if self.corner and (isinstance(start, Var) or start <= self.full) else ()
         return loop + last
 
+    def each_from_last(self, var: str, body: Body) -> tuple[Node, ...]:
+        """The body for every tile row from the last to the first: the corner, then a loop over the full ones."""
+        corner = body(self.full) if self.corner else ()
+        return (*corner, Loop(var, 0, self.full, body(Var(var)), descending=True))
+
 
 def tile_program(n: int, nb: int, looking: str, *, in_place: bool) -> tuple[Node, ...]:
     """The factorization of an n x n matrix by nb x nb tiles.
@@ -150,12 +163,13 @@ def tile_program(n: int, nb: int, looking: str, *, in_place: bool) -> tuple[Node
     there is only "l".
     """
     source = "l" if in_place else "a"
-    return _without_empty_loops(_PROGRAMS[looking](Grid(n, nb), source), {})
+    return without_empty_loops(_PROGRAMS[looking](Grid(n, nb), source))
 
 
-def _without_empty_loops(nodes: tuple[Node, ...], ranges: Mapping[str, range]) -> tuple[Node, ...]:
+def without_empty_loops(nodes: tuple[Node, ...], known: Mapping[str, range] | None = None) -> tuple[Node, ...]:
     """The nodes less the loops that never run: with one or two rows of tiles most do not, and cost compile time."""
     kept: list[Node] = []
+    ranges = known or {}
     for node in nodes:
         if isinstance(node, Loop):
             values = range(_values(node.start, ranges).start, _values(node.stop, ranges).stop - 1)
@@ -164,7 +178,7 @@ def _without_empty_loops(nodes: tuple[Node, ...], ranges: Mapping[str, range]) -
                 if isinstance(node.start, Var):  # the body only sees starts that lie before the stop
                     starts = ranges[node.start.name]
                     inside[node.start.name] = range(starts.start, min(starts.stop, values.stop - node.start.offset))
-                kept.append(replace(node, body=_without_empty_loops(node.body, inside)))
+                kept.append(replace(node, body=without_empty_loops(node.body, inside)))
         else:
             kept.append(node)
     return tuple(kept)
@@ -276,7 +290,7 @@ def expand(program: tuple[Node, ...], values: Mapping[str, int] | None = None) -
     known = values or {}
     for node in program:
         if isinstance(node, Loop):
-            for value in range(resolve(node.start, known), resolve(node.stop, known)):
+            for value in node.values(known):
                 yield from expand(node.body, {**known, node.var: value})
         else:
             names = {field.name for field in fields(node)} & {"i", "j", "k"}

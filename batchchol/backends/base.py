@@ -13,6 +13,7 @@ from batchchol.artifacts.stats import CompileStats
 from batchchol.batches.batch import Batch
 from batchchol.operations.roofline import Ceilings
 from kernelgen import KernelSpec, Layout
+from kernelgen.operations import OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,14 @@ def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) ->
     return (calls[turn % len(calls)] for turn in range(-warm_up, samples))
 
 
-def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
-    """Refuse a spec that is of another problem than the batch, or that the backend cannot run on its layout.
+def check_operation(spec: KernelSpec, op: str) -> None:
+    """Refuse a spec of another operation: its kernel takes other arguments."""
+    if spec.problem.op != op:
+        raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected one of {op}: {OPERATIONS[op].does}")
+
+
+def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf") -> None:
+    """Refuse a spec that is of another problem than `op` on the batch, or that the backend cannot run on its layout.
 
     So is one that reads the triangle of the batch that has no meaning. Kernels work on bare pointers: nothing below
     this notices.
@@ -91,6 +98,7 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch) -> None:
         raise TypeError(f"batch: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
+    check_operation(spec, op)
     wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
     given = (batch.n, batch.dtype_name, batch.layout.kind, batch.layout.order)
     if wanted != given:
@@ -120,6 +128,23 @@ class Kernel(Protocol):
         """Factor `a` into `out`; `info` is what the backend's `info` made for `a`.
 
         `threads` are a CPU's, `stream` a GPU's: there the call only enqueues the work, and returns.
+        """
+
+
+class Solver(Protocol):
+    """A compiled, loaded kernel of solves by given factors."""
+
+    @property
+    def spec(self) -> KernelSpec: ...
+
+    @property
+    def stats(self) -> CompileStats: ...
+
+    def __call__(self, l: Batch, b: Any, x: Any, threads: int, stream: Any = None) -> None:
+        """Solve by the factors `l` for `b` into `x`, which may be `b`.
+
+        Both are C-contiguous arrays of the device, of shape (batch, n, nrhs); `threads` and `stream` are as in
+        `Kernel`.
         """
 
 
@@ -221,6 +246,9 @@ class Backend(Protocol):
 
     def kernel(self, spec: KernelSpec) -> Kernel:
         """The kernel of a spec, compiled at most once."""
+
+    def solver(self, spec: KernelSpec) -> Solver:
+        """The kernel of a spec whose operation is a solve, compiled at most once."""
 
     def build(
         self,

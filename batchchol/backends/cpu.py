@@ -20,7 +20,7 @@ from batchchol.artifacts.c_compiler import find_compiler
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, check_protocol, rotation
+from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, Solver, check_protocol, rotation
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
@@ -31,8 +31,14 @@ from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings, measured_ceilings
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
+from kernelgen.operations import OPERATIONS
 
-_ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
+
+def _signature(spec: KernelSpec) -> tuple[type[Any], ...]:
+    """The argument types of a kernel: arrays; nrhs and the batch, where there are right-hand sides; and integers."""
+    operation = OPERATIONS[spec.problem.op]
+    integers = 5 if operation.has_columns else 3
+    return (*(ctypes.c_void_p,) * len(operation.arguments), *(ctypes.c_int64,) * integers)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,36 @@ class CpuKernel:
             raise OutOfMemory("the working chunks of a factorization", needed, host_memory.free_bytes())
 
 
+@dataclass(frozen=True)
+class CpuSolver:
+    """A loaded kernel; see `batchchol.backends.base.Solver`."""
+
+    spec: KernelSpec
+    stats: CompileStats
+    function: Callable[..., int]
+
+    def __call__(
+        self,
+        l: Batch,
+        b: NDArray[np.floating],
+        x: NDArray[np.floating],
+        threads: int,
+        stream: object | None = None,
+    ) -> None:
+        if stream is not None:
+            raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
+        nrhs, lanes, apart = b.shape[-1], self.spec.lanes, stride(l.batch, l.layout)
+        factors, given, solution = l.data.ctypes.data, b.ctypes.data, x.ctypes.data
+
+        def work(first: int, last: int) -> int:
+            return self.function(factors, given, solution, nrhs, apart, l.batch, first, last)
+
+        moved = l.nbytes + b.nbytes + x.nbytes
+        if over_ranges(work, -(-l.batch // lanes), threads, moved, arrays=(l.data, b, x)):
+            needed = (l.n + 2 * lanes) * l.n * lanes * l.dtype.itemsize * threads
+            raise OutOfMemory("the working chunks of a solve", needed, host_memory.free_bytes())
+
+
 class CpuBackend:
     """The host's cores; see `batchchol.backends.base.Backend`.
 
@@ -84,6 +120,7 @@ class CpuBackend:
         self.targets = supported_targets()
         self.target = self.targets[0]
         self.kernel = lru_cache(maxsize=None)(self._load)
+        self.solver = lru_cache(maxsize=None)(self._load_solver)
 
     @property
     def model(self) -> str:
@@ -153,9 +190,10 @@ class CpuBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
-        source = generate(spec)
-        library = load(source, spec.target)
-        return CpuKernel(spec, library.stats, library.function(source.entry, *_ARGUMENTS))
+        return CpuKernel(spec, *_loaded(spec))
+
+    def _load_solver(self, spec: KernelSpec) -> Solver:
+        return CpuSolver(spec, *_loaded(spec))
 
     def build(
         self,
@@ -182,7 +220,7 @@ class CpuBackend:
         try:
             load(generate(spec), spec.target, time_limit=time_limit, running=running)
             # Out of the cache now, and kept.
-            self.kernel(spec)
+            (self.solver if OPERATIONS[spec.problem.op].has_columns else self.kernel)(spec)
         except CompileError as error:
             return BuildOutcome(spec, error.status, str(error))
         return BuildOutcome(spec, "built")
@@ -207,6 +245,12 @@ class CpuBackend:
     def floor(self, protocol: str | None = None, samples: int = 20) -> float:
         check_protocol(self, protocol)
         return 0.0
+
+
+def _loaded(spec: KernelSpec) -> tuple[CompileStats, Callable[..., int]]:
+    source = generate(spec)
+    library = load(source, spec.target)
+    return library.stats, library.function(source.entry, *_signature(spec))
 
 
 def _timed(call: Callable[[], None]) -> float:

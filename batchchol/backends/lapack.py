@@ -29,7 +29,7 @@ _SLICE_BYTES, _SLICE_STEP = 1 << 24, 512
 
 
 class _Routine(NamedTuple):
-    """LAPACK's potrf for one dtype, (uplo, n, a, lda, info) by address, and the integers that it takes."""
+    """A routine of LAPACK for one dtype, its arguments by address, and the integers that it takes."""
 
     call: Callable[..., None]
     integer: type[np.signedinteger]
@@ -48,7 +48,7 @@ def potrf(dense: NDArray[np.floating], upper: bool, threads: int) -> tuple[NDArr
     batch, n, _ = dense.shape
     l = aligned_empty(dense.shape, dense.dtype, f"an array of shape {dense.shape}")
     info = np.zeros(batch, np.int32)
-    routine, other = _routine(dense.dtype.name), _other_triangle(n, upper)
+    routine, other = _routine(dense.dtype.name, "potrf"), _other_triangle(n, upper)
     step = max(1, _BLOCK_BYTES // (n * n * dense.itemsize))
 
     def work(first: int, last: int) -> int:
@@ -78,6 +78,48 @@ def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
         l, info[start:stop] = potrf(batch.get(start, stop), False, threads)
         out.put(start, l)
     return info
+
+
+def potrs(
+    l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
+) -> None:
+    """Solve by factors (batch, n, n) for right-hand sides (batch, n, nrhs) into x, all C-contiguous; x may be b."""
+    routine = _routine(l.dtype.name, "potrs")
+    step = max(1, _BLOCK_BYTES // (l.shape[-1] ** 2 * l.itemsize))
+
+    def work(first: int, last: int) -> int:
+        for begin in range(first, last, step):
+            block = slice(begin, min(begin + step, last))
+            _solve(routine, l[block], b[block], x[block], upper)
+        return 0
+
+    with blas.at_most(1 if len(l) > 1 else threads):
+        over_ranges(work, len(l), threads, l.nbytes + 2 * b.nbytes, arrays=(l, b, x))
+
+
+def solve_batch(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int) -> None:
+    """Solve by a batch of factors of any layout."""
+    size = max(1, _SLICE_BYTES // (l.n**2 * l.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
+    for start in range(0, l.batch, size):
+        stop = min(start + size, l.batch)
+        potrs(l.get(start, stop), b[start:stop], x[start:stop], upper, threads)
+
+
+def _solve(
+    routine: _Routine, l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool
+) -> None:
+    """Solve by a few factors in this thread."""
+    count, n, nrhs = b.shape
+    # To LAPACK an array in row order is its transpose.
+    columns = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+    sizes = np.array([n, nrhs], routine.integer)
+    status = np.zeros(1, routine.integer)
+    order, right_hand_sides = sizes.ctypes.data, sizes.ctypes.data + sizes.itemsize
+    for m in range(count):
+        factor, solution = l.ctypes.data + m * l.strides[0], columns.ctypes.data + m * columns.strides[0]
+        uplo = b"L" if upper else b"U"
+        routine.call(uplo, order, right_hand_sides, factor, order, solution, order, status.ctypes.data)
+    np.copyto(x, np.swapaxes(columns, -1, -2))
 
 
 def _factor(
@@ -126,16 +168,17 @@ def _other_triangle(n: int, upper: bool) -> NDArray[np.bool_]:
 
 
 @cache
-def _routine(dtype: str) -> _Routine:
+def _routine(dtype: str, name: str) -> _Routine:
     """Look a routine up in the table that SciPy exports to Cython."""
     from scipy import LowLevelCallable
     from scipy.linalg import cython_lapack
 
-    found: Any = LowLevelCallable.from_cython(cython_lapack, {"float32": "spotrf", "float64": "dpotrf"}[dtype])
+    found: Any = LowLevelCallable.from_cython(cython_lapack, {"float32": "s", "float64": "d"}[dtype] + name)
     address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )(found.function, found.signature.encode())
     # SciPy may be built for LAPACK with integers of 64 bits, which have a name of their own.
     arguments = found.signature.partition("(")[2].split(", ")
     integer: type[np.signedinteger] = np.intc if arguments[1] == "int *" else np.int64
-    return _Routine(ctypes.CFUNCTYPE(None, ctypes.c_char_p, *(ctypes.c_void_p,) * 4)(address), integer)
+    others = (ctypes.c_void_p,) * (len(arguments) - 1)
+    return _Routine(ctypes.CFUNCTYPE(None, ctypes.c_char_p, *others)(address), integer)

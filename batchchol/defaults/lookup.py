@@ -27,6 +27,8 @@ from kernelgen.schedules import DEFAULT_THREADS
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
+# Of solves that were not measured.
+SOLVE_NB = 4
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more.
 REACH = 2
@@ -93,7 +95,8 @@ class Request:
     def case(self) -> Case:
         """The case of a table that is asked for."""
         problem, chunk = self.problem, self.chunk if self.layout == "chunked" else None
-        return Case(problem.dtype, problem.math, self.layout, chunk, _lower_order(self.order, problem.uplo))
+        order = _lower_order(self.order, problem.uplo)
+        return Case(problem.dtype, problem.math, self.layout, chunk, order, problem.op)
 
     @property
     def plain(self) -> KernelSpec:
@@ -184,7 +187,8 @@ def choices(request: Request) -> tuple[Choice, ...]:
     """
     plain, wanted, arch, n = request.plain, request.case, request.arch, request.problem.n
     table, reason = source_of(request.target, arch)
-    for case in sorted(table.cases, key=lambda case: _unlike(case, wanted)):
+    cases = [case for case in table.cases if case.op == wanted.op]
+    for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
             origin = f"{reason}; {case}, up to order {row[0].n}"
             serves, found = not turn and row[0].n >= n, []
@@ -196,8 +200,17 @@ def choices(request: Request) -> tuple[Choice, ...]:
                     found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
             if found:
                 return tuple(found)
-    spec = block_that_fits(plain, wanted.chunk) if TARGETS[request.target].gpu else None
-    return (Choice(spec or plain, None, f"{reason}; nothing of it can be built"),)
+    why = f"{reason}; nothing of it can be built" if cases else f"no kernel of {wanted.op} was measured"
+    return (Choice(_unmeasured(plain, wanted.chunk), None, why),)
+
+
+def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
+    """What is built where no table has an answer."""
+    if plain.problem.op == "potrs":
+        # A group that is one piece of memory is read where it is.
+        apart = None if TARGETS[plain.target].gpu else plain.layout != "chunked" or chunk != plain.lanes
+        return replace(plain, schedule=ThreadSchedule(min(SOLVE_NB, plain.problem.n), staged=apart))
+    return (block_that_fits(plain, chunk) if TARGETS[plain.target].gpu else None) or plain
 
 
 @lru_cache(maxsize=4096)

@@ -28,6 +28,7 @@ class Case:
     layout: str
     chunk: int | None = None
     order: str | None = None
+    op: str = "potrf"
 
     def __str__(self) -> str:
         where = f"chunks of {self.chunk}" if self.chunk else f"{self.layout} in {self.order} order"
@@ -159,7 +160,7 @@ def render(tables: Iterable[Table]) -> str:
             if lines := [_placement_values(each) for each in getattr(table, name)]:
                 fields.append(f'  "{name}": {_lines(lines, 2)}')
         cases = [
-            f"   {json.dumps(_said(asdict(case)))[:-1]}, "
+            f"   {json.dumps(_case_values(case))[:-1]}, "
             f'"entries": {_lines([_entry_values(entry) for entry in entries], 3)}}}'
             for case, entries in table.cases.items()
         ]
@@ -231,6 +232,11 @@ def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
     usual = {each.name: getattr(chosen, each.name) if same else each.default for each in fields(schedule)}
     named = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
     return ({} if same else {"family": schedule.family}) | {k: v for k, v in named.items() if v != usual[k]}
+
+
+def _case_values(case: Case) -> dict[str, Any]:
+    """What a table says of a case; the oldest operation is not named."""
+    return _said(asdict(case) | {"op": None if case.op == "potrf" else case.op})
 
 
 def _placement(values: Mapping[str, Any]) -> Placement:

@@ -22,6 +22,7 @@ from batchchol.batches import host_memory
 from batchchol.batches.host_memory import ALIGNMENT, aligned_empty
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import KernelSource, Layout
+from kernelgen.operations import OPERATIONS, Argument
 from kernelgen.simd import generate_peak_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -88,33 +89,43 @@ class Ceilings:
     target: str
 
 
-def flops(n: int) -> float:
-    """Flops that one factorization of order `n` counts: n³/3."""
-    return n**3 / 3
+def flops(n: int, nrhs: int = 1, op: str = "potrf") -> float:
+    """Flops that an operation on one matrix of order `n` counts: n³/3 for a factorization."""
+    return OPERATIONS[op].flops(n, nrhs)
 
 
-def compulsory_bytes(n: int, layout: Layout, dtype: str = "float32") -> float:
-    """Bytes per matrix that must cross the memory bus, in and out.
+def compulsory_bytes(n: int, layout: Layout, dtype: str = "float32", nrhs: int = 1, op: str = "potrf") -> float:
+    """Bytes per matrix that must cross the memory bus, in and out: those of the operation's arguments.
 
-    Interleaved and chunked: the lower triangle in, the lower triangle out, and info. Canonical: the sectors of 32
-    bytes that the lower triangle touches in, the whole matrix with its zeroed upper triangle out, and info; an
-    average over matrices, since those that follow each other share sectors.
+    Of a packed triangle n (n + 1) / 2 elements. Of a canonical one that is read the sectors of 32 bytes that it
+    touches, an average over matrices, since those that follow each other share sectors; of one that is written, with
+    its zeroed other triangle, the whole matrix.
     """
-    size = ELEMENT_BYTES[dtype]
-    if layout.kind == "canonical":
-        return _triangle_sectors(n, layout.order, size) * SECTOR_BYTES + size * n * n + INFO_BYTES
-    return size * n * (n + 1) + INFO_BYTES
+    size, arguments = ELEMENT_BYTES[dtype], OPERATIONS[op].arguments
+    return sum(_argument_bytes(argument, n, nrhs, layout, size) for argument in arguments)
 
 
-def roofline_seconds(n: int, batch: int, layout: Layout, ceilings: Ceilings) -> float:
+def _argument_bytes(argument: Argument, n: int, nrhs: int, layout: Layout, size: int) -> float:
+    if argument.shape == "info":
+        return INFO_BYTES
+    if argument.shape == "triangle" and layout.kind == "canonical":
+        return size * n * n if argument.written else _triangle_sectors(n, layout.order, size) * SECTOR_BYTES
+    return size * argument.elements(n, nrhs)
+
+
+def roofline_seconds(
+    n: int, batch: int, layout: Layout, ceilings: Ceilings, nrhs: int = 1, op: str = "potrf"
+) -> float:
     """Seconds that a batch takes at least: its bytes at the rate of the copy, or its flops at the peak."""
-    copying = batch * compulsory_bytes(n, layout, ceilings.dtype) / ceilings.copy_bytes_per_second
-    return max(copying, batch * flops(n) / ceilings.peak_flops_per_second)
+    copying = batch * compulsory_bytes(n, layout, ceilings.dtype, nrhs, op) / ceilings.copy_bytes_per_second
+    return max(copying, batch * flops(n, nrhs, op) / ceilings.peak_flops_per_second)
 
 
-def roofline_fraction(seconds: float, n: int, batch: int, layout: Layout, ceilings: Ceilings) -> float:
+def roofline_fraction(
+    seconds: float, n: int, batch: int, layout: Layout, ceilings: Ceilings, nrhs: int = 1, op: str = "potrf"
+) -> float:
     """The share of a measured time that could not have been avoided; 1 is as fast as the machine allows."""
-    return roofline_seconds(n, batch, layout, ceilings) / seconds
+    return roofline_seconds(n, batch, layout, ceilings, nrhs, op) / seconds
 
 
 def fraction_text(fraction: float) -> str:

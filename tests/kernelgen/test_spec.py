@@ -203,7 +203,7 @@ REFUSED = [
     ("dtype", "float16", "'float32', 'float64'"),
     ("dtype", None, "'float32', 'float64'"),
     ("uplo", "L", "'lower', 'upper'"),
-    ("op", "getrf", "'potrf'"),
+    ("op", "getrf", "'potrf', 'potrs'"),
     ("layout", "blocked", "'canonical', 'interleaved', 'chunked'"),
     ("order", "C", "'row', 'col'"),
     ("target", "sse9", "'avx512', 'avx2', 'generic'"),
@@ -224,6 +224,8 @@ REFUSED = [
     ("cache", "l1", "target 'avx2' has no such choice"),
     ("stride", 1, f"an integer from 2 to {MAX_CHUNK}"),
     ("stride", 32, "target 'avx2' has no such choice"),
+    ("rhs", 0, "an integer from 1 to 16"),
+    ("rhs", 2, "potrf has no right-hand sides, use None"),
     ("pdl", 1, "True, False or None"),
     ("pdl", True, "target 'avx2' has no such choice"),
 ]

@@ -21,6 +21,7 @@ from batchchol.backends.base import (
     BuildOutcome,
     Kernel,
     Progress,
+    Solver,
     check_calls,
     check_protocol,
     check_runnable,
@@ -102,6 +103,25 @@ class CudaKernel:
         return apart, batch
 
 
+@dataclass(frozen=True)
+class CudaSolver:
+    """A loaded kernel; see `batchchol.backends.base.Solver`."""
+
+    spec: KernelSpec
+    gpu: Device
+    function: Function
+
+    @property
+    def stats(self) -> CompileStats:
+        return self.function.stats
+
+    def __call__(self, l: Any, b: Any, x: Any, threads: int, stream: Any = None) -> None:
+        addresses = (l.address, int(b.gpudata or 0), int(x.gpudata or 0))
+        if stream is not None:
+            memory.share(stream, l.data, b, x)
+        self.gpu.run(self.function, l.batch, (*addresses, b.shape[-1], stride(l.batch, l.layout), l.batch), stream)
+
+
 class CudaBackend:
     """A GPU; see `batchchol.backends.base.Backend`.
 
@@ -125,6 +145,7 @@ class CudaBackend:
             raise BackendUnavailable(f"backend 'cuda' cannot be used: {error}") from error
         self._clock = Clock(self._gpu)
         self.kernel = lru_cache(maxsize=None)(self._load)
+        self.solver = lru_cache(maxsize=None)(self._load_solver)
         self._floors: dict[str, float] = {}
         self._ceilings: dict[str, Ceilings] = {}
 
@@ -253,6 +274,9 @@ class CudaBackend:
 
     def _load(self, spec: KernelSpec) -> Kernel:
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
+
+    def _load_solver(self, spec: KernelSpec) -> Solver:
+        return CudaSolver(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
         """The kernel of a spec as a `pycuda.driver.Function`, with what a launch for a batch takes.

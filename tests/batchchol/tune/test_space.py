@@ -11,8 +11,8 @@ import pytest
 from batchchol.errors import BatchcholError
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
-from batchchol.tune.best import value_of
 from batchchol.tune import candidates
+from batchchol.tune.best import value_of
 from batchchol.tune.expand import Expansion, Machine, expand, points
 from batchchol.tune.space import SPACES, SpaceError, load_space, parse_space
 from kernelgen import FAMILIES
