@@ -9,7 +9,7 @@ from asv_runner.benchmarks import benchmark_types
 # What somebody tuned on this machine is not what a commit does.
 os.environ["BATCHCHOL_TABLES"] = "shipped"
 
-from .device import DeviceBenchmark
+from .harness.device import DeviceBenchmark
 
 if DeviceBenchmark not in benchmark_types:
     benchmark_types.append(DeviceBenchmark)
