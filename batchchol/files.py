@@ -278,6 +278,16 @@ def for_reading(path: str, flags: int) -> int:
     return descriptor
 
 
+def system_values(path: Path, separator: str | None = ":") -> dict[str, str]:
+    """What a file such as /proc/meminfo says, by name, the first of each name; empty if it cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split(separator, 1) for line in reversed(lines))
+    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
 def read_file(path: Path | str) -> bytes:
     """All bytes of a file or pipe.
 
