@@ -258,7 +258,7 @@ def _unwritable(path: Path, error: OSError) -> DataFileError:
 
 
 def for_reading(path: str, flags: int) -> int:
-    """An opener for `open`: a pipe into which nobody writes is empty, and devices are refused.
+    """An opener for `open`: a pipe without a writer is empty, and devices are refused.
 
     Raises
     ------
@@ -270,7 +270,7 @@ def for_reading(path: str, flags: int) -> int:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise OSError(errno.EINVAL, "a device, expected a file", path)
-        # Who does write into a pipe is waited for.
+        # From here on, reading waits for the writer of a pipe.
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)

@@ -6,7 +6,7 @@ import os
 
 from asv_runner.benchmarks import benchmark_types
 
-# What somebody tuned on this machine is not what a commit does.
+# Defaults that were tuned on this machine are not those of a commit.
 os.environ["BATCHCHOL_TABLES"] = "shipped"
 
 from .harness.device import DeviceBenchmark

@@ -112,7 +112,7 @@ class _Files:
             limit = int((folder / self.limit).read_text())
             used = int((folder / self.used).read_text())
             statistics = system_values(folder / "memory.stat", separator=None)
-            # File pages that nobody uses count as used, and are given back when they are needed.
+            # Idle file pages count as used, and are given back when they are needed.
             return max(0, limit - used + int(statistics.get(self.idle, 0)))
         except (OSError, ValueError):
             return None

@@ -187,7 +187,7 @@ def _is_single(file: BinaryIO, n: int, room: int) -> bool:
 
 
 def _has_lines_of_batch(file: BinaryIO) -> bool:
-    """Whether the first lines are a number, an order and a row of that many numbers."""
+    """Whether the first lines are a number, an order n and a row of n numbers."""
     file.seek(0)
     first, order, row = (file.readline(_BLOCK_BYTES).split() for _ in range(3))
     return len(first) == len(order) == 1 and 1 < int(order[0]) == len(row)

@@ -34,7 +34,7 @@ class Plan:
     layout: library.Layout
 
     def filled(self, batch: int, recipe: str) -> library.Batch:
-        """That many matrices of a data set, where the backend's kernels can use them."""
+        """`batch` matrices of a data set, where the backend's kernels can use them."""
         made = library.empty(self.backend, self.point.n, batch, self.layout, self.point.dtype)
         library.fill(self.backend, made, recipe)
         return made
