@@ -91,10 +91,12 @@ def _entry(point: grid.Point, target: str) -> Mapping[str, Any]:
     there = [each for each in of(point.backend, SETS) if each["target"] == target]
     if not there:
         raise SkipNotImplemented(f"no sweep of target {target!r} is in {_FILE.name}")
-    wanted = (point.n, point.math, point.layout, point.threads)
-    for each in there:
-        for entry in each["winners"]:
-            found = tuple(entry[name] for name in ("n", "math", "layout", "threads"))
-            if (each["dtype"], each["batch"], *found) == (point.dtype, point.batch, *wanted):
-                return dict(entry)
-    raise SkipNotImplemented(f"the sweep of {target!r} has no winner of n={point.n}, {point.math}, {point.layout}")
+    shared = {"dtype": point.dtype, "batch": point.batch}.items()
+    wanted = {name: getattr(point, name) for name in ("n", "math", "layout", "threads")}.items()
+    entries = (entry for each in there if shared <= each.items() for entry in each["winners"])
+    found = next((entry for entry in entries if wanted <= entry.items()), None)
+    if found is None:
+        raise SkipNotImplemented(
+            f"the sweep of {target!r} has no winner of n={point.n}, {point.math}, {point.layout}"
+        )
+    return dict(found)
