@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from batchchol.asv_plugin.samples import SUFFIX, SampleRecord, load_samples, of_result
 from batchchol.errors import DataFileError
-
-if TYPE_CHECKING:
-    from asv.results import Results
 
 NOT_RESULTS = ("machine.json", "benchmarks.json")
 
@@ -64,7 +61,6 @@ def load_results(folder: Path | str, machine: str | None = None) -> list[ResultR
     """
     # Not above: what says that asv is missing needs this module.
     from asv.benchmarks import Benchmarks
-    from asv.results import Results
     from asv.util import load_json
 
     folder = Path(folder)
@@ -74,9 +70,7 @@ def load_results(folder: Path | str, machine: str | None = None) -> list[ResultR
         of_whom = f" of machine {machine!r}" if machine else ""
         raise DataFileError(folder, "whole folder", f"no results{of_whom}: run `asv run` first")
     recorded = _recorded(folder.glob(f"{machine or '*'}/*{SUFFIX}"))
-    rows = [
-        row for path in paths for row in _read(path, lambda path: [*_rows(Results.load(path), described, recorded)])
-    ]
+    rows = [row for path in paths for row in _read(path, lambda name: [*_rows(name, described, recorded)])]
     return sorted(rows, key=lambda row: (row.date, row.commit, row.benchmark))
 
 
@@ -93,8 +87,8 @@ def _read(path: Path, read: Callable[[str], Content]) -> Content:
         raise DataFileError(path, "results", reason) from error
 
 
-# Machine, commit, environment, benchmark, parameters.
-_Key = tuple[str, str, str, str, str]
+# Machine's folder, commit, environment, benchmark, parameters.
+_Key = tuple[Path, str, str, str, str]
 
 
 def _recorded(paths: Iterable[Path]) -> dict[_Key, list[SampleRecord]]:
@@ -102,7 +96,7 @@ def _recorded(paths: Iterable[Path]) -> dict[_Key, list[SampleRecord]]:
     recorded: dict[_Key, list[SampleRecord]] = defaultdict(list)
     for path in sorted(paths):
         for record in load_samples(path):
-            key = (path.parent.name, record.commit, record.environment, record.benchmark, _sorted(record.params))
+            key = (path.parent, record.commit, record.environment, record.benchmark, _sorted(record.params))
             recorded[key].append(record)
     return recorded
 
@@ -112,17 +106,20 @@ def _sorted(params: Mapping[str, Any]) -> str:
 
 
 def _rows(
-    stored: Results, described: Mapping[str, Any], recorded: Mapping[_Key, Sequence[SampleRecord]]
+    path: str, described: Mapping[str, Any], recorded: Mapping[_Key, Sequence[SampleRecord]]
 ) -> Iterator[ResultRow]:
-    machine, commit, environment = stored.params["machine"], stored.commit_hash, stored.env_name
+    from asv.results import Results
+
+    stored, folder = Results.load(path), Path(path).parent
+    commit, environment = stored.commit_hash, stored.env_name
     for benchmark in stored.get_all_result_keys():
         about, axes = described.get(benchmark, {}), stored.get_result_params(benchmark)
         started, duration = _time(stored.started_at[benchmark] or 0), stored.duration[benchmark] or 0.0
         values, samples = stored.get_result_value(benchmark, axes), stored.get_result_samples(benchmark, axes)
         for params, value, taken in zip(_points(axes, about), values, samples, strict=True):
-            key = (machine, commit, environment, benchmark, _sorted(params))
+            key = (folder, commit, environment, benchmark, _sorted(params))
             yield ResultRow(
-                machine=machine,
+                machine=stored.params["machine"],
                 environment=environment,
                 commit=commit,
                 date=_time(stored.date),
