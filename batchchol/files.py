@@ -258,7 +258,7 @@ def _unwritable(path: Path, error: OSError) -> DataFileError:
 
 
 def for_reading(path: str, flags: int) -> int:
-    """An opener for `open`: a pipe into which nobody writes is empty, and devices are refused.
+    """An opener for `open`: a pipe without a writer is empty, and devices are refused.
 
     Raises
     ------
@@ -270,12 +270,22 @@ def for_reading(path: str, flags: int) -> int:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise OSError(errno.EINVAL, "a device, expected a file", path)
-        # Who does write into a pipe is waited for.
+        # From here on, reading waits for the writer of a pipe.
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def system_values(path: Path, separator: str | None = ":") -> dict[str, str]:
+    """What a file such as /proc/meminfo says, by name, the first of each name; empty if it cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split(separator, 1) for line in reversed(lines))
+    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def read_file(path: Path | str) -> bytes:

@@ -134,7 +134,7 @@ class _Job:
 
     def help(self) -> None:
         """Take part, in a helper's thread."""
-        # Counted before a share is taken: a caller that finds no share left and nobody counted may leave.
+        # Counted before a share is taken: a caller that finds neither a share nor a helper may leave.
         with self._counting:
             self._helping += 1
         try:
@@ -229,7 +229,7 @@ _HELPERS = _Helpers()
 def in_processes(
     work: Callable[[Shared, Task], Result], shared: Shared, tasks: Sequence[Task], processes: int
 ) -> Iterator[Result]:
-    """work(shared, task) of every task, each as it comes, in so many processes; with one of them in this process.
+    """work(shared, task) of every task, as they complete, in N processes; in this one where N is 1.
 
     Parameters
     ----------

@@ -6,10 +6,10 @@ import os
 
 from asv_runner.benchmarks import benchmark_types
 
-# What somebody tuned on this machine is not what a commit does.
+# Defaults that were tuned on this machine are not those of a commit.
 os.environ["BATCHCHOL_TABLES"] = "shipped"
 
-from .device import DeviceBenchmark
+from .harness.device import DeviceBenchmark
 
 if DeviceBenchmark not in benchmark_types:
     benchmark_types.append(DeviceBenchmark)

@@ -1,12 +1,8 @@
 """How many threads belong into a block?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Blocks(_KernelQuestion):
+class Blocks(_KernelQuestion, backend=grid.CUDA, n=grid.N, block=grid.BLOCK):
     """Threads of a block × n."""
-
-    params = grid.axes(backend=grid.CUDA, n=grid.N, block=grid.BLOCK)

@@ -1,12 +1,8 @@
 """Does it pay to give more of the on-chip memory to the cache, or to shared memory?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Caches(_KernelQuestion):
+class Caches(_KernelQuestion, backend=grid.CUDA, n=grid.N, cache=grid.CACHE):
     """Preferred split × n."""
-
-    params = grid.axes(backend=grid.CUDA, n=grid.N, cache=grid.CACHE)

@@ -1,12 +1,8 @@
 """How many matrices belong into a chunk?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Chunks(_KernelQuestion):
+class Chunks(_KernelQuestion, backend=grid.BACKEND, n=grid.N, chunk=grid.CHUNK):
     """Chunk × n."""
-
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, chunk=grid.CHUNK)

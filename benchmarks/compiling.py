@@ -7,27 +7,25 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from . import grid
-from .cases import CHECKED_RECIPE, TIMED_RECIPE, plan
-from .question import Question as _Question
-from .question import skipping
+from .harness import grid
+from .harness.benchmark import Question as _Question
+from .harness.benchmark import skipping
+from .harness.cases import CHECKED_RECIPE, TIMED_RECIPE, plan
 
 
 class _Compiled(_Question):
     """Base: one kernel of a batch that does not matter."""
 
-    def setup(self, *values: Any) -> None:
-        self.plan = plan(grid.Point(**self.selected(*values)))
+    def prepare(self) -> None:
+        self.plan = plan(self.point)
 
     def stats(self) -> Any:
         with skipping():
             return self.plan.backend.kernel(self.plan.spec).stats
 
 
-class Compiling(_Compiled):
+class Compiling(_Compiled, backend=grid.BACKEND, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH):
     """Compile time, size of the machine code and residual ratio: n × unroll × math."""
-
-    params = grid.axes(backend=grid.BACKEND, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH)
 
     def track_compile_time(self, *_: Any) -> float:
         # An empty cache, in the folder that asv makes for this process and removes after it: a hit would
@@ -47,10 +45,8 @@ class Compiling(_Compiled):
     track_residual.unit = "ratio"  # type: ignore[attr-defined]
 
 
-class Registers(_Compiled):
+class Registers(_Compiled, backend=grid.CUDA, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH):
     """Registers of a GPU's thread, and bytes of them that are kept in memory instead: n × unroll × math."""
-
-    params = grid.axes(backend=grid.CUDA, n=grid.N, batch=(1_000,), unroll=grid.UNROLL, math=grid.MATH)
 
     def track_registers(self, *_: Any) -> int:
         return self.used("registers")

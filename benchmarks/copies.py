@@ -7,22 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from . import grid, library
-from .calls import Call, buffers, timed
-from .cases import backend_of, layout_of
-from .device import Taken
-from .question import Question as _Question
-from .question import skipping
+from .harness import grid, library
+from .harness.benchmark import Question as _Question
+from .harness.benchmark import skipping
+from .harness.calls import Call, buffers, timed
+from .harness.cases import backend_of, layout_of
+from .harness.device import Taken
 
 
-class Copies(_Question):
+class Copies(
+    _Question,
+    names=("backend", "n", "batch", "dtype", "chunk", "protocol"),
+    backend=grid.BACKEND,
+    n=grid.N,
+    batch=(100_000, 1_048_576),
+):
     """All elements of all matrices, from one array to another that is there already, on all cores: n × batch."""
 
-    param_names = ("backend", "n", "batch", "dtype", "chunk", "protocol")
-    params = grid.axes(param_names, backend=grid.BACKEND, n=grid.N, batch=(100_000, 1_048_576))
-
-    def setup(self, *values: Any) -> None:
-        self.point = grid.Point(**self.selected(*values))
+    def prepare(self) -> None:
         self.pack, self.unpack = copies(self.point)
 
     def device_pack(self, *_: Any) -> Taken:

@@ -1,21 +1,17 @@
 """Who should work on a matrix: a thread, a block with registers, or a block with shared memory?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Families(_KernelQuestion):
+class Families(
+    _KernelQuestion,
+    names=grid.WITH_LAYOUT,
+    backend=grid.CUDA,
+    n=grid.N,
+    batch=(1_000, 16_384),
+    nb=(None,),
+    math=grid.MATH,
+    family=grid.FAMILY,
+):
     """The best that the table of defaults names of each family, on packed data: n × batch × math × family."""
-
-    param_names = (*grid.WITH_LAYOUT, "family")
-    params = grid.axes(
-        param_names,
-        backend=grid.CUDA,
-        n=grid.N,
-        batch=(1_000, 16_384),
-        nb=(None,),
-        math=grid.MATH,
-        family=grid.FAMILY,
-    )

@@ -5,25 +5,26 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
-from . import grid, library
-from .calls import Call, buffers, timed
-from .cases import backend_of, layout_of
-from .device import Taken
-from .question import Question as _Question
-from .question import skipping
+from .harness import grid, library
+from .harness.benchmark import Question as _Question
+from .harness.benchmark import skipping
+from .harness.calls import Call, buffers, timed
+from .harness.cases import backend_of, layout_of
+from .harness.device import Taken
 
 
-class Filling(_Question):
+class Filling(
+    _Question,
+    names=("backend", "n", "batch", "dtype", "chunk", "protocol"),
+    backend=grid.BACKEND,
+    n=grid.N,
+    batch=(16_384,),
+    recipe=grid.RECIPE,
+):
     """Recipe × n, straight into chunks, on all cores."""
 
-    param_names = ("backend", "n", "batch", "dtype", "chunk", "protocol", "recipe")
-    params = grid.axes(param_names, backend=grid.BACKEND, n=grid.N, batch=(16_384,), recipe=grid.RECIPE)
-
-    def setup(self, *values: Any) -> None:
-        named = self.selected(*values)
-        recipe = named.pop("recipe")
-        self.point = grid.Point(**named)
-        self.calls = fills(self.point, recipe)
+    def prepare(self) -> None:
+        self.calls = fills(self.point, self.named["recipe"])
 
     def device_fill(self, *_: Any) -> Taken:
         return timed(backend_of(self.point), self.calls, self.point.batch, self.point.protocol)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import grid, library
-from .calls import timed
-from .cases import backend_of
-from .device import Taken
-from .question import Question as _Question
+from .harness import grid, library
+from .harness.benchmark import Question as _Question
+from .harness.calls import timed
+from .harness.cases import backend_of
+from .harness.device import Taken
 
 
-class Floor(_Question):
+class Floor(_Question, names=("backend", "protocol"), backend=grid.CUDA, protocol=grid.PROTOCOL):
     """An empty kernel, by both protocols; seconds per launch."""
 
-    param_names = ("backend", "protocol")
-    params = grid.axes(param_names, backend=grid.CUDA, protocol=grid.PROTOCOL)
-
-    def setup(self, *values: Any) -> None:
-        self.point = grid.Point(**self.selected(*values))
+    def prepare(self) -> None:
         self.backend = backend_of(self.point)
 
     def device_nothing(self, *_: Any) -> Taken:

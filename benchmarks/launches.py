@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import grid, library
-from .cases import _KernelQuestion
-from .question import skipping
+from .harness import grid, library
+from .harness.benchmark import skipping
+from .harness.cases import _KernelQuestion
 
 
-class Launches(_KernelQuestion):
+class Launches(
+    _KernelQuestion,
+    names=grid.WITHOUT_CHOICES,
+    backend=grid.CUDA,
+    n=grid.SMALL_N,
+    batch=grid.LAUNCHED_BATCH,
+    math=("fast",),
+    protocol=("queued",),
+    pdl=grid.PDL,
+):
     """The library's own schedule and layout, queued: n × batch × whether it is launched early. See floor.py."""
-
-    param_names = (*grid.WITHOUT_CHOICES, "pdl")
-    params = grid.axes(
-        param_names,
-        backend=grid.CUDA,
-        n=grid.SMALL_N,
-        batch=grid.LAUNCHED_BATCH,
-        math=("fast",),
-        protocol=("queued",),
-        pdl=grid.PDL,
-    )
-    defaults = True
 
     def track_host(self, *_: Any) -> float:
         """Microseconds of the host for each call of `factor`."""

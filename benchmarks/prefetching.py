@@ -1,12 +1,8 @@
 """Does prefetching the next group of matrices pay?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Prefetching(_KernelQuestion):
+class Prefetching(_KernelQuestion, backend=grid.CPU, n=grid.N, prefetch=grid.PREFETCH):
     """Prefetch × n."""
-
-    params = grid.axes(backend=grid.CPU, n=grid.N, prefetch=grid.PREFETCH)

@@ -1,23 +1,18 @@
 """Does it pay to give a thread all the registers that its straight-line code can use?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Residence(_KernelQuestion):
+class Residence(
+    _KernelQuestion,
+    backend=grid.CUDA,
+    n=tuple(n for n in grid.N if n <= 24),
+    batch=grid.BATCH,
+    unroll=("full",),
+    math=("fast",),
+    block=(64,),
+    stride=(32,),
+    blocks=grid.BLOCKS,
+):
     """Blocks for which a multiprocessor must have registers, one or the compiler's own choice, × n × batch."""
-
-    param_names = (*grid.AXES, "blocks")
-    params = grid.axes(
-        param_names,
-        backend=grid.CUDA,
-        n=tuple(n for n in grid.N if n <= 24),
-        batch=grid.BATCH,
-        unroll=("full",),
-        math=("fast",),
-        block=(64,),
-        stride=(32,),
-        blocks=grid.BLOCKS,
-    )

@@ -1,12 +1,8 @@
 """How does the time shrink with the number of threads?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Threads(_KernelQuestion):
+class Threads(_KernelQuestion, backend=grid.CPU, n=grid.N, threads=grid.THREADS):
     """Threads × n; more threads than the machine has are skipped."""
-
-    params = grid.axes(backend=grid.CPU, n=grid.N, threads=grid.THREADS)

@@ -1,21 +1,17 @@
 """How fast is the older of the published methods, with its tiles in shared memory?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Shared(_KernelQuestion):
+class Shared(
+    _KernelQuestion,
+    names=grid.WITH_LAYOUT,
+    backend=grid.CUDA,
+    n=(8, 16, 17, 32, 64, 128),
+    layout=("interleaved", "chunked"),
+    nb=grid.SHARED_NB,
+    family=("shared",),
+    looking=grid.LOOKING,
+):
     """As many matrices in a block as its threads suffice for: n × tile size × order of evaluation × layout."""
-
-    param_names = (*grid.WITH_LAYOUT, "family", "looking")
-    params = grid.axes(
-        param_names,
-        backend=grid.CUDA,
-        n=(8, 16, 17, 32, 64, 128),
-        layout=("interleaved", "chunked"),
-        nb=grid.SHARED_NB,
-        family=("shared",),
-        looking=grid.LOOKING,
-    )

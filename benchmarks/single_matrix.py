@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import grid, library
-from .calls import SAMPLES
-from .device import Taken
-from .question import Question as _Question
-from .question import skipping
+from .harness import grid, library
+from .harness.benchmark import Question as _Question
+from .harness.benchmark import skipping
+from .harness.calls import SAMPLES
+from .harness.device import Taken
 
 
-class SingleMatrix(_Question):
+class SingleMatrix(
+    _Question,
+    names=("backend", "order", "math", "way", "protocol"),
+    backend=grid.CUDA,
+    order=(128, 512, 1024),
+    math=("fast",),
+    way=("shared", "cusolver"),
+    protocol=("queued",),
+):
     """Order × way, on cold data; seconds of a factorization. Orders are not the grid's n. See floor.py."""
-
-    param_names = ("backend", "order", "math", "way", "protocol")
-    params = grid.axes(
-        param_names,
-        backend=grid.CUDA,
-        order=(128, 512, 1024),
-        math=("fast",),
-        way=("shared", "cusolver"),
-        protocol=("queued",),
-    )
-
-    def setup(self, *values: Any) -> None:
-        self.named = self.selected(*values)
 
     def device_factor(self, *_: Any) -> Taken:
         with skipping():

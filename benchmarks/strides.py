@@ -1,12 +1,8 @@
 """Does it pay to compile the chunk into the kernel?"""
 
-from __future__ import annotations
-
-from . import grid
-from .cases import _KernelQuestion
+from .harness import grid
+from .harness.cases import _KernelQuestion
 
 
-class Strides(_KernelQuestion):
+class Strides(_KernelQuestion, backend=grid.CUDA, n=grid.N, stride=grid.STRIDE):
     """Stride, given at run time or a constant, × n."""
-
-    params = grid.axes(backend=grid.CUDA, n=grid.N, stride=grid.STRIDE)

@@ -13,9 +13,9 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from . import grid, library
-from .cases import Plan, _KernelQuestion, supported
-from .question import skipping
+from .harness import grid, library
+from .harness.benchmark import skipping
+from .harness.cases import Plan, _KernelQuestion, supported
 
 _FILE = Path(__file__).with_suffix(".json")
 _SCHEMA = 1
@@ -50,15 +50,13 @@ def versioned(sets: Sequence[Mapping[str, Any]]) -> str:
     return f"1-{sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
-def axes(backend: str, sets: Sequence[Mapping[str, Any]]) -> tuple[tuple[Any, ...], ...]:
-    """asv's `params` for these winners."""
+def varied(sets: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The values of each parameter that these winners have."""
     entries = [entry for each in sets for entry in each["winners"]]
-    of_sets = {name: tuple(sorted({each[name] for each in sets})) for name in ("dtype", "batch")}
-    threads = tuple(sorted({entry["threads"] for entry in entries}))
-    orders = tuple(sorted({entry["n"] for entry in entries}))
-    maths = tuple(math for math in grid.MATH if math in {entry["math"] for entry in entries})
-    layouts = tuple(kind for kind in grid.LAYOUT if kind in {entry["layout"] for entry in entries})
-    return grid.axes(_NAMES, backend=(backend,), n=orders, math=maths, layout=layouts, threads=threads, **of_sets)
+    values = {name: {each[name] for each in sets} for name in ("dtype", "batch")}
+    values |= {name: {entry[name] for entry in entries} for name in ("n", "threads", "math", "layout")}
+    in_order = {"math": grid.MATH.index, "layout": grid.LAYOUT.index}
+    return {name: tuple(sorted(found, key=in_order.get(name))) for name, found in values.items()}
 
 
 SETS = read()
@@ -66,8 +64,6 @@ SETS = read()
 
 class _Winners(_KernelQuestion):
     """Base of the two: n × math × layout, at the dtype and the batch of the sweep."""
-
-    param_names = _NAMES
 
     @classmethod
     def planned(cls, point: grid.Point, backend: library.Backend) -> Plan:
@@ -79,17 +75,15 @@ class _Winners(_KernelQuestion):
         return supported(Plan(point, backend, spec, layout))
 
 
-class GpuWinners(_Winners):
+class GpuWinners(_Winners, names=_NAMES, backend=grid.CUDA, **varied(of("cuda", SETS))):
     """The winners of a GPU's sweep, on any GPU."""
 
-    params = axes("cuda", of("cuda", SETS))
     version = versioned(of("cuda", SETS))
 
 
-class CpuWinners(_Winners):
+class CpuWinners(_Winners, names=_NAMES, backend=grid.CPU, **varied(of("cpu", SETS))):
     """The winners of a CPU's sweep, on CPUs with that instruction set."""
 
-    params = axes("cpu", of("cpu", SETS))
     version = versioned(of("cpu", SETS))
 
 
@@ -97,10 +91,12 @@ def _entry(point: grid.Point, target: str) -> Mapping[str, Any]:
     there = [each for each in of(point.backend, SETS) if each["target"] == target]
     if not there:
         raise SkipNotImplemented(f"no sweep of target {target!r} is in {_FILE.name}")
-    wanted = (point.n, point.math, point.layout, point.threads)
-    for each in there:
-        for entry in each["winners"]:
-            found = tuple(entry[name] for name in ("n", "math", "layout", "threads"))
-            if (each["dtype"], each["batch"], *found) == (point.dtype, point.batch, *wanted):
-                return dict(entry)
-    raise SkipNotImplemented(f"the sweep of {target!r} has no winner of n={point.n}, {point.math}, {point.layout}")
+    shared = {"dtype": point.dtype, "batch": point.batch}.items()
+    wanted = {name: getattr(point, name) for name in ("n", "math", "layout", "threads")}.items()
+    entries = (entry for each in there if shared <= each.items() for entry in each["winners"])
+    found = next((entry for entry in entries if wanted <= entry.items()), None)
+    if found is None:
+        raise SkipNotImplemented(
+            f"the sweep of {target!r} has no winner of n={point.n}, {point.math}, {point.layout}"
+        )
+    return dict(found)

@@ -18,6 +18,7 @@ from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.loading import load_library
 from batchchol.artifacts.stats import CompileStats, read_stats
 from batchchol.errors import BackendUnavailable, CompileError
+from batchchol.files import system_values
 from kernelgen import GENERATOR_VERSION, SIMD_TARGETS, KernelSource
 
 # Contraction is allowed in both accuracy classes (design: ieee rounds roots and quotients correctly, sums may fuse).
@@ -49,13 +50,7 @@ class Library:
 @cache
 def cpu_features() -> frozenset[str]:
     """The instruction set extensions of this CPU, as Linux names them; none known elsewhere."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.split(":")[0].strip() == "flags":
-                return frozenset(line.split(":", 1)[1].split())
-    except OSError:
-        pass
-    return frozenset()
+    return frozenset(system_values(Path("/proc/cpuinfo")).get("flags", "").split())
 
 
 def supported_targets() -> tuple[str, ...]:

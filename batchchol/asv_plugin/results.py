@@ -5,22 +5,20 @@ from __future__ import annotations
 import ast
 import datetime
 import itertools
-import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from batchchol.asv_plugin.samples import SUFFIX, SampleRecord, load_samples, of_result
 from batchchol.errors import DataFileError
 
-RESULTS_VERSION = 2
-"""The version of the result files, and of benchmarks.json, that asv 0.6 writes."""
-
 NOT_RESULTS = ("machine.json", "benchmarks.json")
+
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,32 @@ def load_results(folder: Path | str, machine: str | None = None) -> list[ResultR
     DataFileError
         If there are no results there, or a file is not what asv 0.6 writes.
     """
+    # Not above: what says that asv is missing needs this module.
+    from asv.benchmarks import Benchmarks
+    from asv.util import load_json
+
     folder = Path(folder)
-    described = _load(folder / "benchmarks.json")
+    described = _read(folder / "benchmarks.json", lambda path: load_json(path, Benchmarks.api_version))
     paths = [path for path in sorted(folder.glob(f"{machine or '*'}/*.json")) if path.name not in NOT_RESULTS]
     if not paths:
         of_whom = f" of machine {machine!r}" if machine else ""
         raise DataFileError(folder, "whole folder", f"no results{of_whom}: run `asv run` first")
     recorded = _recorded(folder.glob(f"{machine or '*'}/*{SUFFIX}"))
-    rows = [row for path in paths for row in _rows_of_file(path, described, recorded)]
+    rows = [row for path in paths for row in _read(path, lambda name: [*_rows(name, described, recorded)])]
     return sorted(rows, key=lambda row: (row.date, row.commit, row.benchmark))
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _read(path: Path, read: Callable[[str], Content]) -> Content:
+    """What a reader makes of a file; its errors name the file."""
+    from asv.util import UserError
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read(str(path))
     except OSError as error:
         raise DataFileError(path, "whole file", f"{error.strerror}: run `asv run` first") from error
-    except ValueError as error:
-        raise DataFileError(path, "whole file", f"not JSON ({error}): remove it and run `asv run` again") from error
-    version = content.get("version") if isinstance(content, dict) else None
-    if version != RESULTS_VERSION:
-        raise DataFileError(path, "version", f"got {version!r}, expected {RESULTS_VERSION}: run `asv update`")
-    return dict(content)
+    except (UserError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"not what asv 0.6 writes ({error!r}): run `asv update`, or remove it and run `asv run` again"
+        raise DataFileError(path, "results", reason) from error
 
 
 # Machine's folder, commit, environment, benchmark, parameters.
@@ -103,52 +105,46 @@ def _sorted(params: Mapping[str, Any]) -> str:
     return repr(sorted(params.items()))
 
 
-def _rows_of_file(
-    path: Path, described: Mapping[str, Any], recorded: Mapping[_Key, Sequence[SampleRecord]]
+def _rows(
+    path: str, described: Mapping[str, Any], recorded: Mapping[_Key, Sequence[SampleRecord]]
 ) -> Iterator[ResultRow]:
-    content = _load(path)
-    try:
-        date = _time(content["date"])
-        for benchmark, stored in content["results"].items():
-            columns = dict(zip(content["result_columns"], stored, strict=False))
-            about = described.get(benchmark, {})
-            started, duration = _time(columns.get("started_at") or 0), columns.get("duration") or 0.0
-            for params, value, samples in _points(columns, about.get("param_names", [])):
-                key = (path.parent, content["commit_hash"], content["env_name"], benchmark, _sorted(params))
-                yield ResultRow(
-                    machine=content["params"]["machine"],
-                    environment=content["env_name"],
-                    commit=content["commit_hash"],
-                    date=date,
-                    benchmark=benchmark,
-                    params=params,
-                    status=_status(value),
-                    median=math.nan if value is None else float(value),
-                    samples=tuple(samples or ()),
-                    unit=about.get("unit", ""),
-                    records=of_result(recorded.get(key, ()), started, duration),
-                )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataFileError(path, "results", f"not what asv 0.6 writes ({error!r}): remove it") from error
+    from asv.results import Results
+
+    stored, folder = Results.load(path), Path(path).parent
+    commit, environment = stored.commit_hash, stored.env_name
+    for benchmark in stored.get_all_result_keys():
+        about, axes = described.get(benchmark, {}), stored.get_result_params(benchmark)
+        started, duration = _time(stored.started_at[benchmark] or 0), stored.duration[benchmark] or 0.0
+        values, samples = stored.get_result_value(benchmark, axes), stored.get_result_samples(benchmark, axes)
+        for params, value, taken in zip(_points(axes, about), values, samples, strict=True):
+            key = (folder, commit, environment, benchmark, _sorted(params))
+            yield ResultRow(
+                machine=stored.params["machine"],
+                environment=environment,
+                commit=commit,
+                date=_time(stored.date),
+                benchmark=benchmark,
+                params=params,
+                status=_status(value),
+                median=math.nan if value is None else float(value),
+                samples=tuple(taken or ()),
+                unit=about.get("unit", ""),
+                records=of_result(recorded.get(key, ()), started, duration),
+            )
 
 
 def _time(milliseconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC)
 
 
-def _points(
-    columns: Mapping[str, Any], names: Sequence[str]
-) -> Iterator[tuple[Mapping[str, Any], float | None, list[float] | None]]:
-    """(parameters, value or None, samples or None) of every combination, the last parameter fastest."""
-    axes = columns["params"]
+def _points(axes: Sequence[Sequence[str]], about: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parameters of every combination, the last one fastest."""
+    names = about.get("param_names", [])
     if len(names) != len(axes):
         # The benchmark has changed since: benchmarks.json describes the newest only.
         names = [f"param{index + 1}" for index in range(len(axes))]
-    combinations = list(itertools.product(*axes))
-    values = columns["result"] or [None] * len(combinations)
-    samples = columns.get("samples") or [None] * len(combinations)
-    for combination, value, taken in zip(combinations, values, samples, strict=True):
-        yield MappingProxyType(dict(zip(names, map(_value, combination), strict=True))), value, taken
+    for combination in itertools.product(*axes):
+        yield MappingProxyType(dict(zip(names, map(_value, combination), strict=True)))
 
 
 def _value(text: str) -> Any:

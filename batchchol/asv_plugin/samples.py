@@ -113,7 +113,7 @@ def of_result(
     records = list(records)
     ended = started + datetime.timedelta(seconds=seconds + 1)
     runs = [each.run for each in records if started <= each.time <= ended]
-    # Whoever measures right after it, without replacing it, comes later.
+    # A run right after it, which does not replace it, comes later.
     return tuple(each for each in records if runs and each.run == runs[0])
 
 

@@ -27,6 +27,7 @@ from batchchol.batches.checks import check_math
 from batchchol.batches.layouts import padded, stride
 from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
+from batchchol.files import system_values
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings, measured_ceilings
 from batchchol.parallel import available_threads, over_ranges
@@ -272,10 +273,4 @@ def survey() -> Availability:
 @lru_cache(maxsize=1)
 def cpu_model() -> str:
     """The processor's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.split(":")[0].strip() == "model name":
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return system_values(Path("/proc/cpuinfo")).get("model name") or platform.processor() or platform.machine()

@@ -106,7 +106,7 @@ class Batch:
     def empty(cls, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Self:
         """A batch whose matrices are yet to be written; its padding is there already.
 
-        The layout is this machine's `default_layout` if nobody says.
+        The default layout is this machine's `default_layout`.
 
         Raises
         ------
@@ -297,7 +297,7 @@ def dtype_name(dtype: np.dtype[np.generic]) -> str:
 
 
 def element_dtype(argument: str, asked: DTypeLike) -> np.dtype[np.floating]:
-    """The dtype that somebody asks for by its name or otherwise, in native byte order.
+    """A dtype, given by its name or otherwise, in native byte order.
 
     Raises
     ------

@@ -45,7 +45,7 @@ def check_order(argument: str, n: int, advice: str) -> None:
 
 
 def check_math(math: str | None) -> None:
-    """Refuse the name of a class of accuracy that there is not; None is nobody's wish."""
+    """Refuse an unknown class of accuracy; None stands for the default."""
     # Arrays are compared element by element.
     if math is not None and not (isinstance(math, str) and math in MATHS):
         raise ValueError(f"math: got {math!r}, expected one of {', '.join(map(repr, MATHS))}")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.errors import OutOfMemory
+from batchchol.files import system_values
 
 # A cache line; unaligned vectors cost 15 to 35% (measured on AVX-512).
 ALIGNMENT = 64
@@ -76,13 +77,8 @@ def require_memory(batch: int, n: int, dtype: str, free: int | None) -> None:
 
 
 def _system_free() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return total_bytes()
+    available = system_values(Path("/proc/meminfo")).get("MemAvailable")
+    return int(available.split()[0]) * 1024 if available else total_bytes()
 
 
 def _limits_free() -> int:
@@ -91,10 +87,10 @@ def _limits_free() -> int:
         # Not above: other systems have no such module.
         import resource
 
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        status = system_values(Path("/proc/self/status"))
         limits = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
         used = {name: int(status[name].split()[0]) * 1024 for name in limits}
-    except (ImportError, OSError, ValueError, KeyError, IndexError):
+    except (ImportError, ValueError, KeyError, IndexError):
         return total_bytes()
     allowed = {name: resource.getrlimit(limit)[0] for name, limit in limits.items()}
     left = (allowed[name] - used[name] for name in limits if allowed[name] != resource.RLIM_INFINITY)
@@ -115,8 +111,8 @@ class _Files:
         try:
             limit = int((folder / self.limit).read_text())
             used = int((folder / self.used).read_text())
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # File pages that nobody uses count as used, and are given back when they are needed.
+            statistics = system_values(folder / "memory.stat", separator=None)
+            # Idle file pages count as used, and are given back when they are needed.
             return max(0, limit - used + int(statistics.get(self.idle, 0)))
         except (OSError, ValueError):
             return None

@@ -18,8 +18,7 @@ from batchchol.parallel import available_threads, over_ranges
 from kernelgen import SIMD_TARGETS, Layout
 from kernelgen.simd import generate_layout_kernels
 
-_PACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
-_UNPACK = (ctypes.c_void_p, ctypes.c_void_p, *(ctypes.c_int64,) * 7)
+_POINTERS, _SIZE = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int64
 # Ctrl-C waits for a copy of NumPy's.
 _SLICE_BYTES = 1 << 22
 _CLEARED = {None: 0, "upper": 1, "lower": 2}
@@ -66,27 +65,10 @@ def pack(dense: NDArray[np.floating], slots: Slots) -> None:
     Room in the last chunk beyond the batch becomes identities, once its last matrix is written.
     """
     check_writeable(slots.packed)
-    target = slots.target()
-    library = None if target is None else _library(dense.dtype.name, target)
-    if target is None or library is None:
+    if not _copied("pack", dense, slots):
         view = dense_view(slots.packed, slots.layout)
         for part, matrices in slots.slices():
             view[part.places()] = dense[matrices]
-        return
-    lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
-    function = library.function("pack", *_PACK, result=None)
-    end = padded(slots.batch, slots.layout) if slots.last == slots.batch else slots.last
-    # The kernel counts matrices from the beginning of the batch: so must its pointer to the canonical ones.
-    origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
-    apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")
-
-    def work(begin: int, stop: int) -> int:
-        first = slots.first // lanes
-        function(origin, slots.packed.ctypes.data, slots.n, apart, slots.last, swap, first + begin, first + stop)
-        return 0
-
-    groups = (end - slots.first) // lanes
-    over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
 
 
 def assign(
@@ -115,27 +97,36 @@ def unpack(slots: Slots, dense: NDArray[np.floating], clear: str | None = None) 
 
     `clear` names the triangle whose elements off the diagonal become zeros: "upper", "lower" or None.
     """
-    target = slots.target()
-    library = None if target is None else _library(dense.dtype.name, target)
-    if target is None or library is None:
+    if not _copied("unpack", dense, slots, _CLEARED[clear]):
         view = dense_view(slots.packed, slots.layout)
         for part, matrices in slots.slices():
             copied = view[part.places()]
             dense[matrices] = copied if clear is None else np.tril(copied) if clear == "upper" else np.triu(copied)
-        return
+
+
+def _copied(name: str, dense: NDArray[np.floating], slots: Slots, *cleared: int) -> bool:
+    """Have generated code copy whole groups one way or the other; False where there is none for that."""
+    target = slots.target()
+    library = None if target is None else _library(dense.dtype.name, target)
+    if target is None or library is None:
+        return False
     lanes = SIMD_TARGETS[target].lanes(dense.dtype.name)
-    function = library.function("unpack", *_UNPACK, result=None)
-    origin = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize
+    function = library.function(name, *_POINTERS, *(_SIZE,) * (6 + len(cleared)), result=None)
+    # The kernel counts matrices from the beginning of the batch: so must its pointer to the canonical ones.
+    origin, packed = dense.ctypes.data - slots.first * slots.n**2 * dense.itemsize, slots.packed.ctypes.data
+    ends = (origin, packed) if name == "pack" else (packed, origin)
     apart, swap = stride(slots.batch, slots.layout), int(slots.layout.order != "row")
-    cleared = _CLEARED[clear]
+    first = slots.first // lanes
 
     def work(begin: int, stop: int) -> int:
-        first, last = slots.first // lanes + begin, slots.first // lanes + stop
-        function(slots.packed.ctypes.data, origin, slots.n, apart, slots.last, swap, cleared, first, last)
+        function(*ends, slots.n, apart, slots.last, swap, *cleared, first + begin, first + stop)
         return 0
 
-    groups = -(-(slots.last - slots.first) // lanes)
+    # Packing writes the padding too.
+    end = padded(slots.batch, slots.layout) if name == "pack" and slots.last == slots.batch else slots.last
+    groups = -(-(end - slots.first) // lanes)
     over_ranges(work, groups, available_threads(), 2 * dense.nbytes, arrays=(dense, slots.packed))
+    return True
 
 
 def _library(dtype: str, target: str) -> Library | None:

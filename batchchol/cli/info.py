@@ -18,6 +18,7 @@ HELP = "say what was found on this machine, what is missing and how to get it"
 # Distribution, what it is for here, and how to install it; of several with a bar between them any one will do.
 OPTIONAL_PACKAGES = (
     ("pycuda", "NVIDIA GPUs", f"{install('gpu')} (needs the CUDA toolkit and a C++ compiler)"),
+    ("nvidia-ml-py", "clocks and temperatures of GPUs", install("gpu")),
     ("cuda-bindings", "CUDA graphs", install("graphs")),
     ("asv", "benchmarks across commits", install("suite")),
     ("matplotlib", "plots", install("plots")),

@@ -19,7 +19,7 @@ from batchchol.errors import BatchcholError, ResidualError
 from batchchol.files import replace_file
 from batchchol.measure.timing import sample_factor, spread
 from batchchol.operations import residual
-from batchchol.operations.roofline import Ceilings, flops, roofline_fraction, roofline_seconds
+from batchchol.operations.roofline import Ceilings, flops, roofline_fraction
 from batchchol.report.gflops_plot import Point, draw
 from kernelgen import Problem
 
@@ -125,9 +125,7 @@ def summary(
     made = f"{subtitle}, commit {commit[:8]}, {date.today().isoformat()}"
     text = "\n\n".join([table(best), made, CAPTION, *doubts(best, timed)]) + "\n"
     replace_file(out / "table.md", text.encode())
-    pictures = draw(
-        _points(best, backend, ceilings), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle
-    )
+    pictures = draw(_points(best), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle)
     return "\n".join(["", text, *(f"saved     {path}" for path in (out / "table.md", *pictures))])
 
 
@@ -157,13 +155,12 @@ def _place(backend: Backend) -> str:
     return f"{device['cpu']}, {backend.target}, one thread"
 
 
-def _points(rows: Sequence[BestRow], backend: Backend, ceilings: Ceilings) -> list[Point]:
-    points = []
-    for row in rows:
-        ceiling = flops(row.n) / roofline_seconds(row.n, 1, backend.default_layout(row.n), ceilings) / 1e9
-        points.append(Point("batchchol factor", row.n, row.gflops, ceiling))
-        points.append(Point("numpy.linalg.cholesky", row.n, row.gflops / row.times_numpy, ceiling))
-    return points
+def _points(rows: Sequence[BestRow]) -> list[Point]:
+    return [
+        Point(name, row.n, row.gflops / slower, row.gflops / row.roofline_fraction)
+        for row in rows
+        for name, slower in (("batchchol factor", 1), ("numpy.linalg.cholesky", row.times_numpy))
+    ]
 
 
 def best_rows(rows: Iterable[ResultRow], backend: Backend, ceilings: Ceilings) -> list[BestRow]:

@@ -24,6 +24,7 @@ from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, Dev
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
 from batchchol.measure.stopwatch import Stopwatch, Timing
+from batchchol.measure.timing import spread
 from batchchol.operations.roofline import roofline_seconds
 from kernelgen import FAMILIES, MAX_N, KernelSpec, SpecError
 
@@ -269,8 +270,6 @@ def _timed(run: DeviceRun, way: DeviceContender, protocol: str, samples: int) ->
 def _row(
     run: DeviceRun, arena: Arena, way: DeviceContender, protocol: str, timing: Timing, ratio: float, size: str
 ) -> DeviceRow:
-    median = float(np.median(timing.seconds))
-    low, high = np.percentile(timing.seconds, [25, 75])
     ceilings, state = run.backend.ceilings(run.dtype), run.backend.conditions()
     return DeviceRow(
         contender=way.name,
@@ -280,8 +279,8 @@ def _row(
         dtype=run.dtype,
         protocol=protocol,
         samples=len(timing.seconds),
-        seconds=median,
-        spread=float((high - low) / median),
+        seconds=float(np.median(timing.seconds)),
+        spread=spread(timing.seconds),
         floor_seconds=run.backend.floor(protocol),
         roofline_seconds=roofline_seconds(arena.n, arena.batch, way.layout, ceilings),
         ratio=ratio,

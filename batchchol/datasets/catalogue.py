@@ -5,7 +5,8 @@ from __future__ import annotations
 import numbers
 import tomllib
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -73,15 +74,33 @@ def settle(recipe: Recipe, given: Mapping[str, object]) -> dict[str, Value]:
 
 def parse(recipe: Recipe, name: str, text: str) -> Value:
     """Read a parameter from the text that a command line gives; integers of a list are split by commas."""
-    default = _parameter(recipe, name).default
+    kind = _KINDS[type(_parameter(recipe, name).default)]
     try:
-        if isinstance(default, tuple):
-            return tuple(integer(item.strip()) for item in text.split(",") if item.strip())
-        if isinstance(default, str):
-            return text
-        return integer(text) if isinstance(default, int) else number(text)
+        return kind.parse(text)
     except ArgumentTypeError as error:
-        raise ValueError(f"{recipe.name}: {name}: got {shown(text)}, expected {_expected(default)}") from error
+        raise ValueError(f"{recipe.name}: {name}: got {shown(text)}, expected {kind.words}") from error
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What values of a type are called, what they or their items are instances of, and how text is read as one."""
+
+    words: str
+    items: type
+    parse: Callable[[str], Value]
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(integer(item.strip()) for item in text.split(",") if item.strip())
+
+
+_KINDS: Mapping[type[Value], _Kind] = {
+    int: _Kind("an integer", numbers.Integral, integer),
+    float: _Kind("a number", numbers.Real, number),
+    str: _Kind("a word", str, str),
+    tuple: _Kind("a list of integers", numbers.Integral, _integers),
+}
+"""By the type of a parameter's default."""
 
 
 def _recipe(name: str, table: dict[str, Any]) -> Recipe:
@@ -104,34 +123,12 @@ def _parameter(recipe: Recipe, name: str) -> Parameter:
     return recipe.parameters[name]
 
 
-def _conform(recipe: str, parameter: Parameter, value: object) -> Value:
-    default = parameter.default
-    if isinstance(default, tuple) and not isinstance(value, str):
-        items = _integers(value)
-        if items is not None:
-            return items
-    elif isinstance(default, str) and isinstance(value, str):
-        return value
-    elif isinstance(value, bool):
-        pass
-    elif isinstance(default, int) and isinstance(value, numbers.Integral):
-        return int(value)
-    elif isinstance(default, float) and isinstance(value, numbers.Real):
-        return float(value)
-    raise ValueError(f"{recipe}: {parameter.name}: got {value!r}, expected {_expected(default)}")
-
-
-def _integers(value: object) -> tuple[int, ...] | None:
-    try:
-        items = list(value)  # type: ignore[call-overload]  # anything that cannot be listed is refused below
-    except TypeError:
-        return None
-    if not all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in items):
-        return None
-    return tuple(int(item) for item in items)
-
-
-def _expected(default: Value) -> str:
-    if isinstance(default, tuple):
-        return "a list of integers"
-    return {int: "an integer", float: "a number", str: "a word"}[type(default)]
+def _conform(recipe: str, parameter: Parameter, value: Any) -> Value:
+    wanted = type(parameter.default)
+    kind = _KINDS[wanted]
+    # What cannot be listed is no list.
+    with suppress(TypeError):
+        items = list(value) if wanted is tuple and not isinstance(value, str) else [value]
+        if all(isinstance(item, kind.items) and not isinstance(item, bool) for item in items):
+            return tuple(map(int, items)) if wanted is tuple else wanted(value)
+    raise ValueError(f"{recipe}: {parameter.name}: got {value!r}, expected {kind.words}")

@@ -157,7 +157,7 @@ def failure(source: Source, place: str, reason: str) -> DataFileError:
 
 
 def check_empty(source: Source, place: str, batch: int, n: int) -> None:
-    """Refuse a header of a batch without elements that announces more than anybody means.
+    """Refuse a header of a batch without elements whose sizes are implausible.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The random numbers behind every data set: a counter-based stream that any device can reproduce.
 
 Philox4x64-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011), as NumPy's `Philox` bit
-generator gives it raw. The exact mapping, for whoever writes the same stream as a kernel:
+generator gives it raw. The exact mapping, for kernels that make the same stream:
 
 - key       (seed, stream * 2**32 + n): two 64-bit words; `stream` is from catalogue.toml, n is the order
 - counter   a recipe uses a fixed number B of blocks a matrix: block b (0 ... B-1) of matrix i is the ten

@@ -71,7 +71,7 @@ def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArr
 
 
 def _diagonally_dominant(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
-    return _of_square(recipe, n, lambda drawn, out: _mean_with_transpose(drawn, n, out))
+    return _dominant(recipe, n, n)
 
 
 def _banded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
@@ -80,12 +80,7 @@ def _banded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value])
         raise ValueError(f"banded: bandwidth: got {bandwidth}, expected at least 0")
     index = np.arange(n)
     band = (abs(index[:, None] - index) <= bandwidth).astype(dtype)
-
-    def build(drawn: Words, out: Dense) -> None:
-        _mean_with_transpose(drawn, 2 * bandwidth + 1, out)
-        out *= band
-
-    return _of_square(recipe, n, build)
+    return _dominant(recipe, n, 2 * bandwidth + 1, band)
 
 
 def _graded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
@@ -97,12 +92,7 @@ def _graded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value])
     steps = max(n - 1, 1)
     exponent = np.array([(2 * i * octaves + steps) // (2 * steps) for i in range(n)])
     scale = np.ldexp(np.ones((n, n), dtype), -(exponent[:, None] + exponent)).astype(dtype)
-
-    def build(drawn: Words, out: Dense) -> None:
-        _mean_with_transpose(drawn, n, out)
-        out *= scale
-
-    return _of_square(recipe, n, build)
+    return _dominant(recipe, n, n, scale)
 
 
 def _integer_recipe(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
@@ -125,18 +115,25 @@ def _of_square(recipe: Recipe, n: int, build: Callable[[Words, Dense], None]) ->
     return Plan(recipe.stream, blocks_for(n * n, 4), 8 * n * n, lambda drawn, start, out: build(drawn, out))
 
 
-def _mean_with_transpose(drawn: Words, shift: int, out: Dense) -> None:
-    """(R + R^T)/2 + shift*I with R_ij = (w >> 2) * 2**-30, w the 32-bit word i*n + j.
+def _dominant(recipe: Recipe, n: int, shift: int, factor: NDArray[Any] | None = None) -> Plan:
+    """A plan for (R + R^T)/2 + shift*I, by a factor for each element, if given."""
 
-    The sum is made in integers (below 2**31), so that each element is rounded at most once.
-    """
-    word = words32(drawn, out.shape[1] ** 2)
-    word >>= np.uint32(2)
-    square = word.view(np.int32).reshape(out.shape)
-    doubled = square + square.transpose(0, 2, 1)
-    out[...] = doubled
-    out *= 2.0**-31
-    _diagonal(out)[...] = _diagonal(doubled) * 2.0**-31 + shift
+    def build(drawn: Words, out: Dense) -> None:
+        """R_ij = (w >> 2) * 2**-30, w the 32-bit word i*n + j.
+
+        The sum is made in integers (below 2**31), so that each element is rounded at most once.
+        """
+        word = words32(drawn, n * n)
+        word >>= np.uint32(2)
+        square = word.view(np.int32).reshape(out.shape)
+        doubled = square + square.transpose(0, 2, 1)
+        out[...] = doubled
+        out *= 2.0**-31
+        _diagonal(out)[...] = _diagonal(doubled) * 2.0**-31 + shift
+        if factor is not None:
+            out *= factor
+
+    return _of_square(recipe, n, build)
 
 
 def _diagonal(dense: NDArray[Any]) -> NDArray[Any]:

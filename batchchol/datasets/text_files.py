@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,11 +31,14 @@ from batchchol.datasets.files import (
     opened,
     slice_length,
 )
+from batchchol.errors import DataFileError
 from batchchol.files import replacing
 
 _LONGEST_COUNT = 18  # digits of a count that is sure to be less than 2**63
 _BLOCK_BYTES = 1 << 20
-_WORD = re.compile(rb"\S+")
+_PART_WORDS = 1 << 16
+_WORD_OR_LINE = re.compile(rb"\n|\S+")
+_SHOWN = 40  # bytes of a word that a message repeats
 _BLANKS = b" \n\r\t\v\f"
 
 # Digits that tell every number from its neighbours, however the reader rounds on the way.
@@ -80,117 +83,89 @@ def read_slices(source: Source, dtype: str = "float64") -> Slices:
     return Slices(batch, n, dtype, _parts(source, batch, n, dtype, single), single=single)
 
 
-class _Words:
-    """The words of a text from its first byte on, a block at a time, and where they are."""
-
-    def __init__(self, source: Source, file: BinaryIO) -> None:
-        file.seek(0)
-        self._source, self._file = source, file
-        self._text, self._carry = b"", b""
-        self._words: list[bytes] = []
-        # Of the block: the next word's place in it, its first line, and the words of that line before it.
-        self._next, self._line, self._before = 0, 1, 0
-
-    def __bool__(self) -> bool:
-        """Whether there is another word."""
-        while self._next == len(self._words):
-            if not self._read_block():
-                return False
-        return True
-
-    def take(self) -> bytes:
-        """The next word; nothing at the end."""
-        if not self:
-            return b""
-        self._next += 1
-        return self._words[self._next - 1]
-
-    def skip(self, most: int) -> int:
-        """Pass by that many words, or those that there are; returns how many."""
-        passed = 0
-        while passed < most and self:
-            step = min(most - passed, len(self._words) - self._next)
-            self._next += step
-            passed += step
-        return passed
-
-    def fill(self, out: NDArray[Any]) -> int:
-        """Numbers for a vector, or as many as there are; returns how many."""
-        filled = 0
-        while filled < len(out) and self:
-            words = self._words[self._next : self._next + len(out) - filled]
-            out[filled : filled + len(words)] = self._converted(words, out.dtype.name)
-            self._next += len(words)
-            filled += len(words)
-        return filled
-
-    def line(self) -> int:
-        """The line of the last word that was taken; at the end, the file's last."""
-        return self._place(self._next - 1)[0] if self._next else self._line
-
-    def _read_block(self) -> bool:
-        """Go on to the next block of whole words; False at the end."""
-        self._line += self._text.count(b"\n")
-        last = self._text.rfind(b"\n")
-        self._before = len(self._text[last + 1 :].split()) + (self._before if last < 0 else 0)
-        text = self._carry + self._file.read(_BLOCK_BYTES)
-        end = len(text) if len(text) == len(self._carry) else 1 + max(text.rfind(blank) for blank in _BLANKS)
-        self._text, self._carry = text[:end], text[end:]
-        self._words, self._next = self._text.split(), 0
-        if len(self._carry) >= _BLOCK_BYTES:
-            raise failure(self._source, f"line {self._line}", f"{_shown(self._carry)} is not a number")
-        return bool(text)
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """The line of a word of the block, and its number among that line's, from 1."""
-        start = next(islice(_WORD.finditer(self._text), index, None)).start()
-        last = self._text.rfind(b"\n", 0, start)
-        before = len(self._text[last + 1 : start].split()) + (self._before if last < 0 else 0)
-        return self._line + self._text.count(b"\n", 0, start), before + 1
-
-    def _converted(self, words: list[bytes], dtype: str) -> NDArray[Any]:
-        try:
-            exact = np.array(list(map(float, words)))
-        except ValueError:
-            exact = None
-        with np.errstate(over="ignore"):
-            values = None if exact is None else exact.astype(dtype)
-        if values is None or b"_" in self._text or not np.isfinite(values).all():
-            self._check(words, dtype)
-        assert values is not None
-        return values
-
-    def _check(self, words: list[bytes], dtype: str) -> None:
-        """Refuse the first word that is no number of `dtype`; infinities and NaN are numbers when spelt out."""
-        for index, word in enumerate(words):
-            try:
-                value = float(word)
-            except ValueError:
-                value = None
-            if value is None or b"_" in word:
-                reason = "is not a number"
-            elif b"n" not in word.lower() and _overflows(value, dtype):
-                reason = f"does not fit in {dtype}"
-            else:
-                continue
-            line, number = self._place(self._next + index)
-            raise failure(self._source, f"line {line}, number {number}", f"{_shown(word)} {reason}")
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """A text from its first byte on, in blocks of whole words."""
+    file.seek(0)
+    carry = b""
+    while read := file.read(_BLOCK_BYTES):
+        text = carry + read
+        end = 1 + max(map(text.rfind, _BLANKS))
+        yield text[:end]
+        carry = text[end:]
+        if len(carry) >= _BLOCK_BYTES:
+            # Longer than any number: what is left of it is none either.
+            carry = carry[:_SHOWN] + b"..."
+    yield carry
 
 
-def _overflows(value: float, dtype: str) -> bool:
+def _words(file: BinaryIO) -> Iterator[bytes]:
+    return chain.from_iterable(map(bytes.split, _blocks(file)))
+
+
+def _place(file: BinaryIO, index: int) -> tuple[int, int]:
+    """The line of the word of an index, and its number in that line, both from 1; of none, the last line."""
+    line, number = 1, 0
+    for found in (match[0] for text in _blocks(file) for match in _WORD_OR_LINE.finditer(text)):
+        if found == b"\n":
+            line, number = line + 1, 0
+            continue
+        number += 1
+        if index == 0:
+            break
+        index -= 1
+    return line, number
+
+
+def _fill(out: NDArray[Any], words: Iterator[bytes], source: Source, file: BinaryIO, index: int) -> int:
+    """Numbers for a vector, or as many as there are, the first from the word of that index; returns how many."""
+    filled = 0
+    while part := list(islice(words, min(_PART_WORDS, len(out) - filled))):
+        values = out[filled : filled + len(part)]
+        if not _convert(part, values):
+            _check(part, out.dtype.name, source, file, index + filled)
+        filled += len(part)
+    return filled
+
+
+def _convert(words: list[bytes], out: NDArray[Any]) -> bool:
+    """Write the numbers that words are; False if some of them may be none, or may not fit."""
+    try:
+        exact = np.array(list(map(float, words)))
+    except ValueError:
+        return False
+    with np.errstate(over="ignore"):
+        out[:] = exact
+    return bool(np.isfinite(out).all()) and b"_" not in b"".join(words)
+
+
+def _check(words: list[bytes], dtype: str, source: Source, file: BinaryIO, index: int) -> None:
+    """Refuse the first word that is no number of `dtype`; the first of all has that index."""
+    for place, word in enumerate(words, index):
+        if fault := _fault(word, dtype):
+            line, number = _place(file, place)
+            raise failure(source, f"line {line}, number {number}", f"{_shown(word)} {fault}")
+
+
+def _fault(word: bytes, dtype: str) -> str:
+    """Why a word is no number of `dtype`; "" if it is one. Infinities and NaN are numbers when spelt out."""
+    try:
+        # Which Python takes between digits, and the format does not.
+        value = float(word.replace(b"_", b"?"))
+    except ValueError:
+        return "is not a number"
     # Digits of the largest number may be more than it, and are read as it.
     with np.errstate(over="ignore"):
-        return bool(np.isinf(np.array(value).astype(dtype)))
+        overflows = np.isinf(np.array(value).astype(dtype))
+    return f"does not fit in {dtype}" if overflows and b"n" not in word.lower() else ""
 
 
 def _header(source: Source, file: BinaryIO) -> tuple[int, int, bool]:
     """How many matrices, of which order, and whether the file is of one matrix."""
     room = file.seek(0, SEEK_END)
-    words = _Words(source, file)
-    batch, n = 1, _count(source, words, "the number of matrices, or the order of one matrix")
-    single = _is_single(source, file, n, room)
+    batch, n = 1, _count(source, file, 0, "the number of matrices, or the order of one matrix")
+    single = _is_single(file, n, room)
     if not single:
-        batch, n = n, _count(source, words, "n")
+        batch, n = n, _count(source, file, 1, "n")
     if not batch or not n:
         check_empty(source, "line 1", batch, n)
     # A large lie is refused before memory is asked for.
@@ -199,33 +174,31 @@ def _header(source: Source, file: BinaryIO) -> tuple[int, int, bool]:
     return batch, n, single
 
 
-def _is_single(source: Source, file: BinaryIO, n: int, room: int) -> bool:
+def _is_single(file: BinaryIO, n: int, room: int) -> bool:
     """Whether a text is one matrix of this order: as many numbers follow, or the next is no number of matrices."""
-    place = file.tell()
-    words = _Words(source, file)
-    words.take()
-    second = words.take()
-    if n == 0 or (n, second) == (1, b"0"):
-        single = False
-    elif _is_count(second):
-        single = 2 * n * n <= room and words.skip(n * n) == n * n - 1 and not _has_lines_of_batch(file)
-    else:
-        single = _is_number(second)
-    file.seek(place)
-    return single
+    words = islice(_words(file), 1, None)
+    second = next(words, b"")
+    if not second or n == 0 or (n, second) == (1, b"0"):
+        return False
+    if not _is_count(second):
+        return not _fault(second, "float64")
+    enough = 2 * n * n <= room and sum(1 for _ in islice(words, n * n)) == n * n - 1
+    return enough and not _has_lines_of_batch(file)
 
 
 def _has_lines_of_batch(file: BinaryIO) -> bool:
-    """Whether the first lines are a number, an order and a row of that many numbers."""
+    """Whether the first lines are a number, an order n and a row of n numbers."""
     file.seek(0)
     first, order, row = (file.readline(_BLOCK_BYTES).split() for _ in range(3))
     return len(first) == len(order) == 1 and 1 < int(order[0]) == len(row)
 
 
-def _count(source: Source, words: _Words, what: str) -> int:
-    word = words.take()
+def _count(source: Source, file: BinaryIO, index: int, what: str) -> int:
+    """The word of that index, which is a number of something."""
+    word = next(islice(_words(file), index, None), b"")
     if not _is_count(word):
-        raise failure(source, f"line {words.line()}", f"{_shown(word)}, expected {what}, an integer of at least 0")
+        line, _ = _place(file, index)
+        raise failure(source, f"line {line}", f"{_shown(word)}, expected {what}, an integer of at least 0")
     return int(word)
 
 
@@ -233,33 +206,28 @@ def _is_count(word: bytes) -> bool:
     return word.isdigit() and len(word) <= _LONGEST_COUNT
 
 
-def _is_number(word: bytes) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
 def _parts(source: Source, batch: int, n: int, dtype: str, single: bool) -> Iterator[tuple[int, NDArray[Any]]]:
     length = slice_length(n, dtype)
+    index = 1 if single else 2
     with opened(source) as file:
-        words = _Words(source, file)
-        words.skip(1 if single else 2)
+        words = islice(_words(file), index, None)
         for start in range(0, batch, length):
             shape = (min(length, batch - start), n, n)
             dense = aligned_empty(shape, dtype, f"a batch of shape {shape}")
-            filled = words.fill(dense.reshape(-1))
+            filled = _fill(dense.reshape(-1), words, source, file, index)
+            index += filled
             if filled < dense.size:
                 row, column = divmod(start * n * n + filled, n)
                 where = f"number {column + 1} of row {row % n + 1} of matrix {row // n + 1} of {batch}"
-                hint = _ragged(file, n, single)
-                raise failure(source, f"line {words.line()}", f"the file ends before {where}{hint}")
+                raise _wrong_length(source, file, index, f"the file ends before {where}", n, single)
             yield start, dense
-        if words:
-            words.take()
-            hint = _ragged(file, n, single)
-            raise failure(source, f"line {words.line()}", f"text follows the last of {batch} matrices{hint}")
+        if next(words, None):
+            raise _wrong_length(source, file, index, f"text follows the last of {batch} matrices", n, single)
+
+
+def _wrong_length(source: Source, file: BinaryIO, index: int, reason: str, n: int, single: bool) -> DataFileError:
+    line, _ = _place(file, index)
+    return failure(source, f"line {line}", reason + _ragged(file, n, single))
 
 
 def _ragged(file: BinaryIO, n: int, single: bool) -> str:
@@ -275,5 +243,5 @@ def _ragged(file: BinaryIO, n: int, single: bool) -> str:
 
 
 def _shown(text: bytes) -> str:
-    shown = text[:40].decode("ascii", "backslashreplace")
-    return repr(shown + "..." if len(text) > 40 else shown)
+    shown = text[:_SHOWN].decode("ascii", "backslashreplace")
+    return repr(shown + "..." if len(text) > _SHOWN else shown)

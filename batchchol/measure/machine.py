@@ -129,18 +129,15 @@ def _operating_system() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = read_file(path).decode()
+        entries = json.loads(read_file(path))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
-    try:
-        entries = json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise DataFileError(path, place, f"{error.msg}: repair or remove the file") from error
-    except (ValueError, RecursionError) as error:
-        raise DataFileError(path, "reading", f"{error}: repair or remove the file") from error
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"{error}: repair or remove the file"
+        raise DataFileError(path, "reading", reason) from error
     if not isinstance(entries, dict) or entries.get("version") != FORMAT_VERSION:
         raise DataFileError(
             path,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from batchchol.measure.point import Point
+from batchchol.measure.timing import spread
 from kernelgen import FAMILIES, KernelSpec, SpecError
 from kernelgen.axes import axes_of
 
@@ -171,10 +172,7 @@ class Row:
     @property
     def spread(self) -> float:
         """The interquartile range over the median."""
-        if not self.seconds:
-            return math.nan
-        low, middle, high = np.percentile(self.seconds, [25, 50, 75])
-        return float((high - low) / middle)
+        return spread(self.seconds) if self.seconds else math.nan
 
     def values(self) -> dict[str, Any]:
         """The row as a data set has it: every column, None where there is nothing to say."""

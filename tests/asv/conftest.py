@@ -48,7 +48,7 @@ def benchmark_at(part: Callable[[str], Any]) -> Callable[..., Any]:
 
     def find(name: str, **values: Any) -> Any:
         benchmark = discovery.get_benchmark_from_name(str(ROOT / "benchmarks"), name)
-        points = list(part("profiles").kept_points("full", "", benchmark.param_names, benchmark._params))
+        points = list(part("harness.profiles").kept_points("full", "", benchmark.param_names, benchmark._params))
         wanted = {"backend": "cpu", **values} if "backend" in benchmark.param_names else values
         (index,) = (index for index, point in enumerate(points) if wanted.items() <= point.items())
         benchmark.set_param_idx(index)

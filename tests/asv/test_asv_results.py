@@ -25,6 +25,8 @@ def stored(machine: str = "mine", commit: str = COMMIT, **results: Any) -> dict[
         "env_name": "checkout-py3.11",
         "date": int(DATE.timestamp() * 1000),
         "params": {"machine": machine},
+        "requirements": {},
+        "python": "3.11",
         "result_columns": COLUMNS,
         "results": results,
         "version": 2,
@@ -140,12 +142,13 @@ def test_no_results_say_what_to_run(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ("{", "not JSON"),
-        ('{"version": 1}', "got 1, expected 2"),
+        ("{", "Error parsing JSON"),
+        ('{"version": 1}', "old file format.  Run `asv update`"),
         ('{"version": 2}', "not what asv 0.6 writes"),
-        (json.dumps(stored(**{TILES: [[1.0], [["8", "16"], ["1"]], "1"]})), "not what asv 0.6 writes"),
+        ("[]", "not what asv 0.6 writes"),
+        (json.dumps(stored(**{TILES: [[1.0], None, "1"]})), "not what asv 0.6 writes"),
     ],
-    ids=["no JSON", "another version", "no results", "fewer values than parameters"],
+    ids=["no JSON", "another version", "no results", "no object", "no parameters"],
 )
 def test_a_damaged_file_is_named(folder: Path, content: str, named: str) -> None:
     path = folder / "mine" / "89abcdef-checkout-py3.11.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-from benchmarks import former
+from benchmarks.harness import former
 former.install()
 from importlib.resources import files
 from batchchol.batches.batch import Batch
@@ -29,11 +29,15 @@ def test_an_older_commit_keeps_its_modules_and_its_data(tmp_path: Path) -> None:
     package = tmp_path / "batchchol"
     (package / "cuda").mkdir(parents=True)
     (package / "backends").mkdir()
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "former.py").write_text((ROOT / "benchmarks" / "former.py").read_text())
+    former = Path("benchmarks", "harness", "former.py")
+    (tmp_path / former).parent.mkdir(parents=True)
+    (tmp_path / former).write_text((ROOT / former).read_text())
     (package / "catalogue.toml").write_text("data")
     for path, text in {
         "__init__.py": "",
+        # Of its own, lest an installed suite be found in its place.
+        "../benchmarks/__init__.py": "",
+        "../benchmarks/harness/__init__.py": "",
         "batch.py": "class Batch: pass",
         "datasets.py": "def generate(): pass",
         "backends/__init__.py": "",

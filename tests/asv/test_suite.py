@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ discovery = pytest.importorskip("asv_runner.discovery", reason=WHY)
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = ROOT / "benchmarks"
+KEYS = Path(__file__).with_name("benchmark_keys.json")
 MOST_QUICK_POINTS = 60
 MOST_POINTS = 4_300
 
@@ -28,7 +30,7 @@ At = Callable[..., Any]
 
 def counts(part: Part, profile: str, backend: str) -> int:
     """How many points the profile has on the backend; questions that fix no backend count for each."""
-    kept_points = part("profiles").kept_points
+    kept_points = part("harness.profiles").kept_points
     return sum(
         point.get("backend", backend) == backend
         for benchmark in discovery.disc_benchmarks(str(SUITE))
@@ -51,6 +53,16 @@ def test_asv_check_passes(library_folder: Path) -> None:
     assert "No problems found" in checked.stdout
 
 
+def test_names_and_parameters_are_those_of_stored_results() -> None:
+    """Stored results are found by them: KEYS says what asv found when the first of each were stored."""
+    found = {
+        each.name: sha256(repr((each.param_names, each.params)).encode()).hexdigest()[:16]
+        for each in discovery.disc_benchmarks(str(SUITE))
+        if not each.name.startswith("winners.")
+    }
+    assert found == json.loads(KEYS.read_text())
+
+
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_the_quick_profile_is_small_and_every_profile_a_part_of_the_next(backend: str, part: Part) -> None:
     quick, ci, full = (counts(part, profile, backend) for profile in ("quick", "ci", "full"))
@@ -64,7 +76,7 @@ def test_skipping_most_of_the_grid_stays_affordable(part: Part) -> None:
 
 
 def test_every_box_of_a_profile_names_values_of_the_grid(part: Part) -> None:
-    profiles = part("profiles")
+    profiles = part("harness.profiles")
     questions = {benchmark.name.split(".")[1]: benchmark for benchmark in discovery.disc_benchmarks(str(SUITE))}
     for profile, selection in profiles.PROFILES.items():
         for question, boxes in (selection or {}).items():
@@ -79,7 +91,7 @@ def test_every_box_of_a_profile_names_values_of_the_grid(part: Part) -> None:
 def test_an_unknown_profile_names_the_ones_there_are(monkeypatch: pytest.MonkeyPatch, part: Part) -> None:
     monkeypatch.setenv("BATCHCHOL_PROFILE", "quikc")
     with pytest.raises(ValueError, match="'quikc' is no profile: use one of quick, ci, full"):
-        part("profiles").profile()
+        part("harness.profiles").profile()
 
 
 def test_a_point_is_measured_and_its_samples_are_seconds_per_matrix(
@@ -89,7 +101,7 @@ def test_a_point_is_measured_and_its_samples_are_seconds_per_matrix(
     benchmark = benchmark_at("layouts.Layouts.device_factor", n=4, batch=1_000, layout="chunked")
     assert not benchmark.do_setup()
     result = benchmark.do_run()
-    assert (len(result["samples"]), result["number"]) == (part("calls").SAMPLES, 1)
+    assert (len(result["samples"]), result["number"]) == (part("harness.calls").SAMPLES, 1)
     # Between a picosecond and a millisecond for 21 multiply-adds: per call, it would be a thousand times more.
     assert all(1e-12 < sample < 1e-3 for sample in result["samples"])
     assert (benchmark.type, benchmark.unit) == ("time", "seconds")
@@ -133,7 +145,7 @@ def test_a_wrong_result_fails_the_benchmark(
 ) -> None:
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     benchmark = benchmark_at(name, **values)
-    library = part("library")
+    library = part("harness.library")
     monkeypatch.setattr("batchchol.operations.residual.RATIO_BOUND", {"ieee": 0.0, "fast": 0.0})
     monkeypatch.setattr(library, "RATIO_BOUND", {"ieee": 0.0, "fast": 0.0})
     with pytest.raises(library.ResidualError):
@@ -146,7 +158,7 @@ def test_no_time_that_cannot_be_is_stored(samples: list[float], part: Part) -> N
         def device_factor(self) -> Any:
             return device.Taken(samples)
 
-    device, instance = part("device"), Broken()
+    device, instance = part("harness.device"), Broken()
     benchmark = device.DeviceBenchmark("broken", instance.device_factor, [instance])
     with pytest.raises(ValueError, match="positive, finite seconds"):
         benchmark.run()

@@ -50,7 +50,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, part: Part) -> SimpleNamespace:
         lanes=lambda dtype: 32,
         unsupported=lambda spec, layout: None,
     )
-    monkeypatch.setattr(part("library"), "get_backend", lambda name: backend)
+    monkeypatch.setattr(part("harness.library"), "get_backend", lambda name: backend)
     monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
     return backend
 
@@ -73,7 +73,7 @@ def test_a_run_measures_the_backend_that_was_asked_for_or_the_best_there_is(
     monkeypatch: pytest.MonkeyPatch,
     part: Part,
 ) -> None:
-    profiles = part("profiles")
+    profiles = part("harness.profiles")
     monkeypatch.delenv("BATCHCHOL_BACKEND", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -85,7 +85,7 @@ def test_a_run_measures_the_backend_that_was_asked_for_or_the_best_there_is(
 
 
 def test_no_gpu_is_seen_without_pycuda_or_without_a_driver(monkeypatch: pytest.MonkeyPatch, part: Part) -> None:
-    profiles = part("profiles")
+    profiles = part("harness.profiles")
     monkeypatch.setattr(profiles, "find_spec", lambda name: None)
     assert not profiles.gpu_present()
     monkeypatch.setattr(profiles, "find_spec", lambda name: name)
@@ -95,8 +95,8 @@ def test_no_gpu_is_seen_without_pycuda_or_without_a_driver(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("gpu")
 def test_choices_of_a_gpu_become_its_schedule(part: Part) -> None:
-    point = part("grid").Point(backend="cuda", n=24, block=64, blocks=1, cache="shared", chunk=64, stride=64)
-    plan = part("cases").plan(point)
+    point = part("harness.grid").Point(backend="cuda", n=24, block=64, blocks=1, cache="shared", chunk=64, stride=64)
+    plan = part("harness.cases").plan(point)
     schedule = plan.spec.schedule
     assert (schedule.threads, schedule.blocks, schedule.cache, schedule.stride) == (64, 1, "shared", 64)
     assert (plan.spec.target, plan.layout.chunk) == ("cuda", 64)
@@ -104,7 +104,7 @@ def test_choices_of_a_gpu_become_its_schedule(part: Part) -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_what_is_not_chosen_is_the_backends_own(part: Part) -> None:
-    plan = part("cases").plan(part("grid").Point(backend="cuda"))
+    plan = part("harness.cases").plan(part("harness.grid").Point(backend="cuda"))
     assert plan.layout.chunk == 32
     assert (plan.spec.schedule.threads, plan.spec.schedule.prefetch) == (32, None)
 
@@ -112,9 +112,9 @@ def test_what_is_not_chosen_is_the_backends_own(part: Part) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_what_an_older_commit_has_no_choice_of_is_skipped(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     older = make_dataclass("ThreadSchedule", ["nb", "looking", "unroll", "math"])
-    monkeypatch.setattr(part("library"), "schedule_type", lambda family: older)
+    monkeypatch.setattr(part("harness.library"), "schedule_type", lambda family: older)
     with pytest.raises(skip_error, match="blocks=1 cannot be built: in this commit the family has"):
-        part("cases").plan(part("grid").Point(backend="cuda", blocks=1))
+        part("harness.cases").plan(part("harness.grid").Point(backend="cuda", blocks=1))
 
 
 @pytest.mark.usefixtures("gpu")
@@ -129,21 +129,21 @@ def test_what_an_older_commit_has_no_choice_of_is_skipped(part: Part, monkeypatc
 )
 def test_what_a_gpu_cannot_do_is_skipped_with_the_reason(values: dict[str, Any], reason: str, part: Part) -> None:
     with pytest.raises(skip_error, match=reason):
-        part("cases").plan(part("grid").Point(backend="cuda", **values))
+        part("harness.cases").plan(part("harness.grid").Point(backend="cuda", **values))
 
 
 def test_what_a_cpu_cannot_do_is_skipped_with_the_reason(part: Part) -> None:
     for values, reason in (({"protocol": "queued"}, "protocol='queued'"), ({"block": 64}, "threads=64 cannot")):
         with pytest.raises(skip_error, match=reason):
-            part("cases").plan(part("grid").Point(**values))
+            part("harness.cases").plan(part("harness.grid").Point(**values))
 
 
 def test_the_first_point_of_a_question_compiles_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch, part: Part, benchmark_at: Callable[..., Any]
 ) -> None:
     built: list[list[Any]] = []
-    monkeypatch.setattr(part("library"), "build", lambda backend, specs: built.append(specs))
-    monkeypatch.setattr(part("cases"), "case", lambda point, defaults: None)
+    monkeypatch.setattr(part("harness.library"), "build", lambda backend, specs: built.append(specs))
+    monkeypatch.setattr(part("harness.cases"), "case", lambda point, planner: None)
     first = {"n": 4, "nb": 3, "looking": "right"}
     assert not benchmark_at("tiles.Tiles.device_factor", **first).do_setup()
     (specs,) = built
@@ -175,7 +175,7 @@ def test_samples_are_recorded_with_what_was_run(
 def test_a_commit_from_before_the_gpu_is_measured_by_its_own_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Part, benchmark_at: Callable[..., Any]
 ) -> None:
-    library = part("library")
+    library = part("harness.library")
     new = library.get_backend("cpu")
     kept = ("name", "target", "threads", "lanes", "unsupported", "kernel", "device")
     old = SimpleNamespace(**{attribute: getattr(new, attribute) for attribute in kept})
@@ -227,9 +227,9 @@ def test_a_machine_without_a_gpu_skips_its_points_with_the_reason(
 
 @pytest.mark.parametrize("profile", ["quick", "ci"])
 def test_the_kernels_that_a_gpu_will_measure_are_known_without_one(profile: str, part: Part) -> None:
-    specs = set(part("ahead").measured_specs(profile))
-    grid, cases = part("grid"), part("cases")
-    blueprint = part("ahead").blueprint()
+    specs = set(part("harness.precompile").measured_specs(profile))
+    grid, cases = part("harness.grid"), part("harness.cases")
+    blueprint = part("harness.precompile").blueprint()
     tile = grid.Point(backend="cuda", n=32, nb=4, looking="top")
     library_choice = grid.Point(backend="cuda", n=64)
     for point, defaults in ((tile, False), (library_choice, True)):
@@ -248,7 +248,7 @@ def test_kernels_are_compiled_ahead_for_an_architecture(
         return [failed, *(SimpleNamespace(entry=source.entry, status="built") for source in sources[1:])]
 
     monkeypatch.setattr("batchchol.artifacts.cuda_modules.build_all", build_all)
-    assert part("ahead").main(["--arch", "sm_86"]) == 1
+    assert part("harness.precompile").main(["--arch", "sm_86"]) == 1
     ((count, arch),) = built
     assert (count > 20, arch) == (True, "sm_86")
     printed = capsys.readouterr()

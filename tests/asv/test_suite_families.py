@@ -55,8 +55,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def schedule(part: Part, **values: Any) -> Any:
-    point = part("grid").Point(backend="cuda", nb=None, **values)
-    return part("cases").planned(point, part("ahead").blueprint("sm_90"), False).spec.schedule
+    point = part("harness.grid").Point(backend="cuda", nb=None, **values)
+    return part("harness.cases").planned(point, part("harness.precompile").blueprint("sm_90"), False).spec.schedule
 
 
 @pytest.mark.usefixtures("table")
@@ -81,21 +81,21 @@ def test_older_commits_skip_families_with_the_reason(part: Part, monkeypatch: py
     with pytest.raises(skip_error, match="this commit has no tables of families"):
         schedule(part, family="thread")
     monkeypatch.delattr("kernelgen.FAMILIES")
-    point = part("grid").Point(backend="cuda", family="shared")
+    point = part("harness.grid").Point(backend="cuda", family="shared")
     with pytest.raises(skip_error, match="family='shared' cannot be built: this commit has thread"):
-        part("cases").planned(point, part("ahead").blueprint(), False)
+        part("harness.cases").planned(point, part("harness.precompile").blueprint(), False)
 
 
 @pytest.mark.parametrize("question", ["families.Families", "shared.Shared", "canonical.Canonical"])
 def test_every_point_is_built_or_skipped(question: str, part: Part) -> None:
     module, name = question.split(".")
     asked = getattr(part(module), name)
-    blueprint, cases, grid = part("ahead").blueprint("sm_90"), part("cases"), part("grid")
+    blueprint, grid = part("harness.precompile").blueprint("sm_90"), part("harness.grid")
     built: list[Any] = []
-    for named in part("profiles").kept_points("full", name, asked.param_names, asked.params, "cuda"):
+    for named in part("harness.profiles").kept_points("full", name, asked.param_names, asked.params, "cuda"):
         point = grid.point_of(named)
         try:
-            spec = cases.planned(point, blueprint, asked.defaults).spec
+            spec = asked.planned(point, blueprint).spec
         except skip_error:
             continue
         built.append(spec)
@@ -106,10 +106,9 @@ def test_every_point_is_built_or_skipped(question: str, part: Part) -> None:
 
 
 def test_the_published_variant_has_the_tiles_and_the_order_that_are_asked_for(part: Part) -> None:
-    point = part("grid").Point(backend="cuda", family="shared", nb=16, looking="top")
-    assert part("cases").planned(point, part("ahead").blueprint(), False).spec.schedule == SharedSchedule(
-        16, "top", matrices=4, cache="shared"
-    )
+    point = part("harness.grid").Point(backend="cuda", family="shared", nb=16, looking="top")
+    planned = part("harness.cases").planned(point, part("harness.precompile").blueprint(), False)
+    assert planned.spec.schedule == SharedSchedule(16, "top", matrices=4, cache="shared")
 
 
 @pytest.mark.parametrize("way", ["single", "queued", "graph"])
@@ -128,7 +127,7 @@ def test_small_batches_are_timed_by_every_way(
     benchmark = benchmark_at("small_batches.SmallBatches.device_factor", backend="cuda", n=8, batch=128, way=way)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]
-    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("calls").SAMPLES)
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.calls").SAMPLES)
     (record,) = load_samples(tmp_path / "file")
     assert record.params["way"] == way
     assert 0 < record.about["ratio"] <= 4
@@ -144,11 +143,10 @@ def test_small_batches_are_timed_by_every_way(
 def test_ways_of_graphs(part: Part, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     small = part("small_batches")
-    chosen = SimpleNamespace(plan=SimpleNamespace(backend="cuda", spec="a spec"), batch="a batch")
-    monkeypatch.setattr(small, "case", lambda point, defaults: chosen)
-    monkeypatch.setattr(part("library"), "graphs", lambda *what, **options: asked.append(options))
+    chosen = small.Case(part("harness.cases").Plan(None, "cuda", "a spec", None), "a batch")
+    monkeypatch.setattr(part("harness.library"), "graphs", lambda *what, **options: asked.append(options))
     for way in small.GRAPHS:
-        small.recorded(part("grid").Point(backend="cuda"), way)
+        small.recorded(chosen, way)
     assert asked == [{"branches": 1}, {}, {"branches": None}]
 
 
@@ -156,7 +154,7 @@ def test_small_batches_without_cuda_bindings_are_skipped(
     fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, part: Part
 ) -> None:
     def missing() -> Any:
-        raise part("library").BackendUnavailable("graphs need cuda-bindings")
+        raise part("harness.library").BackendUnavailable("graphs need cuda-bindings")
 
     monkeypatch.setattr("batchchol.backends.cuda.graphs.bindings", missing)
     asked = part("small_batches").SmallBatches()
@@ -178,12 +176,12 @@ def test_launches_are_timed_as_the_librarys_schedule_and_early(
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file"))
     # Those of all points, which is not what this is about.
-    monkeypatch.setattr(part("library"), "build", lambda backend, specs: None)
+    monkeypatch.setattr(part("harness.library"), "build", lambda backend, specs: None)
     at = {"backend": "cuda", "n": 8, "batch": 128, "pdl": pdl}
     benchmark = benchmark_at("launches.Launches.device_factor", **at)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]
-    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("calls").SAMPLES)
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.calls").SAMPLES)
     (record,) = load_samples(tmp_path / "file")
     assert (record.params["pdl"], record.about["protocol"]) == (pdl, "queued")
     assert record.about["spec"].endswith("_pdl") == pdl
@@ -195,8 +193,8 @@ def test_launches_are_timed_as_the_librarys_schedule_and_early(
 
 
 def early(part: Part, arch: str | None, pdl: bool | None) -> Any:
-    point = part("grid").Point(backend="cuda", math="fast", pdl=pdl)
-    return part("cases").planned(point, part("ahead").blueprint(arch), True).spec
+    point = part("harness.grid").Point(backend="cuda", math="fast", pdl=pdl)
+    return part("harness.cases").planned(point, part("harness.precompile").blueprint(arch), True).spec
 
 
 def test_a_launch_is_all_that_differs_from_the_default(part: Part) -> None:
@@ -213,23 +211,23 @@ def test_launches_without_a_difference_are_skipped_with_the_reason(
 ) -> None:
     with pytest.raises(skip_error, match="sm_89 launches no kernel before its predecessors have ended"):
         early(part, "sm_89", pdl)
-    assert early(part, "sm_89", None).problem.n == part("grid").Point().n, "a default is measured as it is"
+    assert early(part, "sm_89", None).problem.n == part("harness.grid").Point().n, "a default is measured as it is"
     older = SimpleNamespace(schedule=SimpleNamespace(nb=4))
-    monkeypatch.setattr(part("library"), "default_spec", lambda *_, **__: older)
+    monkeypatch.setattr(part("harness.library"), "default_spec", lambda *_, **__: older)
     with pytest.raises(skip_error, match=f"pdl={pdl} cannot be built: this commit launches kernels when"):
         early(part, "sm_90", pdl)
 
 
 def test_what_names_no_launch_keeps_its_place(part: Part) -> None:
-    assert not {"pdl", "family", "blocks"} & set(part("grid").AXES)
+    assert not {"pdl", "family", "blocks"} & set(part("harness.grid").AXES)
 
 
 @pytest.mark.parametrize("question", ["launches.Launches", "small_batches.SmallBatches"])
 def test_default_schedules_are_compiled_ahead(question: str, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name = question.split(".")
-    asked, blueprint = getattr(part(module), name)(), part("ahead").blueprint("sm_90")
+    asked, blueprint = getattr(part(module), name)(), part("harness.precompile").blueprint("sm_90")
     alone = SimpleNamespace(func=asked.device_factor)
-    monkeypatch.setattr(part("ahead"), "disc_benchmarks", lambda folder: [alone])
-    specs = set(part("ahead").measured_specs("ci", "sm_90"))
-    for named in part("profiles").kept_points("ci", name, asked.param_names, asked.params, "cuda"):
-        assert part("cases").planned(part("grid").point_of(named), blueprint, True).spec in specs
+    monkeypatch.setattr(part("harness.precompile"), "disc_benchmarks", lambda folder: [alone])
+    specs = set(part("harness.precompile").measured_specs("ci", "sm_90"))
+    for named in part("harness.profiles").kept_points("ci", name, asked.param_names, asked.params, "cuda"):
+        assert part("harness.cases").planned(part("harness.grid").point_of(named), blueprint, True).spec in specs

@@ -62,10 +62,10 @@ def test_another_schema_is_refused(part: Part, tmp_path: Path) -> None:
 def test_a_winner_is_what_is_measured_on_a_gpu(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
-    blueprint = part("ahead").blueprint()
-    monkeypatch.setattr(part("cases"), "backend_of", lambda point: blueprint)
+    blueprint = part("harness.precompile").blueprint()
+    monkeypatch.setattr(part("harness.cases"), "backend_of", lambda point: blueprint)
     # How a plan is measured is every question's.
-    monkeypatch.setattr(part("cases"), "checked", lambda plan: plan)
+    monkeypatch.setattr(part("harness.cases"), "checked", lambda plan: plan)
     winners = part("winners")
     (first,) = winners.of("cuda", winners.SETS)
     for entry in first["winners"][:4]:
@@ -78,7 +78,7 @@ def test_a_winner_is_what_is_measured_on_a_gpu(part: Part, monkeypatch: pytest.M
 
 
 def test_winners_are_compiled_ahead_for_machines_without_a_compiler(part: Part) -> None:
-    ahead = set(part("ahead").measured_specs("quick"))
+    ahead = set(part("harness.precompile").measured_specs("quick"))
     for each in part("winners").of("cuda", part("winners").SETS):
         chosen = [entry for entry in each["winners"] if entry["n"] == 32]
         specs = {KernelSpec.from_dict(entry["spec"]): (entry["math"], entry["layout"]) for entry in chosen}
@@ -112,4 +112,4 @@ def test_a_winner_is_measured_on_a_cpu_of_its_target(
     for sets, reason in (([{**first, "target": "none"}], "no sweep of target"), (none_of_it, "no winner of n=4")):
         monkeypatch.setattr(winners, "SETS", sets)
         with pytest.raises(skip_error, match=reason):
-            winners._entry(part("grid").Point(n=4), target)
+            winners._entry(part("harness.grid").Point(n=4), target)

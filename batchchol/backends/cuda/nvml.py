@@ -1,20 +1,18 @@
 """Clocks, temperature, power and throttling of a GPU, as the driver's management library (NVML) reports them.
 
-Called through ctypes: the library comes with every driver, whereas its Python package is one more thing to install,
-and two starts of `nvidia-smi` would take longer than most measurements.
+Asked through nvidia-ml-py, which comes with batchchol[gpu]; where that or a driver is missing, nothing is known. Two
+starts of `nvidia-smi` would take longer than most measurements.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
 from typing import Any
-
-LIBRARY = "libnvidia-ml.so.1"
 
 REASONS: Mapping[int, str] = MappingProxyType(
     {
@@ -31,9 +29,6 @@ REASONS: Mapping[int, str] = MappingProxyType(
 )
 """NVML's bits: why the clocks are where they are."""
 
-# What NVML calls the SM's clock, the memory's, and the sensor in the GPU.
-_SM, _MEMORY, _GPU_SENSOR = 1, 2, 0
-_UUID_BYTES = 96
 _INDEX = re.compile(r"[0-9]{1,9}")
 # Newer drivers speak of event reasons, older ones of throttle reasons: the bits are the same.
 _REASON_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -56,14 +51,14 @@ def read(gpu: str | None = None) -> dict[str, str | int | float]:
     """
     nvml = _nvml(os.getpid())
     device = nvml and _device(nvml, gpu or os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0")
-    if not nvml or not device:
+    if not device:
         return {}
     milliwatts = _ask(nvml, "nvmlDeviceGetPowerUsage", device)
-    masks = (_ask(nvml, function, device, answer=ctypes.c_ulonglong) for function in _REASON_FUNCTIONS)
+    masks = (_ask(nvml, function, device) for function in _REASON_FUNCTIONS)
     state = {
-        "gpu_clock_mhz": _ask(nvml, "nvmlDeviceGetClockInfo", device, _SM),
-        "memory_clock_mhz": _ask(nvml, "nvmlDeviceGetClockInfo", device, _MEMORY),
-        "temperature_c": _ask(nvml, "nvmlDeviceGetTemperature", device, _GPU_SENSOR),
+        "gpu_clock_mhz": _ask(nvml, "nvmlDeviceGetClockInfo", device, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": _ask(nvml, "nvmlDeviceGetClockInfo", device, nvml.NVML_CLOCK_MEM),
+        "temperature_c": _ask(nvml, "nvmlDeviceGetTemperature", device, nvml.NVML_TEMPERATURE_GPU),
         "power_w": None if milliwatts is None else milliwatts / 1000,
         "throttle": next((throttle_reasons(mask) for mask in masks if mask is not None), None),
     }
@@ -77,11 +72,12 @@ def visible() -> tuple[str, ...]:
     machine are alike.
     """
     chosen, nvml = os.environ.get("CUDA_VISIBLE_DEVICES"), _nvml(os.getpid())
-    count = (nvml and _ask(nvml, "nvmlDeviceGetCount_v2")) or 0
+    count = (nvml and _ask(nvml, "nvmlDeviceGetCount")) or 0
     parts = map(str, range(count)) if chosen is None else map(str.strip, chosen.split(","))
     found: list[str] = []
     for part in parts:
-        known = _uuid(nvml, part) if nvml and _INDEX.fullmatch(part) and int(part) < count else None
+        numbered = _INDEX.fullmatch(part) and int(part) < count
+        known = numbered and _ask(nvml, "nvmlDeviceGetUUID", _device(nvml, part))
         # UUIDs of GPUs, or of the parts of one, are what they are; nothing after what is no GPU counts.
         if not known and "-" not in part[1:]:
             break
@@ -97,37 +93,27 @@ def throttle_reasons(bits: int) -> str:
 
 
 @cache
-def _nvml(process: int) -> ctypes.CDLL | None:
-    """The library, initialised for this process and the rest of its life; None if it cannot be."""
-    try:
-        nvml = ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None
-    return nvml if _call(nvml, "nvmlInit_v2") else None
+def _nvml(process: int) -> Any:
+    """NVML's functions, initialised for this process and the rest of its life; None if they cannot be."""
+    with suppress(ImportError):
+        import pynvml
+
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            return pynvml
+    return None
 
 
-def _device(nvml: ctypes.CDLL, gpu: str) -> ctypes.c_void_p | None:
+def _device(nvml: Any, gpu: str) -> Any:
+    """The handle of a GPU; None if there is no such GPU."""
     if _INDEX.fullmatch(gpu):
-        handle = _ask(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(int(gpu)), answer=ctypes.c_void_p)
-    else:
-        by = "nvmlDeviceGetHandleByPciBusId_v2" if ":" in gpu else "nvmlDeviceGetHandleByUUID"
-        handle = _ask(nvml, by, ctypes.c_char_p(os.fsencode(gpu)), answer=ctypes.c_void_p)
-    # As a bare integer, ctypes would pass the lower half of it.
-    return ctypes.c_void_p(handle) if handle else None
+        return _ask(nvml, "nvmlDeviceGetHandleByIndex", int(gpu))
+    return _ask(nvml, "nvmlDeviceGetHandleByPciBusId" if ":" in gpu else "nvmlDeviceGetHandleByUUID", gpu)
 
 
-def _uuid(nvml: ctypes.CDLL, index: str) -> str | None:
-    device, text = _device(nvml, index), ctypes.create_string_buffer(_UUID_BYTES)
-    known = device and _call(nvml, "nvmlDeviceGetUUID", device, text, ctypes.c_uint(_UUID_BYTES))
-    return text.value.decode() if known else None
-
-
-def _ask(nvml: ctypes.CDLL, function: str, *arguments: Any, answer: Any = ctypes.c_uint) -> int | None:
-    """What `function` writes through its last parameter; None if it fails or the driver lacks it."""
-    result = answer()
-    return result.value if _call(nvml, function, *arguments, ctypes.byref(result)) else None
-
-
-def _call(nvml: ctypes.CDLL, function: str, *arguments: Any) -> bool:
-    called = getattr(nvml, function, None)
-    return called is not None and called(*arguments) == 0
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+    """What a function of NVML answers; None if it fails, or the driver or nvidia-ml-py lacks it."""
+    # A ValueError: text that cannot be encoded.
+    with suppress(nvml.NVMLError, AttributeError, ValueError):
+        return getattr(nvml, function)(*arguments)
+    return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,12 +14,14 @@ import pytest
 
 from batchchol.backends.cuda import nvml
 
+pynvml = pytest.importorskip("pynvml", reason="the extra 'gpu' or 'test' is not installed: there is no nvidia-ml-py")
+
 # Handles are addresses above 4 GiB, as the real ones: half of one must not pass for the whole.
 STAND_IN = """
 #include <string.h>
 typedef char *device;
 static device const gpus[2] = {(device)0x7000000001000, (device)0x7000000002000};
-int nvmlInit_v2(void) { return STATUS; }
+int nvmlInitWithFlags(unsigned flags) { return flags ? 2 : STATUS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *found) {
     if (index > 1) return 2;
     *found = gpus[index];
@@ -52,15 +56,21 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         pytest.skip("there is no C compiler")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
+    def load(library: Callable[[str], ctypes.CDLL]) -> None:
+        monkeypatch.setattr(pynvml, "CDLL", library)
+        monkeypatch.setattr(pynvml, "nvmlLib", None)
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        nvml._nvml.cache_clear()
+
     def install(status: int = 0, reasons: str = "nvmlDeviceGetCurrentClocksEventReasons") -> None:
         source, library = tmp_path / "nvml.c", tmp_path / f"libnvml{status}{len(reasons)}.so"
         source.write_text(STAND_IN)
         defined = (f"-DSTATUS={status}", f"-DREASONS={reasons}")
         subprocess.run([compiler, "-shared", "-fPIC", *defined, "-o", library, source], check=True)
-        monkeypatch.setattr(nvml, "LIBRARY", str(library))
-        nvml._nvml.cache_clear()
+        load(lambda name: ctypes.CDLL(str(library)))
 
     yield install
+    pynvml._nvmlGetFunctionPointer_cache.clear()
     nvml._nvml.cache_clear()
 
 
@@ -133,14 +143,17 @@ def test_an_unknown_gpu_has_no_state(driver: Callable[..., None], gpu: str) -> N
     assert nvml.read(gpu) == {}
 
 
-def test_no_driver_or_one_that_refuses_is_no_error(
-    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["libsurely-nowhere.so.1", "pynvml", None])
+def test_no_driver_no_package_or_a_driver_that_refuses_is_no_error(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, missing: str | None
 ) -> None:
-    driver(status=9)
+    driver(status=0 if missing else 9)
+    if missing == "pynvml":
+        monkeypatch.setitem(sys.modules, missing, None)
+    elif missing:
+        monkeypatch.setattr(pynvml, "CDLL", lambda name: ctypes.CDLL(missing))
     assert nvml.read() == {}
-    monkeypatch.setattr(nvml, "LIBRARY", "libsurely-nowhere.so.1")
-    nvml._nvml.cache_clear()
-    assert nvml.read() == {}
+    assert nvml.visible() == ()
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from . import grid, library
+from .benchmark import Question as _Question
+from .benchmark import skipping
 from .calls import SAMPLES
 from .device import Taken
 from .grid import Point
-from .question import Question as _Question
-from .question import skipping
 
 TIMED_RECIPE = "diagonally_dominant"
 # Every spec is checked on these as well, in a batch whose last chunk is not full.
@@ -34,7 +34,7 @@ class Plan:
     layout: library.Layout
 
     def filled(self, batch: int, recipe: str) -> library.Batch:
-        """That many matrices of a data set, where the backend's kernels can use them."""
+        """`batch` matrices of a data set, where the backend's kernels can use them."""
         made = library.empty(self.backend, self.point.n, batch, self.layout, self.point.dtype)
         library.fill(self.backend, made, recipe)
         return made
@@ -72,20 +72,14 @@ class Case:
         return partial(library.factor, self.batch, self.plan.spec, out=self.batch.copy())
 
 
-@cache
-def plan(point: Point, defaults: bool = False) -> Plan:
-    """The plan of `point`; if asked, with the library's own schedule and layout.
+def planned(point: Point, backend: library.Backend, defaults: bool = False) -> Plan:
+    """The plan of `point` on a backend; with `defaults`, the library's own schedule and layout.
 
     Raises
     ------
     SkipNotImplemented
         If it cannot be built, or not on this machine; says why.
     """
-    return planned(point, backend_of(point), defaults)
-
-
-def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
-    """The plan of `point` on a backend; see `plan`."""
     with skipping():
         if defaults:
             layout = library.default_layout(backend, point.n, point.dtype, point.batch)
@@ -95,6 +89,10 @@ def planned(point: Point, backend: library.Backend, defaults: bool) -> Plan:
         if point.pdl is not None:
             spec = library.launched(spec, backend, pdl=point.pdl)
     return supported(Plan(point, backend, spec, layout))
+
+
+# Of a point and a backend; an older commit may lack the latter's type.
+Planner = Callable[[Point, Any], Plan]
 
 
 def supported(made: Plan) -> Plan:
@@ -111,21 +109,27 @@ def supported(made: Plan) -> Plan:
 
 
 @cache
-def case(point: Point, defaults: bool = False) -> Case:
-    """The case of `point`, its spec checked.
+def plan(point: Point, planner: Planner = planned) -> Plan:
+    """The plan of a point, on its backend; see `planned`."""
+    return planner(point, backend_of(point))
+
+
+@cache
+def case(point: Point, planner: Planner = planned) -> Case:
+    """The case of a point; see `checked`."""
+    return checked(plan(point, planner))
+
+
+def checked(chosen: Plan) -> Case:
+    """The case of a plan, its spec checked.
 
     Raises
     ------
     SkipNotImplemented
-        As `plan`, or if the batch does not fit.
+        If the batch does not fit.
     batchchol.errors.ResidualError
         If the kernel is wrong.
     """
-    return checked(plan(point, defaults))
-
-
-def checked(chosen: Plan) -> Case:
-    """The case of a plan; see `case`."""
     with skipping():
         batch = chosen.filled(chosen.point.batch, TIMED_RECIPE)
         chosen.largest_ratio(CHECKED_RECIPE)
@@ -163,40 +167,29 @@ def layout_of(point: Point, backend: library.Backend) -> library.Layout:
 class _KernelQuestion(_Question):
     """Base of the questions that time one kernel by the backend's clock."""
 
-    def setup(self, *values: Any) -> None:
-        named = self.selected(*values)
-        self.build_ahead(named)
-        self.case = _case(self.planned, grid.Point(**named))
+    def prepare(self) -> None:
+        self.build_ahead()
+        self.case = case(self.point, self.planned)
 
     @classmethod
     def planned(cls, point: Point, backend: library.Backend) -> Plan:
-        """What is measured at a point; see `planned`."""
-        return planned(point, backend, cls.defaults)
+        """What is measured at a point: the library's own schedule and layout, unless the layout is a parameter."""
+        return planned(point, backend, defaults="layout" not in cls.param_names)
 
     def device_factor(self, *_: Any) -> Taken:
         return self.case.samples()
 
-    def build_ahead(self, named: dict[str, Any]) -> None:
+    def build_ahead(self) -> None:
         """At the first of this question's points, compile the kernels of all of them, in parallel."""
-        if named == next(self.points(named["backend"]), None):
-            plans = list(self._plans(named["backend"]))
+        if self.named == next(self.points(self.point.backend), None):
+            plans = list(self._plans(self.point.backend))
             for first in plans[:1]:
                 library.build(first.backend, list(dict.fromkeys(each.spec for each in plans)))
 
     def _plans(self, backend: str) -> Iterator[Plan]:
         for named in self.points(backend):
             with suppress(SkipNotImplemented):
-                yield _plan(self.planned, grid.Point(**named))
-
-
-@cache
-def _plan(planned: Callable[[Point, library.Backend], Plan], point: Point) -> Plan:
-    return planned(point, backend_of(point))
-
-
-@cache
-def _case(planned: Callable[[Point, library.Backend], Plan], point: Point) -> Case:
-    return checked(_plan(planned, point))
+                yield plan(grid.point_of(named), self.planned)
 
 
 def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> library.KernelSpec:

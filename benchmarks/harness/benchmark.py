@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,11 @@ def skipping() -> Iterator[None]:
 
 
 class Question:
-    """Base of the suite's classes; `params` and `param_names` come from the grid.
+    """Base of the suite's classes.
+
+    A class declares its parameters as keywords: `names` are asv's `param_names`, by default those of its base class,
+    and each other keyword is a parameter and its values; a parameter that is not among the names follows them. What
+    is not named has the grid's single default.
 
     asv derives a benchmark's version from its source and drops the results of other versions. `version` is
     set by hand instead, so that an edit keeps the suite's history: raise it when something else is measured.
@@ -34,12 +38,26 @@ class Question:
 
     params: tuple[tuple[Any, ...], ...] = ()
     param_names = grid.AXES
-    # Whether schedule and layout are the library's own; else they are parameters.
-    defaults = False
     version = "2"
     timeout = 300
     # `asv continuous` interleaves the rounds of its two commits, against drift of the machine's clock.
     rounds = 1 if profiles.profile() == "quick" else 2
+
+    def __init_subclass__(cls, names: Sequence[str] = (), **varied: Sequence[Any]) -> None:
+        super().__init_subclass__()
+        if varied:
+            known = tuple(names) or cls.param_names
+            cls.param_names = (*known, *(name for name in varied if name not in known))
+            cls.params = grid.axes(cls.param_names, **varied)
+
+    def setup(self, *values: Any) -> None:
+        """Find the point that is measured, and prepare it."""
+        self.named = self.selected(*values)
+        self.point = grid.point_of(self.named)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make ready what is measured at `point`."""
 
     def selected(self, *values: Any) -> dict[str, Any]:
         """The parameters by name.

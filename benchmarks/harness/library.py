@@ -162,7 +162,7 @@ def launched(spec: KernelSpec, backend: Backend, *, pdl: bool) -> KernelSpec:
 
 
 def schedule_type(family: str | None) -> Any:
-    """The class of a family's schedules; that of the only family there was, if nobody says which.
+    """The class of a family's schedules; by default that of the thread family, once the only one.
 
     Raises
     ------

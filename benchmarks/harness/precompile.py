@@ -1,6 +1,6 @@
 """The GPU kernels that a profile measures, compiled on a machine without a GPU.
 
-    BATCHCHOL_PROFILE=ci python -m benchmarks.ahead --arch sm_90
+    BATCHCHOL_PROFILE=ci python -m benchmarks.harness.precompile --arch sm_90
 
 Then `python -m batchchol cache pack` carries them to a machine that has no compiler.
 """
@@ -43,7 +43,7 @@ def blueprint(arch: str | None = None) -> Any:
 def measured_specs(profile: str, arch: str | None = None) -> Iterator[library.KernelSpec]:
     """The specs of all kernels that a profile measures on an architecture, some of them several times."""
     backend = blueprint(arch)
-    for benchmark in disc_benchmarks(str(Path(__file__).parent)):
+    for benchmark in disc_benchmarks(str(Path(__file__).parents[1])):
         question = benchmark.func.__self__
         names = question.param_names
         if not {"n", "math", "backend"} <= set(names):
@@ -51,8 +51,7 @@ def measured_specs(profile: str, arch: str | None = None) -> Iterator[library.Ke
         for named in profiles.kept_points(profile, type(question).__name__, names, question.params, *CUDA):
             with suppress(SkipNotImplemented):
                 point = grid.point_of(named)
-                made = getattr(question, "planned", None)
-                yield (made(point, backend) if made else planned(point, backend, question.defaults)).spec
+                yield getattr(question, "planned", planned)(point, backend).spec
 
 
 def main(arguments: list[str] | None = None) -> int:

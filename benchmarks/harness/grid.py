@@ -47,7 +47,7 @@ class Point:
     The defaults are what a question holds fixed: one thread of the host, being the least noisy, and the batch that
     speeds are stated for. None is the backend's own choice: `chunk` as many matrices as one of its SIMD registers or
     warps holds, if the layout has chunks; `protocol` the first of its protocols; and of `prefetch` and `staged`
-    (varied on a CPU alone), `block` (threads of a block), `blocks` (of which a multiprocessor has room for so many),
+    (varied on a CPU alone), `block` (threads of a block), `blocks` (for which a multiprocessor has room),
     `cache` and `stride` (a GPU's alone) its default, or nothing where there is no choice. Without `nb` the schedule
     is the one that the library's table of defaults has for the layout: the best of `family`, or the best of all if
     that is None; with `pdl` None launched as it says.

@@ -10,14 +10,14 @@ from . import library
 from .device import Taken
 
 SAMPLES = 20
-# So often do the buffers that calls take in turns exceed the last cache.
+# The buffers that calls take in turns are this many times as large as the last cache.
 CACHES = 4
 
 Call = Callable[[], None]
 
 
 def buffers(backend: library.Backend, nbytes: int) -> int:
-    """How many sets of buffers, of so many bytes each, calls take in turns so that none finds its data in a cache."""
+    """How many sets of `nbytes` calls take in turns, so that none finds its data in a cache."""
     if not hasattr(backend, "last_level_cache_bytes"):
         raise SkipNotImplemented("the backend of this commit times nothing but factorizations")
     return -(-CACHES * backend.last_level_cache_bytes() // nbytes)
