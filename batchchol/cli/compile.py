@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +14,20 @@ from batchchol import interrupts
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import Nvcc, compile_target, find_nvcc
-from batchchol.batches.sizes import architectures, counts, integers, names, positive, seconds
-from batchchol.cli.schedule_options import with_choices
+from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
+from batchchol.cli.schedule_options import add_options, chosen_options, with_choices, words
 from batchchol.defaults.lookup import choices, default_layout, default_spec
 from batchchol.progress import ProgressDisplay
-from kernelgen import CUDA, FAMILIES, KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
-from kernelgen.schedules import LOOKINGS
+from kernelgen import CUDA, KernelSource, KernelSpec, SpecError, generate
+from kernelgen.schedule_checks import MATHS
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
 from kernelgen.support import support_kernels
 from kernelgen.targets import ELEMENT_BYTES
-from kernelgen.tensor_schedules import UPDATES
 
 HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
 
-# What the schedule of the measured default is replaced by, where it is said.
-SCHEDULE_OPTIONS = (
+# What replaces the measured default's, if given; no prefetch, which only SIMD kernels have.
+_SCHEDULE = (
     "family",
     "nb",
     "looking",
@@ -47,10 +45,21 @@ SCHEDULE_OPTIONS = (
     "spare",
     "fold",
     "staged",
+    "pdl",
     "cache",
     "stride",
-    "pdl",
 )
+# The axes of a problem, each with what argparse needs of its option.
+_PROBLEM: Mapping[str, Mapping[str, Any]] = {
+    "arch": {"type": architectures, "required": True, "help": "such as sm_90 or sm_80,sm_90"},
+    "n": {"type": integers, "required": True, "help": "orders of the matrices, such as 8,16-20"},
+    "dtype": words(tuple(ELEMENT_BYTES), default="float32").several,
+    "layout": words(LAYOUT_KINDS, default="chunked").several,
+    "chunk": {"type": counts, "help": "of the batches to run on (default: the fastest of each order)"},
+    "order": words(ORDERS).several,
+    "uplo": words(("lower", "upper"), default="lower").several,
+    "math": words(MATHS, default="ieee").several,
+}
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
 _MOST_COMBINATIONS = 100_000
@@ -67,38 +76,10 @@ class Selection:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The architectures, the fields of the specs, and how to compile."""
     parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
-    parser.add_argument("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90")
-    parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
-    _add_list(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
-    _add_list(parser, "--layout", LAYOUT_KINDS, ["chunked"])
-    parser.add_argument("--chunk", type=counts, help="of the batches to run on (default: the fastest of each order)")
-    _add_list(parser, "--order", ORDERS)
-    _add_list(parser, "--uplo", ("lower", "upper"), ["lower"])
-    _add_list(parser, "--math", MATHS, ["ieee"])
+    for name, option in _PROBLEM.items():
+        parser.add_argument(f"--{name}", **option)
     parser.add_argument("--in-place", action="store_true", help="kernels that overwrite their input")
-    _add_list(parser, "--family", tuple(FAMILIES))
-    parser.add_argument("--nb", type=integers, help="tile sizes, such as 1-8")
-    _add_list(parser, "--looking", LOOKINGS)
-    _add_list(parser, "--unroll", UNROLLS)
-    parser.add_argument("--threads", type=integers, help="threads of a block")
-    parser.add_argument("--matrices", type=integers, help="of a block of family shared, of a team of family warp")
-    parser.add_argument("--warps", type=integers, help="of a team of family warp, of a block of family strip")
-    parser.add_argument("--teams", type=integers, help="of family warp, that make a block of threads")
-    _add_list(parser, "--update", UPDATES)
-    parser.add_argument("--lanes", type=integers, help="matrices of a block of family block")
-    parser.add_argument("--blocks", type=integers, help="that a multiprocessor has room for (not family shared)")
-    parser.add_argument("--pipeline", type=integers, help="of family block, groups that have panels at a time")
-    parser.add_argument("--early", type=integers, help="columns of tiles of a pipeline that fetch their next early")
-    parser.add_argument("--ahead", type=integers, help="of family strip, strips that have room for two groups' tiles")
-    parser.add_argument("--spare", type=integers, help="warps of a pipeline that take turns with its last ones")
-    parser.add_argument("--fold", type=integers, help="first warps of a pipeline that do the work of two")
-    staged = "family thread: canonical arrays by way of shared memory, a warp's matrices together"
-    parser.add_argument("--staged", action="store_const", const=[True], help=staged)
-    parser.add_argument(
-        "--pdl", action="store_const", const=[True], help="launched before its predecessors have ended"
-    )
-    _add_list(parser, "--cache", CACHES)
-    parser.add_argument("--stride", type=integers, help="chunks that are constants of the code")
+    add_options(parser, _SCHEDULE, lists=True)
     parser.add_argument(
         "--support",
         action=argparse.BooleanOptionalAction,
@@ -109,14 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)")
     parser.add_argument("--per-module", type=positive, default=8, help="kernels in a module (default: 8)")
     parser.add_argument("--list", action="store_true", help="only say which kernels there are, and are in the cache")
-
-
-def _add_list(
-    parser: argparse.ArgumentParser, option: str, allowed: tuple[str, ...], default: list[str] | None = None
-) -> None:
-    said = f" (default: {default[0]})" if default else ""
-    words = f"some of {', '.join(allowed)}, or all{said}"
-    parser.add_argument(option, type=names(allowed), default=default, metavar="LIST", help=words)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -145,24 +118,27 @@ def select(arguments: argparse.Namespace) -> Selection:
     """The cross product of what was said, each combination on top of its measured default."""
     specs: dict[KernelSpec, None] = {}
     unsupported = []
-    axes = {option: values for option in SCHEDULE_OPTIONS if (values := getattr(arguments, option)) is not None}
-    _check_count(arguments, axes)
-    schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    for problem in _problems(arguments):
-        for chosen in schedules:
+    # None is what is best, or usual, there.
+    problems = {name: getattr(arguments, name) or [None] for name in _PROBLEM}
+    schedules = chosen_options(arguments, _SCHEDULE)
+    _check_count([*problems.values(), *schedules.values()])
+    for problem in _combinations(problems):
+        for chosen in _combinations(schedules):
             try:
-                specs |= dict.fromkeys(_specs(problem, chosen))
+                specs |= dict.fromkeys(_specs(problem | {"in_place": arguments.in_place}, chosen))
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
 
 
-def _check_count(arguments: argparse.Namespace, axes: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse more combinations than anybody waits for, before each is tried."""
-    problems = ("arch", "n", "dtype", "layout", "chunk", "order", "uplo", "math")
-    lengths = [len(getattr(arguments, name) or [None]) for name in problems] + [len(each) for each in axes.values()]
-    if (count := math.prod(lengths)) > _MOST_COMBINATIONS:
+def _check_count(axes: Iterable[Sequence[Any]]) -> None:
+    """Refuse more combinations than are worth waiting for, before each is tried."""
+    if (count := math.prod(map(len, axes))) > _MOST_COMBINATIONS:
         raise SpecError(f"{count:,} combinations, expected at most {_MOST_COMBINATIONS:,}: shorten the lists")
+
+
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
 def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
@@ -170,21 +146,10 @@ def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSour
     return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
 
 
-def _problems(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The arguments of `choices`; None is what is best, or usual, there."""
-    axes = {"arch": arguments.arch, "n": arguments.n, "dtype": arguments.dtype, "layout": arguments.layout}
-    axes |= {"chunk": arguments.chunk or [None], "order": arguments.order or [None]}
-    axes |= {"uplo": arguments.uplo, "math": arguments.math}
-    return [
-        dict(zip(axes, values, strict=True)) | {"in_place": arguments.in_place}
-        for values in itertools.product(*axes.values())
-    ]
-
-
 def _specs(problem: dict[str, Any], chosen: dict[str, Any]) -> list[KernelSpec]:
     """The kernels of a problem: with nothing chosen those for all sizes of batches, else that of the usual one.
 
-    Where nobody says the chunk, few matrices may go into others than many, and those of one math into others again.
+    Without a chunk, few matrices may go into others than many, and those of one math into others again.
     """
     order = problem["order"] or ("row" if problem["layout"] == "canonical" else "col")
     at = {"target": CUDA.name, "dtype": problem["dtype"], "arch": problem["arch"]}
