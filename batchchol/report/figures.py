@@ -23,7 +23,6 @@ from batchchol.report.style import (
     cells,
     dark,
     distinct,
-    figure_of,
     legend,
     lines,
     ordered,
@@ -91,7 +90,7 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
     """
     if len(table) == 1:
         return _one_order(table, name)
-    figure, (left, right) = panels(WIDE, (1, 1.25))
+    figure, (left, right) = panels(WIDE, widths=(1, 1.25))
     styles = sequence(table.columns) if ordered(table) else distinct(table.columns)
     lines(left, table, styles)
     over_orders(left, table.index, GFLOPS)
@@ -108,8 +107,7 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
 
 def _one_order(table: Any, name: str, roofline: float = math.nan) -> Figure:
     """The best of each value of a parameter at the only order, below the roofline if it is given."""
-    figure = figure_of(ONE)
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(ONE, 1)
     bars(axes, table.T, name)
     if not math.isnan(roofline):
         axes.axhline(roofline, color=GREY, linewidth=4, alpha=0.4)
@@ -133,8 +131,7 @@ def _gain(axes: Axes, gain: Gain) -> None:
 
 def speedups(tables: Mapping[str, Any]) -> Figure:
     """How many times faster the library was than each peer, over n; a panel each accuracy class of its kernels."""
-    figure = figure_of(WIDE)
-    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    figure, every = panels(WIDE, len(tables), one_scale=True)
     peers = list(dict.fromkeys(peer for table in tables.values() for peer in table.columns))
     styles = distinct(peers)
     for axes, (math_class, table) in zip(every, tables.items(), strict=True):
@@ -152,8 +149,7 @@ def speedups(tables: Mapping[str, Any]) -> Figure:
 
 def every_kernel(rows: Any) -> Figure:
     """All points of one n: nb to the right, marker by looking, colour by layout, filled where straight-line code."""
-    figure = figure_of(_TALL)
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(_TALL, 1)
     for (looking, layout, unroll), points in rows.groupby(["looking", "layout", "unroll"]):
         colour = _LAYOUT_COLOURS.get(layout, GREY)
         axes.scatter(
@@ -199,8 +195,7 @@ def predictions(forest: Forest) -> Figure:
     parts = [("points it had not seen", forest.points_held_out)]
     if forest.orders_held_out is not None:
         parts.append(("orders it had not seen", forest.orders_held_out))
-    figure = figure_of((11.0, 5.0) if len(parts) > 1 else (6.0, 5.0))
-    every = figure.subplots(1, len(parts), squeeze=False)[0]
+    figure, every = panels((11.0, 5.0) if len(parts) > 1 else (6.0, 5.0), len(parts))
     for axes, (name, prediction) in zip(every, parts, strict=True):
         points = _prediction(axes, prediction)
         axes.set_title(f"{name}: R² = {prediction.r2:.3f}", loc="left", fontsize=11)

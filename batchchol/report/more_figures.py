@@ -19,7 +19,6 @@ from batchchol.report.style import (
     bars,
     cells,
     distinct,
-    figure_of,
     legend,
     lines,
     ordered,
@@ -41,8 +40,7 @@ def by_family(tables: Mapping[str, Any], name: str) -> Figure:
     known = sorted(known) if ordered(first) else known
     if len({n for table in tables.values() for n in table.index}) == 1:
         return _one_order(tables, known, name)
-    figure = figure_of(WIDE)
-    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    figure, every = panels(WIDE, len(tables), one_scale=True)
     styles = sequence(known) if ordered(first) else distinct(known)
     for axes, (family, table) in zip(every, tables.items(), strict=True):
         lines(axes, table, styles)
@@ -57,8 +55,7 @@ def _one_order(tables: Mapping[str, Any], known: Sequence[Any], name: str) -> Fi
     """The best of each value at the only order, the families beside each other."""
     from pandas import DataFrame
 
-    figure = figure_of(ONE)
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(ONE, 1)
     bars(axes, DataFrame({family: table.iloc[0] for family, table in tables.items()}).reindex(known), name)
     legend(figure, *axes.get_legend_handles_labels(), "family")
     return figure
@@ -69,8 +66,7 @@ def rule(table: Any, most: int) -> Figure:
 
     `table` has a line a tile size, a column a chunk: shares; `most` is the bound of chunk · nb².
     """
-    figure = figure_of((7.5, 4.4))
-    axes = figure.add_subplot()
+    figure, (axes,) = panels((7.5, 4.4), 1)
     lowest = math.floor(5 * table.min(axis=None)) / 5
     cells(figure, axes, table, lowest, "share of the best chunk")
     chunks = [int(chunk) for chunk in table.columns]
@@ -87,7 +83,7 @@ def rule(table: Any, most: int) -> Figure:
 
 def stability(table: Any, ratios: Any, bound: float) -> Figure:
     """By how much the winner of either sweep misses the best of the other; and how times of all points differ."""
-    figure, (left, right) = panels(WIDE, (1.6, 1))
+    figure, (left, right) = panels(WIDE, widths=(1.6, 1))
     left.axhspan(0, bound, color=NOTHING, linewidth=0)
     sides = {
         "first_in_second": "the first's winner in the second sweep",

@@ -15,12 +15,8 @@ from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
 from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017
 from batchchol.report.data import Case, Data, choose, load, of_case
-from batchchol.report.figure_list import Material
-from batchchol.report.importance import Forest
-from batchchol.report.speedups import Speedups
+from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
-from batchchol.report.study_2017 import Finding
-from batchchol.report.style import Drawing
 
 PAGE = "report.html"
 _PROVENANCE = (
@@ -67,22 +63,21 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Material):
     """What was found out, and where it was written."""
 
     page: Path
-    case: Case
-    points: int
     statuses: Mapping[str, int]
     best: Any
     own_code: str
     drawings: tuple[Drawing, ...]
     missing: tuple[str, ...]
-    forest: Forest | str
-    findings: tuple[Finding, ...]
-    speedups: Speedups | None
-    stability: Stability | None
     provenance: Mapping[str, str]
+
+    @property
+    def points(self) -> int:
+        """How many the figures show."""
+        return len(self.rows)
 
     @property
     def headlines(self) -> list[tuple[str, str]]:
@@ -145,19 +140,14 @@ def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] 
     material = Material(case, rows, others, one, grown, compared, stable, found, options.n)
     drawn = list(figure_list.every(material, folder))
     report = Report(
-        folder / PAGE,
-        case,
-        len(rows),
-        data.statuses,
-        pivots.fastest(problem, ["n", "math"]),
-        _own_code(problem),
-        tuple(each for each in drawn if isinstance(each, Drawing)),
-        tuple(each for each in drawn if isinstance(each, str)),
-        grown,
-        found,
-        compared,
-        stable,
-        _provenance(data.correct),
+        **vars(material),
+        page=folder / PAGE,
+        statuses=data.statuses,
+        best=pivots.fastest(problem, ["n", "math"]),
+        own_code=_own_code(problem),
+        drawings=tuple(each for each in drawn if isinstance(each, Drawing)),
+        missing=tuple(each for each in drawn if isinstance(each, str)),
+        provenance=_provenance(data.correct),
     )
     _write(report, path)
     return report
@@ -244,5 +234,6 @@ def _behind(share: float) -> str:
     return "not measured" if math.isnan(share) else f"{share:.1%}"
 
 
-def _inline(path: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+def _inline(drawing: Drawing, folder: Path) -> str:
+    drawn = (folder / f"{drawing.name}.svg").read_bytes()
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn).decode()
