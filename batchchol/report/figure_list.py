@@ -252,7 +252,7 @@ def _rule(material: Material) -> Iterator[Drawing]:
             f"Family shared, {material.math} math, batch {material.case.batch:,}{_only(similar) or ', mean over n'}. "
             "Each chunk with the best of the other parameters, of kernels that differ in nothing but their chunk. "
             f"Left of the line: chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}.",
-            study_2017.block_rule(similar).short,
+            study_2017.BLOCK_RULE.against(similar).short,
             partial(more_figures.rule, shares, study_2017.BLOCK_THREADS),
         )
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from batchchol.errors import BatchcholError, install
 from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, octaves, plain, room, save
@@ -199,9 +200,10 @@ def _label(axes: Axes) -> None:
         )
 
 
-def spread(places: Sequence[float], distance: float) -> list[float]:
+def spread(places: ArrayLike, distance: float) -> list[float]:
     """Ascending places moved as little as it takes to be at least `distance` apart, each crowd about its middle."""
     from scipy.optimize import isotonic_regression
 
-    steps = distance * np.arange(len(places))
-    return [float(place) for place in isotonic_regression(np.asarray(places) - steps).x + steps]
+    wanted = np.asarray(places, dtype=np.float64)
+    steps = distance * np.arange(wanted.size)
+    return [float(place) for place in isotonic_regression(wanted - steps).x + steps]
