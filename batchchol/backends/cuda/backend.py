@@ -270,7 +270,7 @@ class CudaBackend:
         check_runnable(self, spec, batch)
         kernel = cast(CudaKernel, self.kernel(spec))
         launch, geometry = kernel.function.launch, kernel.geometry(batch.batch, batch.layout)
-        function = self._gpu.pycuda_function(kernel.function, _FORMATS)
+        function = self._gpu.loader.own(kernel.function, _FORMATS)
         blocks = launch.grid(batch.batch, self._gpu.multiprocessors)
         return PycudaFunction(function, (blocks, 1), (launch.threads, 1, 1), launch.shared_bytes, *geometry)
 
@@ -281,7 +281,7 @@ class CudaBackend:
         for last.
         """
         function = replace(self._gpu.load(source), launch=launch)
-        self._gpu.configure(function)
+        self._gpu.loader.configure(function)
         return CudaKernel(spec, self._gpu, function)
 
     def occupancy(self, kernel: CudaKernel) -> float:
