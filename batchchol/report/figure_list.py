@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchchol.report import figures, more_figures, pivots, stability, study_2017
+from batchchol.report import figures, pivots, stability, study_2017
 from batchchol.report.data import Case
 from batchchol.report.figures import Gain
 from batchchol.report.importance import Forest
@@ -234,7 +234,7 @@ def _families(material: Material) -> Iterator[Drawing]:
             f"Both families on one scale. The best of all other parameters, {material.math} math, batch "
             f"{material.case.batch:,}{_only(similar)}.",
             _overtaking(tables),
-            partial(more_figures.by_family, tables, column),
+            partial(figures.by_family, tables, column),
         )
 
 
@@ -253,7 +253,7 @@ def _rule(material: Material) -> Iterator[Drawing]:
             "Each chunk with the best of the other parameters, of kernels that differ in nothing but their chunk. "
             f"Left of the line: chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}.",
             study_2017.BLOCK_RULE.against(similar).short,
-            partial(more_figures.rule, shares, study_2017.BLOCK_THREADS),
+            partial(figures.rule, shares, study_2017.BLOCK_THREADS),
         )
 
 
@@ -275,7 +275,7 @@ def _stability(material: Material) -> Iterator[Drawing]:
         "Do two sweeps choose the same kernels?",
         "Left: each sweep's winner, measured by the other. Right: the times of all points, but the outermost 1%.",
         f"{agreeing} of {len(compared.table)} sizes have the same winner, or winners within {stability.BOUND:.0%}.",
-        partial(more_figures.stability, compared.table, compared.ratios, stability.BOUND),
+        partial(figures.stability, compared.table, compared.ratios, stability.BOUND),
     )
 
 

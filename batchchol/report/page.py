@@ -14,7 +14,7 @@ from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
 from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017
-from batchchol.report.data import Case, Data, choose, load, of_case
+from batchchol.report.data import Case, choose, load, of_case
 from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
 
@@ -128,13 +128,14 @@ def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] 
         raise BatchcholError(f"--n: got {options.n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
     compared = None if options.compare is None else speedups.read(options.compare, case.dtype, case.batch)
     stable = None if options.again is None else _again(options.again, case, rows, say)
-    similar = _same_but_batch(data, case)
+    similar = _alike(data.correct, case, "dtype", "protocol", "family").query("~again")
     validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
     say(f"{len(similar):,} points for the forest of {options.trees} trees{validated}")
     grown = importance.grow(similar, options.trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
-    problem = _same_problem(data, case)
-    others = problem[~problem["again"]]
+    # All families, own code measured again included: what a user would choose from.
+    problem = _alike(data.correct, case, "dtype", "protocol", "batch")
+    others = problem.query("~again")
     found = tuple(study_2017.findings(rows, one, grown, compared, others))
     say("figures")
     material = Material(case, rows, others, one, grown, compared, stable, found, options.n)
@@ -162,10 +163,9 @@ def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Sta
         raise BatchcholError(f"--again: {error}") from error
 
 
-def _same_problem(data: Data, case: Case) -> Any:
-    """Points of all families, own code measured again included: what a user would choose from."""
-    rows = data.correct
-    return rows[rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["batch"].eq(case.batch)]
+def _alike(rows: Any, case: Case, *columns: str) -> Any:
+    """The points that are as the case says in these columns."""
+    return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 
 def _own_code(rows: Any) -> str:
@@ -179,12 +179,6 @@ def _own_code(rows: Any) -> str:
         f"that is {own['ratio'].median():.0%} as fast in the median, {low['ratio']:.0%} at the least "
         f"(n = {low['n']:.0f}) and {high['ratio']:.0%} at the most (n = {high['n']:.0f})."
     )
-
-
-def _same_but_batch(data: Data, case: Case) -> Any:
-    rows = data.correct
-    chosen = rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["family"].eq(case.family)
-    return rows[chosen & ~rows["again"]]
 
 
 def _provenance(rows: Any) -> dict[str, str]:

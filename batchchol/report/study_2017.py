@@ -32,6 +32,10 @@ BLOCK_THREADS = 1024
 """The later course study's: a block has at most so many threads, one for each element of a tile of each matrix."""
 
 
+# A verdict, the numbers, and those in a few words; or why there are none.
+Judged = tuple[str, str, str] | str
+
+
 @dataclass(frozen=True)
 class Finding:
     """A statement of a study, and what is to be said about it here.
@@ -82,15 +86,15 @@ class Statement:
     topic: str
     study: str
     about: str
-    judge: Callable[[Any], tuple[str, ...] | str]
+    judge: Callable[[Any], Judged]
     source: str = "memory"
 
     def against(self, evidence: Any) -> Finding:
         """What the evidence says of the statement."""
         judged = self.judge(evidence)
         if isinstance(judged, str):
-            judged = "not measured", f"{judged[0].upper()}{judged[1:].removesuffix('.')}."
-        return Finding(self.topic, self.study, *judged, source=self.source)
+            judged = "not measured", f"{judged[0].upper()}{judged[1:].removesuffix('.')}.", ""
+        return Finding(self.topic, self.study, *judged, self.source)
 
 
 def findings(
@@ -106,7 +110,7 @@ def findings(
     return [statement.against(evidence[statement.about]) for statement in STATEMENTS]
 
 
-def _peers(speedups: Speedups | None) -> tuple[str, ...] | str:
+def _peers(speedups: Speedups | None) -> Judged:
     if speedups is None:
         return "no comparison was given (`--compare FILE` of `python -m batchchol compare`)"
     least = speedups.table.min(axis=1)
@@ -118,7 +122,7 @@ def _peers(speedups: Speedups | None) -> tuple[str, ...] | str:
     return _verdict((small if len(small) else least) > 1 + NOISE), here, short
 
 
-def _math(rows: Any) -> tuple[str, ...] | str:
+def _math(rows: Any) -> Judged:
     gain = gain_of(rows, "math", "fast", "ieee")
     if gain.empty:
         return "only one of the two was measured"
@@ -134,7 +138,7 @@ def _math(rows: Any) -> tuple[str, ...] | str:
     return verdict, here, f"Fast math gains {_typical(gain)}."
 
 
-def _tiles(rows: Any) -> tuple[str, ...] | str:
+def _tiles(rows: Any) -> Judged:
     table = pivots.by(rows, "nb")
     won = pivots.winners(table)
     if won.empty:
@@ -153,7 +157,7 @@ def _tiles(rows: Any) -> tuple[str, ...] | str:
     )
 
 
-def _looking(rows: Any) -> tuple[str, ...] | str:
+def _looking(rows: Any) -> Judged:
     table = pivots.by(rows, "looking")
     won = pivots.winners(table)
     if "top" not in table or won.empty:
@@ -169,7 +173,7 @@ def _looking(rows: Any) -> tuple[str, ...] | str:
     return _verdict(behind <= NOISE), here, short
 
 
-def _chunking(rows: Any) -> tuple[str, ...] | str:
+def _chunking(rows: Any) -> Judged:
     gain = pivots.ratio(pivots.by(rows, "layout"), "chunked", "interleaved") - 1
     if gain.empty:
         return "only one of the two layouts was measured"
@@ -178,7 +182,7 @@ def _chunking(rows: Any) -> tuple[str, ...] | str:
     return _verdict(gain > NOISE), here, f"Chunks gain {_typical(gain)}."
 
 
-def _chunk(rows: Any) -> tuple[str, ...] | str:
+def _chunk(rows: Any) -> Judged:
     chunked = rows[rows["chunk"].notna()]
     table = pivots.by(chunked.assign(chunk=chunked["chunk"].astype(int)), "chunk")
     won = pivots.winners(table)
@@ -194,7 +198,7 @@ def _chunk(rows: Any) -> tuple[str, ...] | str:
     return _verdict(behind <= NOISE), here, f"Chunks of {often} are the best at {_of(won == often)}."
 
 
-def _unrolling(rows: Any) -> tuple[str, ...] | str:
+def _unrolling(rows: Any) -> Judged:
     gain = gain_of(rows, "unroll", "full", "tiles")
     if gain.empty:
         return "only one of the two was measured"
@@ -210,7 +214,7 @@ def _unrolling(rows: Any) -> tuple[str, ...] | str:
     return _verdict(holds), here, f"Straight-line code wins at {pivots.orders(won.index, gain.index)}."
 
 
-def _cache(rows: Any) -> tuple[str, ...] | str:
+def _cache(rows: Any) -> Judged:
     gain = gain_of(rows, "cache", "l1", "shared")
     if gain.empty:
         return "there is no choice"
@@ -219,11 +223,11 @@ def _cache(rows: Any) -> tuple[str, ...] | str:
     return _verdict(alike), here, f"Favouring L1 gains {_typical(gain)}."
 
 
-def _importance(forest: Forest | str) -> tuple[str, ...] | str:
+def _importance(forest: Forest | str) -> Judged:
     if isinstance(forest, str):
         return forest
     ranked = ", ".join(f"{line.parameter.name} ({_signed(line.share)})" for line in forest.importances)
-    return "shown", f"By how much of the variance the squared error grows without a parameter's values: {ranked}."
+    return "shown", f"By how much of the variance the squared error grows without a parameter's values: {ranked}.", ""
 
 
 def rule_shares(rows: Any) -> Any:
@@ -237,7 +241,7 @@ def rule_shares(rows: Any) -> Any:
     return pivots.of_best(best_of).groupby("nb").mean()
 
 
-def _block_rule(rows: Any) -> tuple[str, ...] | str:
+def _block_rule(rows: Any) -> Judged:
     shared = _shared(rows)
     shared = shared.assign(inside=shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS)
     alone, gain = _by_tile(shared, "inside", "chunk"), pivots.ratio(pivots.by(shared, "inside"), True, False) - 1
