@@ -218,8 +218,8 @@ def _forest(material: Material) -> Iterator[Drawing | str]:
     yield Drawing(label, "figure-21-forest", title, caption, message, partial(figures.predictions, grown))
 
 
-def _families(material: Material) -> Iterator[Drawing]:
-    """The four plots of the later course study, where both of its families were measured."""
+def _course(material: Material) -> Iterator[Drawing]:
+    """The four plots of the later course study and its rule, where both of its families were measured."""
     similar = material.similar[material.similar["math"] == material.math]
     if not set(_FAMILIES) <= set(similar["family"]):
         return
@@ -236,13 +236,6 @@ def _families(material: Material) -> Iterator[Drawing]:
             _overtaking(tables),
             partial(figures.by_family, tables, column),
         )
-
-
-def _rule(material: Material) -> Iterator[Drawing]:
-    """The rule of the later course study, beside its four plots."""
-    similar = material.similar[material.similar["math"] == material.math]
-    if not set(_FAMILIES) <= set(similar["family"]):
-        return
     shares = study_2017.rule_shares(similar)
     if shares.size:
         yield Drawing(
@@ -285,8 +278,7 @@ FIGURES: Sequence[Callable[[Material], Iterator[Drawing | str]]] = (
     _levels,
     _scatter,
     _forest,
-    _families,
-    _rule,
+    _course,
     _stability,
 )
 """What a report may show, in its order: each yields its figures, or why there is none."""

@@ -82,9 +82,9 @@ class Report(Material):
     @property
     def headlines(self) -> list[tuple[str, str]]:
         """The numbers that say most, each with what it is."""
-        return [*self._speeds(), *self._scores()]
+        return list(self._headlines())
 
-    def _speeds(self) -> Iterator[tuple[str, str]]:
+    def _headlines(self) -> Iterator[tuple[str, str]]:
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
@@ -94,8 +94,6 @@ class Report(Material):
             yield BAD_CEILING, f"{count} of {len(share)} kernels seem faster than the roofline: sweep again"
         elif share.notna().any():
             yield f"{share.max():.0%} of the roofline", f"at best, at n = {self.best.loc[share.idxmax(), 'n']}"
-
-    def _scores(self) -> Iterator[tuple[str, str]]:
         verdicts = [each.verdict for each in self.findings if each.verdict in {"agrees", "partly", "differs"}]
         yield f"{verdicts.count('agrees')} of {len(verdicts)}", "statements about earlier GPUs hold here"
         if not isinstance(self.forest, str):

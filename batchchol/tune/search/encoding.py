@@ -72,10 +72,18 @@ def _encoded(points: tuple[Point, ...]) -> Encoding:
     rows = pandas.DataFrame({name: [value[name] for value in values] for name in features.COLUMNS})
     found = features.parameters(rows)
     numbers = features.encode(rows, found)
+    # With n, which is the same everywhere in a case, how tiles fit a matrix follows from nb.
+    known = any(parameter.name == "n" for parameter in found)
+    chosen = found if known else (*found, Parameter("n", "integer", ""))
     levels = tuple(np.unique(column) for column in numbers.T)
     places = [np.searchsorted(each, column) for each, column in zip(levels, numbers.T, strict=True)]
     shape = len(points), len(found)
-    return Encoding(found, levels, np.array(places, dtype=np.int64).T.reshape(shape), _expanded(rows, found))
+    return Encoding(
+        found,
+        levels,
+        np.array(places, dtype=np.int64).T.reshape(shape),
+        features.expand(features.encode(rows, chosen), chosen),
+    )
 
 
 def missing(package: str, error: ImportError) -> BatchcholError:
@@ -84,11 +92,3 @@ def missing(package: str, error: ImportError) -> BatchcholError:
         f"this strategy needs {package}, which cannot be loaded ({error}): {install('search')}, or use "
         "--strategy random"
     )
-
-
-def _expanded(rows: object, found: tuple[Parameter, ...]) -> Numbers:
-    """With n, which is the same everywhere in a case, how tiles fit a matrix follows from nb."""
-    named = {parameter.name for parameter in found}
-    more = tuple(Parameter(name, "integer", "") for name in ("n",) if name not in named)
-    chosen = (*found, *more)
-    return features.expand(features.encode(rows, chosen), chosen)
