@@ -123,18 +123,11 @@ class CudaBackend:
             self._gpu = device()
         except BackendUnavailable as error:
             raise BackendUnavailable(f"backend 'cuda' cannot be used: {error}") from error
+        self.architecture, self.model = self._gpu.architecture, self._gpu.model
         self._clock = Clock(self._gpu)
         self.kernel = lru_cache(maxsize=None)(self._load)
         self._floors: dict[str, float] = {}
         self._ceilings: dict[str, Ceilings] = {}
-
-    @property
-    def architecture(self) -> str:
-        return self._gpu.architecture
-
-    @property
-    def model(self) -> str:
-        return self._gpu.model
 
     def lanes(self, dtype: str) -> int:
         # A warp reads a chunk's elements as one line.

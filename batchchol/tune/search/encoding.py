@@ -52,13 +52,10 @@ class Encoding:
 
     def distances(self, places: NDArray[np.int64]) -> Numbers:
         """How far each point is from these places: of a number its share of the range, of a word 0 or 1."""
-        steps = np.abs(self.places - places).astype(np.float64)
-        for column, parameter in enumerate(self.parameters):
-            if parameter.kind == "integer":
-                steps[:, column] /= max(len(self.levels[column]) - 1, 1)
-            else:
-                steps[:, column] = steps[:, column] > 0
-        return np.asarray(steps.sum(axis=1))
+        steps = np.abs(self.places - places)
+        ranges = [max(len(levels) - 1, 1) for levels in self.levels]
+        numbers = [parameter.kind == "integer" for parameter in self.parameters]
+        return np.asarray(np.where(numbers, steps / ranges, steps > 0).sum(axis=1))
 
 
 # As many as a space has cases.
