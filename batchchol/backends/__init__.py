@@ -78,8 +78,12 @@ def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
     """
     if chosen := chosen_backend(name):
         return _make(chosen), ""
+    from batchchol.backends.cuda.backend import prove
+
     try:
-        return _proven_gpu(), ""
+        backend = _make("cuda")
+        prove()
+        return backend, ""
     except BatchcholError as error:
         return _make("cpu"), " ".join(str(error).split())
 
@@ -89,14 +93,6 @@ def survey() -> list[Availability]:
     from batchchol.backends.cuda.backend import survey as survey_gpu
 
     return [cpu.survey(), survey_gpu()]
-
-
-def _proven_gpu() -> Backend:
-    from batchchol.backends.cuda.backend import prove
-
-    backend = _make("cuda")
-    prove()
-    return backend
 
 
 @cache

@@ -45,12 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol.files import beside, check_folder, make_folder, replace_file
     from batchchol.parallel import available_threads
     from batchchol.progress import ProgressDisplay
-    from batchchol.report import gflops_plot, replay_figure
+    from batchchol.report import gflops_plot, replay_figure, style
     from batchchol.tune.search import replay
 
     gflops_plot.require_matplotlib("search")
-    import matplotlib as mpl
-
     folder = arguments.out or beside(arguments.data, "replay")
     # Before the work, so that a folder that cannot be written to costs none.
     check_folder(folder)
@@ -72,9 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(replay.lines(surfaces, runs)))
     make_folder(folder)
     replace_file(folder / _CSV, csv(surfaces, runs).encode())
-    with mpl.rc_context(gflops_plot.SETTINGS):
-        title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
-        drawn = gflops_plot.write(replay_figure.draw(surfaces, runs, title), folder / "replay")
+    title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
+    drawn = style.save(lambda: replay_figure.draw(surfaces, runs, title), folder / "replay")
     for path in (folder / _CSV, *drawn):
         print(path)
     return 0

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batchchol.report import figures, more_figures, pivots, stability, study_2017
+from batchchol.report import figures, pivots, stability, study_2017
 from batchchol.report.data import Case
 from batchchol.report.figures import Gain
 from batchchol.report.importance import Forest
 from batchchol.report.speedups import Speedups
 from batchchol.report.stability import Stability
 from batchchol.report.study_2017 import Finding
-from batchchol.report.style import BLUE, ORANGE, Drawing, Sketch, draw
+from batchchol.report.style import BLUE, ORANGE, save
 from batchchol.tune.search import features
 from kernelgen.axes import LOOKINGS, UNROLLS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCATTER_ORDER = 32
 """The order of which every kernel is shown, if there are points of it."""
@@ -38,6 +41,30 @@ _ORDERS: Mapping[str, Sequence[str]] = {
 }
 _INTEGERS = ("nb", "chunk")
 _FAMILIES = ("thread", "shared")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a report.
+
+    Attributes
+    ----------
+    label : str
+        "Figure 15" where its model in the study has that number; else a label of its own.
+    name : str
+        Of its files.
+    title, caption, message : str
+        What is drawn, how, and what there is to be seen.
+    paint : callable
+        Draws it.
+    """
+
+    label: str
+    name: str
+    title: str
+    caption: str
+    message: str
+    paint: Callable[[], Figure]
 
 
 @dataclass(frozen=True)
@@ -94,37 +121,35 @@ def _only(rows: Any) -> str:
 
 
 def every(material: Material, folder: Path) -> Iterator[Drawing | str]:
-    """The figures in their order; a sentence in place of each that cannot be drawn."""
-    yield _maths(material, folder)
-    yield _peers(material, folder)
-    yield from _levels(material, folder)
-    yield _scatter(material, folder)
-    yield _forest(material, folder)
-    yield from _course_study(material, folder)
-    if material.stability is not None:
-        yield _stability(material.stability, folder)
+    """The figures in their order, drawn to `folder`; a sentence in place of each that cannot be drawn."""
+    for figure in FIGURES:
+        for drawing in figure(material):
+            if isinstance(drawing, Drawing):
+                save(drawing.paint, folder / drawing.name)
+            yield drawing
 
 
-def _maths(material: Material, folder: Path) -> Drawing:
+def _maths(material: Material) -> Iterator[Drawing]:
+    label = "Figure 13"
     table, roofline = pivots.by(material.rows, "math"), material.rows.groupby("n")["roofline_gflops"].max()
-    label, title = "Figure 13", "Best performance for each n"
-    sketch = Sketch(label, "figure-13-best", title, material.about, material.message(label))
     shares = study_2017.gain_of(material.rows, "math", "fast", "ieee")
-    gain = Gain(shares, "what fast math gains", study_2017.NOISE)
-    return draw(sketch, folder, lambda: figures.maths(table, roofline, gain))
+    paint = partial(figures.maths, table, roofline, Gain(shares, "what fast math gains", study_2017.NOISE))
+    title = "Best performance for each n"
+    yield Drawing(label, "figure-13-best", title, material.about, material.message(label), paint)
 
 
-def _peers(material: Material, folder: Path) -> Drawing | str:
+def _peers(material: Material) -> Iterator[Drawing | str]:
     label, compared = "Figure 14", material.speedups
     if compared is None:
-        return f"{label}, speedup over peers: no comparison was given (`--compare FILE`)."
+        yield f"{label}, speedup over peers: no comparison was given (`--compare FILE`)."
+        return
     caption = f"Same run, same protocol, each in its own layout: {compared.note}."
     caption += f" Absent: {', '.join(compared.absent)}." if compared.absent else ""
-    sketch = Sketch(label, "figure-14-peers", "Speedup over peers", caption, material.message(label))
-    return draw(sketch, folder, lambda: figures.speedups(compared.tables))
+    paint = partial(figures.speedups, compared.tables)
+    yield Drawing(label, "figure-14-peers", "Speedup over peers", caption, material.message(label), paint)
 
 
-def _levels(material: Material, folder: Path) -> Iterator[Drawing | str]:
+def _levels(material: Material) -> Iterator[Drawing | str]:
     for number, column, words in _LEVELS:
         label, table = f"Figure {number}", _table(material.one, column)
         if len(table.columns) < 2:
@@ -133,10 +158,9 @@ def _levels(material: Material, folder: Path) -> Iterator[Drawing | str]:
         caption = f"{material.about} The best of all other parameters, {material.math} math."
         if column == "chunk" and features.tied(material.one):
             caption += " A block of threads works on one chunk, so that this is its size as well."
-        sketch = Sketch(
-            label, f"figure-{number}-{column}", f"Best performance for each {words}", caption, material.message(label)
-        )
-        yield draw(sketch, folder, partial(figures.levels, table, column, _gain(material.one, table, column)))
+        paint = partial(figures.levels, table, column, _gain(material.one, table, column))
+        title = f"Best performance for each {words}"
+        yield Drawing(label, f"figure-{number}-{column}", title, caption, material.message(label), paint)
 
 
 def _gain(rows: Any, table: Any, column: str) -> Gain | None:
@@ -159,39 +183,42 @@ def _table(rows: Any, column: str) -> Any:
     return table
 
 
-def _scatter(material: Material, folder: Path) -> Drawing | str:
+def _scatter(material: Material) -> Iterator[Drawing | str]:
     label, one = "Figure 20", material.one
     known = one.assign(unroll=one["unroll"].fillna("tiles"))
     known = known[known["nb"].notna() & known["looking"].notna()]
     if known.empty:
-        return f"{label}, every kernel of one n: the points have no nb and looking."
+        yield f"{label}, every kernel of one n: the points have no nb and looking."
+        return
     orders = known["n"].value_counts()
     n = material.n or (SCATTER_ORDER if SCATTER_ORDER in orders.index else int(orders.index[0]))
     rows = known[known["n"] == n]
     if rows.empty:
-        return f"{label}, every kernel at n = {n}: no point with {material.math} math has a looking."
+        yield f"{label}, every kernel at n = {n}: no point with {material.math} math has a looking."
+        return
     caption = f"{material.about} {material.math} math, {len(rows):,} points."
     span = rows["gflops"].max() / rows["gflops"].min()
     message = f"Between the worst choice and the best lies a factor of {span:,.0f}."
-    sketch = Sketch(label, "figure-20-every-kernel", f"Every kernel at n = {n}", caption, message)
-    return draw(sketch, folder, lambda: figures.every_kernel(rows))
+    paint = partial(figures.every_kernel, rows)
+    yield Drawing(label, "figure-20-every-kernel", f"Every kernel at n = {n}", caption, message, paint)
 
 
-def _forest(material: Material, folder: Path) -> Drawing | str:
+def _forest(material: Material) -> Iterator[Drawing | str]:
     label, grown = "Figure 21", material.forest
     if isinstance(grown, str):
-        return f"{label}, predicted against observed: {grown}"
+        yield f"{label}, predicted against observed: {grown}"
+        return
     unseen = grown.orders_held_out
     caption = "Left a random fifth of the points, right all points, each by a forest that knew no point of its order."
     caption = "A random fifth of the points." if unseen is None else caption
     message = f"The forest explains {grown.points_held_out.r2:.0%} of the variance of points it had not seen"
     message += "." if unseen is None else f", {unseen.r2:.0%} where it had seen no point of that order."
-    sketch = Sketch(label, "figure-21-forest", "Predicted against observed performance", caption, message)
-    return draw(sketch, folder, lambda: figures.predictions(grown))
+    title = "Predicted against observed performance"
+    yield Drawing(label, "figure-21-forest", title, caption, message, partial(figures.predictions, grown))
 
 
-def _course_study(material: Material, folder: Path) -> Iterator[Drawing]:
-    """The four plots of the later course study, where both of its families were measured, and its rule."""
+def _course(material: Material) -> Iterator[Drawing]:
+    """The four plots of the later course study and its rule, where both of its families were measured."""
     similar = material.similar[material.similar["math"] == material.math]
     if not set(_FAMILIES) <= set(similar["family"]):
         return
@@ -199,26 +226,27 @@ def _course_study(material: Material, folder: Path) -> Iterator[Drawing]:
         tables = {family: _table(similar[similar["family"] == family], column) for family in _FAMILIES}
         if min(len(table.columns) for table in tables.values()) < 2:
             continue
-        sketch = Sketch(
+        yield Drawing(
             f"Course study, plot {number}",
             f"course-{number}-{column}",
             f"Best performance for each {words}, by family",
             f"Both families on one scale. The best of all other parameters, {material.math} math, batch "
             f"{material.case.batch:,}{_only(similar)}.",
             _overtaking(tables),
+            partial(figures.by_family, tables, column),
         )
-        yield draw(sketch, folder, partial(more_figures.by_family, tables, column))
     shares = study_2017.rule_shares(similar)
     if shares.size:
-        rule = study_2017.block_rule(similar)
-        where = _only(similar) or ", mean over n"
-        caption = (
-            f"Family shared, {material.math} math, batch {material.case.batch:,}{where}. Each chunk with the best of "
-            "the other parameters, of kernels that differ in nothing but their chunk. Left of the line: "
-            f"chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}."
+        yield Drawing(
+            "Course study, rule",
+            "course-rule",
+            "Chunk by tile size",
+            f"Family shared, {material.math} math, batch {material.case.batch:,}{_only(similar) or ', mean over n'}. "
+            "Each chunk with the best of the other parameters, of kernels that differ in nothing but their chunk. "
+            f"Left of the line: chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}.",
+            study_2017.BLOCK_RULE.against(similar).short,
+            partial(figures.rule, shares, study_2017.BLOCK_THREADS),
         )
-        sketch = Sketch("Course study, rule", "course-rule", "Chunk by tile size", caption, rule.short)
-        yield draw(sketch, folder, lambda: more_figures.rule(shares, study_2017.BLOCK_THREADS))
 
 
 def _overtaking(tables: Mapping[str, Any]) -> str:
@@ -229,15 +257,27 @@ def _overtaking(tables: Mapping[str, Any]) -> str:
     return f"The shared family is the faster at {pivots.orders(both.index[both > 1], both.index)}."
 
 
-def _stability(compared: Stability, folder: Path) -> Drawing:
+def _stability(material: Material) -> Iterator[Drawing]:
+    if (compared := material.stability) is None:
+        return
     agreeing = int(compared.table["agrees"].sum())
-    message = (
-        f"{agreeing} of {len(compared.table)} sizes have the same winner, or winners within {stability.BOUND:.0%}."
+    yield Drawing(
+        "Two sweeps",
+        "two-sweeps",
+        "Do two sweeps choose the same kernels?",
+        "Left: each sweep's winner, measured by the other. Right: the times of all points, but the outermost 1%.",
+        f"{agreeing} of {len(compared.table)} sizes have the same winner, or winners within {stability.BOUND:.0%}.",
+        partial(figures.stability, compared.table, compared.ratios, stability.BOUND),
     )
-    caption = (
-        "Left: each sweep's winner, measured by the other. Right: the times of all points, but the outermost 1%."
-    )
-    sketch = Sketch("Two sweeps", "two-sweeps", "Do two sweeps choose the same kernels?", caption, message)
-    return draw(
-        sketch, folder, lambda: more_figures.stability(compared.table, compared.ratios, stability.BOUND)
-    )  # fmt: skip
+
+
+FIGURES: Sequence[Callable[[Material], Iterator[Drawing | str]]] = (
+    _maths,
+    _peers,
+    _levels,
+    _scatter,
+    _forest,
+    _course,
+    _stability,
+)
+"""What a report may show, in its order: each yields its figures, or why there is none."""

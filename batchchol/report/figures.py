@@ -1,9 +1,10 @@
-"""The figures of the 2017 study, drawn from a data set. Needs matplotlib."""
+"""The figures of a report, drawn from tables: those of the two studies, and of two sweeps. Needs matplotlib."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from batchchol.report.style import (
     cells,
     dark,
     distinct,
-    figure_of,
     legend,
     lines,
     ordered,
@@ -91,7 +91,7 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
     """
     if len(table) == 1:
         return _one_order(table, name)
-    figure, (left, right) = panels(WIDE, (1, 1.25))
+    figure, (left, right) = panels(WIDE, widths=(1, 1.25))
     styles = sequence(table.columns) if ordered(table) else distinct(table.columns)
     lines(left, table, styles)
     over_orders(left, table.index, GFLOPS)
@@ -108,8 +108,7 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
 
 def _one_order(table: Any, name: str, roofline: float = math.nan) -> Figure:
     """The best of each value of a parameter at the only order, below the roofline if it is given."""
-    figure = figure_of(ONE)
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(ONE, 1)
     bars(axes, table.T, name)
     if not math.isnan(roofline):
         axes.axhline(roofline, color=GREY, linewidth=4, alpha=0.4)
@@ -133,10 +132,8 @@ def _gain(axes: Axes, gain: Gain) -> None:
 
 def speedups(tables: Mapping[str, Any]) -> Figure:
     """How many times faster the library was than each peer, over n; a panel each accuracy class of its kernels."""
-    figure = figure_of(WIDE)
-    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
-    peers = list(dict.fromkeys(peer for table in tables.values() for peer in table.columns))
-    styles = distinct(peers)
+    figure, every = panels(WIDE, len(tables), one_scale=True)
+    styles = distinct(_columns(tables))
     for axes, (math_class, table) in zip(every, tables.items(), strict=True):
         axes.axhline(1, color="black", linewidth=1)
         lines(axes, table, styles)
@@ -152,8 +149,7 @@ def speedups(tables: Mapping[str, Any]) -> Figure:
 
 def every_kernel(rows: Any) -> Figure:
     """All points of one n: nb to the right, marker by looking, colour by layout, filled where straight-line code."""
-    figure = figure_of(_TALL)
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(_TALL, 1)
     for (looking, layout, unroll), points in rows.groupby(["looking", "layout", "unroll"]):
         colour = _LAYOUT_COLOURS.get(layout, GREY)
         axes.scatter(
@@ -199,8 +195,7 @@ def predictions(forest: Forest) -> Figure:
     parts = [("points it had not seen", forest.points_held_out)]
     if forest.orders_held_out is not None:
         parts.append(("orders it had not seen", forest.orders_held_out))
-    figure = figure_of((11.0, 5.0) if len(parts) > 1 else (6.0, 5.0))
-    every = figure.subplots(1, len(parts), squeeze=False)[0]
+    figure, every = panels((11.0, 5.0) if len(parts) > 1 else (6.0, 5.0), len(parts))
     for axes, (name, prediction) in zip(every, parts, strict=True):
         points = _prediction(axes, prediction)
         axes.set_title(f"{name}: R² = {prediction.r2:.3f}", loc="left", fontsize=11)
@@ -273,3 +268,87 @@ def _keys(rows: Any) -> list[Any]:
     words = {"full": "straight-line code", "tiles": "loops over tiles"}
     fills = [key(words[name], "o", "#333333", name == "full") for name in words if name in set(rows["unroll"])]
     return [*lookings, *layouts, *fills]
+
+
+def by_family(tables: Mapping[str, Any], name: str) -> Figure:
+    """The best of each value of a parameter over n, a panel a family of kernels, on one scale; bars of one n."""
+    first = next(iter(tables.values()))
+    known = _columns(tables)
+    known = sorted(known) if ordered(first) else known
+    if len({n for table in tables.values() for n in table.index}) == 1:
+        return _families_of_one_order(tables, known, name)
+    figure, every = panels(WIDE, len(tables), one_scale=True)
+    styles = sequence(known) if ordered(first) else distinct(known)
+    for axes, (family, table) in zip(every, tables.items(), strict=True):
+        lines(axes, table, styles)
+        over_orders(axes, table.index, GFLOPS if axes is every[0] else "")
+        axes.set_title(f"family {family}", loc="left", fontsize=11)
+    handles = {label: line for axes in every for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend(figure, [handles[str(value)] for value in known], known, name)
+    return figure
+
+
+def _columns(tables: Mapping[str, Any]) -> list[Any]:
+    return list(dict.fromkeys(value for table in tables.values() for value in table.columns))
+
+
+def _families_of_one_order(tables: Mapping[str, Any], known: Sequence[Any], name: str) -> Figure:
+    """The best of each value at the only order, the families beside each other."""
+    from pandas import DataFrame
+
+    figure, (axes,) = panels(ONE, 1)
+    bars(axes, DataFrame({family: table.iloc[0] for family, table in tables.items()}).reindex(known), name)
+    legend(figure, *axes.get_legend_handles_labels(), "family")
+    return figure
+
+
+def rule(table: Any, most: int) -> Figure:
+    """The best of each tile size and chunk as a share of the best chunk there, and where a rule ends.
+
+    `table` has a line a tile size, a column a chunk: shares; `most` is the bound of chunk · nb².
+    """
+    figure, (axes,) = panels((7.5, 4.4), 1)
+    lowest = math.floor(5 * table.min(axis=None)) / 5
+    cells(figure, axes, table, lowest, "share of the best chunk")
+    chunks = [int(chunk) for chunk in table.columns]
+    steps = [sum(chunk * nb * nb <= most for chunk in chunks) for nb in table.index]
+    axes.stairs(steps, range(len(table) + 1), orientation="horizontal", color=ORANGE, linewidth=3, baseline=None)
+    for line, column in itertools.product(range(len(table)), range(len(chunks))):
+        share = table.iloc[line, column]
+        if not math.isnan(share):
+            colour = "black" if share > (1 + lowest) / 2 else "white"
+            axes.text(column + 0.5, line + 0.5, f"{share:.0%}", ha="center", va="center", color=colour, fontsize=8)
+    axes.set(xlabel="chunk", ylabel="nb, tile size")
+    return figure
+
+
+def stability(table: Any, ratios: Any, bound: float) -> Figure:
+    """By how much the winner of either sweep misses the best of the other; and how times of all points differ."""
+    figure, (left, right) = panels(WIDE, widths=(1.6, 1))
+    left.axhspan(0, bound, color=NOTHING, linewidth=0)
+    sides = {
+        "first_in_second": "the first's winner in the second sweep",
+        "second_in_first": "the second's in the first",
+    }
+    markers = {"fast": "o", "ieee": "s"}
+    for (column, label), colour in zip(sides.items(), (BLUE, ORANGE), strict=True):
+        for math_class, rows in table.groupby("math"):
+            left.plot(
+                rows["n"], rows[column], linestyle="", color=colour, marker=markers.get(math_class, "^"),
+                markersize=6, markerfacecolor="none", label=f"{label}, {math_class}",
+            )  # fmt: skip
+    over_orders(left, sorted(table["n"].unique()), "behind the best of the other sweep", bottom=None)
+    left.set_ylim(-0.0015, max(1.3 * bound, 1.05 * table[list(sides)].max(axis=None)))
+    percent(left.yaxis)
+    place, middle = (1, bound), ("axes fraction", "data")
+    left.annotate(f"within {bound:.0%}", place, xycoords=middle, ha="right", va="bottom", color=GREY, **SMALL)
+    changes = ratios - 1
+    edge = max(float(changes.abs().quantile(0.99)), 0.001)
+    right.hist(changes, bins=60, range=(-edge, edge), color=BLUE)
+    right.locator_params(axis="x", nbins=5)
+    right.axvline(0, color="black", linewidth=1)
+    plain(right, "by how much the second sweep's time differs", "points")
+    percent(right.xaxis, sign=True)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, **SMALL)
+    return figure

@@ -178,46 +178,38 @@ def why_not(prediction: Prediction, compiled: Told | None = None) -> str:
 
     `compiled` is of forests that also knew what the compiler said.
     """
-    text, explained = _where(prediction)
-    return text if explained else f"{text} {_missing(prediction, compiled)}"
-
-
-def _missing(prediction: Prediction, compiled: Told | None) -> str:
-    """What the forest would have needed."""
-    text = (
-        "An order that it has not seen it knows only by its neighbours, while what decides the speed, such as "
-        "whether a tile divides n or a triangle still fits the registers, may change from one order to the next."
-    )
-    if compiled is None:
-        return text
-    reached = compiled.prediction.r2
-    text += (
-        f" Told also what the compiler says of each kernel, which is known before anything runs "
-        f"({', '.join(compiled.names)}), it reaches R² = {reached:.2f} at unseen orders: "
-    )
-    if reached >= GOOD:
-        return f"{text}that is what the parameters do not tell."
-    part = "a part of what it lacks" if reached > prediction.r2 + _MORE else "not what it lacks"
-    return f"{text}that is {part}."
-
-
-def _where(prediction: Prediction) -> tuple[str, bool]:
-    """At which orders the error is, and whether it is that they are the outermost ones."""
     shares = prediction.shares()
     named = ", ".join(f"n = {n} ({share:.0%})" for n, share in list(shares.items())[:3])
     text = f"R² is {prediction.r2:.2f}, less than {GOOD}. Most of the squared error is at {named}."
-    if len(shares) <= _FEW:
-        return text, False
-    edges = [min(shares), max(shares)]
-    inner = prediction.without(edges)
+    if len(shares) > _FEW:
+        edges = [min(shares), max(shares)]
+        inner = prediction.without(edges).r2
+        text += (
+            " At the smallest and the largest order a forest has to extrapolate, and answers as for the nearest one "
+            f"it knows. Without n = {edges[0]} and {edges[1]} R² is {inner:.2f}: that is "
+            f"{_explained(inner, prediction.r2, 'the reason', 'a part of it', 'not the reason')}."
+        )
+        if inner >= GOOD:
+            return text
     text += (
-        " At the smallest and the largest order a forest has to extrapolate, and answers as for the nearest one "
-        f"it knows. Without n = {edges[0]} and {edges[1]} R² is {inner.r2:.2f}: "
+        " An order that it has not seen it knows only by its neighbours, while what decides the speed, such as "
+        "whether a tile divides n or a triangle still fits the registers, may change from one order to the next."
     )
-    if inner.r2 >= GOOD:
-        return f"{text}that is the reason.", True
-    part = "a part of it" if inner.r2 > prediction.r2 + _MORE else "not the reason"
-    return f"{text}that is {part}.", False
+    if compiled is not None:
+        reached, lacks = compiled.prediction.r2, "what it lacks"
+        answer = _explained(
+            reached, prediction.r2, "what the parameters do not tell", f"a part of {lacks}", f"not {lacks}"
+        )
+        text += (
+            f" Told also what the compiler says of each kernel, which is known before anything runs "
+            f"({', '.join(compiled.names)}), it reaches R² = {reached:.2f} at unseen orders: that is {answer}."
+        )
+    return text
+
+
+def _explained(reached: float, before: float, whole: str, part: str, nothing: str) -> str:
+    """What is said of an explanation that raises R² from one value to another."""
+    return whole if reached >= GOOD else part if reached > before + _MORE else nothing
 
 
 def _model(chosen: tuple[Parameter, ...], trees: int) -> Any:

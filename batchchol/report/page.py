@@ -14,13 +14,9 @@ from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
 from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017
-from batchchol.report.data import Case, Data, choose, load, of_case
-from batchchol.report.figure_list import Material
-from batchchol.report.importance import Forest
-from batchchol.report.speedups import Speedups
+from batchchol.report.data import Case, choose, load, of_case
+from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
-from batchchol.report.study_2017 import Finding
-from batchchol.report.style import Drawing
 
 PAGE = "report.html"
 _PROVENANCE = (
@@ -67,29 +63,28 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Material):
     """What was found out, and where it was written."""
 
     page: Path
-    case: Case
-    points: int
     statuses: Mapping[str, int]
     best: Any
     own_code: str
     drawings: tuple[Drawing, ...]
     missing: tuple[str, ...]
-    forest: Forest | str
-    findings: tuple[Finding, ...]
-    speedups: Speedups | None
-    stability: Stability | None
     provenance: Mapping[str, str]
+
+    @property
+    def points(self) -> int:
+        """How many the figures show."""
+        return len(self.rows)
 
     @property
     def headlines(self) -> list[tuple[str, str]]:
         """The numbers that say most, each with what it is."""
-        return [*self._speeds(), *self._scores()]
+        return list(self._headlines())
 
-    def _speeds(self) -> Iterator[tuple[str, str]]:
+    def _headlines(self) -> Iterator[tuple[str, str]]:
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
@@ -99,8 +94,6 @@ class Report:
             yield BAD_CEILING, f"{count} of {len(share)} kernels seem faster than the roofline: sweep again"
         elif share.notna().any():
             yield f"{share.max():.0%} of the roofline", f"at best, at n = {self.best.loc[share.idxmax(), 'n']}"
-
-    def _scores(self) -> Iterator[tuple[str, str]]:
         verdicts = [each.verdict for each in self.findings if each.verdict in {"agrees", "partly", "differs"}]
         yield f"{verdicts.count('agrees')} of {len(verdicts)}", "statements about earlier GPUs hold here"
         if not isinstance(self.forest, str):
@@ -133,31 +126,27 @@ def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] 
         raise BatchcholError(f"--n: got {options.n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
     compared = None if options.compare is None else speedups.read(options.compare, case.dtype, case.batch)
     stable = None if options.again is None else _again(options.again, case, rows, say)
-    similar = _same_but_batch(data, case)
+    similar = _alike(data.correct, case, "dtype", "protocol", "family").query("~again")
     validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
     say(f"{len(similar):,} points for the forest of {options.trees} trees{validated}")
     grown = importance.grow(similar, options.trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
-    problem = _same_problem(data, case)
-    others = problem[~problem["again"]]
+    # All families, own code measured again included: what a user would choose from.
+    problem = _alike(data.correct, case, "dtype", "protocol", "batch")
+    others = problem.query("~again")
     found = tuple(study_2017.findings(rows, one, grown, compared, others))
     say("figures")
     material = Material(case, rows, others, one, grown, compared, stable, found, options.n)
     drawn = list(figure_list.every(material, folder))
     report = Report(
-        folder / PAGE,
-        case,
-        len(rows),
-        data.statuses,
-        pivots.fastest(problem, ["n", "math"]),
-        _own_code(problem),
-        tuple(each for each in drawn if isinstance(each, Drawing)),
-        tuple(each for each in drawn if isinstance(each, str)),
-        grown,
-        found,
-        compared,
-        stable,
-        _provenance(data.correct),
+        **vars(material),
+        page=folder / PAGE,
+        statuses=data.statuses,
+        best=pivots.fastest(problem, ["n", "math"]),
+        own_code=_own_code(problem),
+        drawings=tuple(each for each in drawn if isinstance(each, Drawing)),
+        missing=tuple(each for each in drawn if isinstance(each, str)),
+        provenance=_provenance(data.correct),
     )
     _write(report, path)
     return report
@@ -172,10 +161,9 @@ def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Sta
         raise BatchcholError(f"--again: {error}") from error
 
 
-def _same_problem(data: Data, case: Case) -> Any:
-    """Points of all families, own code measured again included: what a user would choose from."""
-    rows = data.correct
-    return rows[rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["batch"].eq(case.batch)]
+def _alike(rows: Any, case: Case, *columns: str) -> Any:
+    """The points that are as the case says in these columns."""
+    return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 
 def _own_code(rows: Any) -> str:
@@ -189,12 +177,6 @@ def _own_code(rows: Any) -> str:
         f"that is {own['ratio'].median():.0%} as fast in the median, {low['ratio']:.0%} at the least "
         f"(n = {low['n']:.0f}) and {high['ratio']:.0%} at the most (n = {high['n']:.0f})."
     )
-
-
-def _same_but_batch(data: Data, case: Case) -> Any:
-    rows = data.correct
-    chosen = rows["dtype"].eq(case.dtype) & rows["protocol"].eq(case.protocol) & rows["family"].eq(case.family)
-    return rows[chosen & ~rows["again"]]
 
 
 def _provenance(rows: Any) -> dict[str, str]:
@@ -244,5 +226,6 @@ def _behind(share: float) -> str:
     return "not measured" if math.isnan(share) else f"{share:.1%}"
 
 
-def _inline(path: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+def _inline(drawing: Drawing, folder: Path) -> str:
+    drawn = (folder / f"{drawing.name}.svg").read_bytes()
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn).decode()

@@ -3,146 +3,110 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchchol.report.gflops_plot import STYLES
+from batchchol.report.style import GREY, ORDER, STYLES, figure_of, octaves, percent, plain, room
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Run, Surface, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE, _DOTS_PER_INCH = (12.0, 8.6), 140
-_GREY, _GRID = "#767676", "#DDDDDD"
+_SIZE = (12.0, 8.6)
 _SHARES = np.linspace(0.002, FARTHEST, 149)
 _MOST_REGRET = 1.0
 _DASHES = ("-", "--")
-# Orders that are closer have no room for their numbers.
-_TICK_RATIO = 1.25
+# Orders that are closer, in octaves, have no room for their numbers.
+_TICKS = math.log2(1.25)
 
 
 def draw(surfaces: Sequence[Surface], runs: Sequence[Run], title: str) -> Figure:
     """Four panels: regret and success over the share measured, and measurements over n for each closeness."""
-    from matplotlib.figure import Figure
-
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
         by_strategy.setdefault(run.strategy, []).append(run)
-    styles = {name: STYLES[place % len(STYLES)] for place, name in enumerate(by_strategy)}
-    figure = Figure(figsize=_SIZE, dpi=_DOTS_PER_INCH, layout="constrained")
+    figure = figure_of(_SIZE)
     figure.suptitle(title, x=0.005, ha="left", fontsize=12)
     (regret, success), below = figure.subplots(2, 2)
-    for name, mine in by_strategy.items():
-        _regret(regret, surfaces, mine, name, styles[name][0])
-        _success(success, surfaces, mine, styles[name][0])
-    _finish_regret(regret, surfaces)
-    _finish_success(success)
+    _regret(regret, surfaces, by_strategy)
+    _success(success, surfaces, by_strategy)
     for axes, close in zip(below, CLOSE, strict=True):
-        for name, mine in by_strategy.items():
-            _needed(axes, surfaces, mine, close, styles[name])
-        _finish_needed(axes, surfaces, close)
+        _needed(axes, surfaces, by_strategy, close)
     handles, labels = regret.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
     return figure
 
 
-def _regret(axes: Axes, surfaces: Sequence[Surface], runs: Sequence[Run], name: str, colour: str) -> None:
+def _regret(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, Sequence[Run]]) -> None:
     """The median of all runs, and the band between their quartiles."""
-    each = np.array([[run.after(count) for count in _counts(surfaces[run.number])] for run in runs])
-    # No number yet is as bad as can be drawn.
-    low, middle, high = np.quantile(np.minimum(each, 10 * _MOST_REGRET), [0.25, 0.5, 0.75], axis=0)
-    axes.plot(_SHARES, middle, color=colour, linewidth=1.8, label=name)
-    axes.fill_between(_SHARES, low, high, color=colour, alpha=0.15, linewidth=0)
+    for (name, runs), (colour, *_) in zip(by_strategy.items(), STYLES, strict=False):
+        each = np.array([[run.after(count) for count in _counts(surfaces[run.number])] for run in runs])
+        # No number yet is as bad as can be drawn.
+        low, middle, high = np.quantile(np.minimum(each, 10 * _MOST_REGRET), [0.25, 0.5, 0.75], axis=0)
+        axes.plot(_SHARES, middle, color=colour, linewidth=1.8, label=name)
+        axes.fill_between(_SHARES, low, high, color=colour, alpha=0.15, linewidth=0)
+    noise = float(np.median([surface.noise for surface in surfaces]))
+    axes.axhspan(0, noise, color=GREY, alpha=0.25, linewidth=0)
+    axes.annotate(f"noise: {noise:.1%}", (FARTHEST, noise), ha="right", va="bottom", color=GREY, fontsize=8)
+    _over_shares(axes, "slower than the best of the case", "best so far: median and quartiles of all runs")
+    axes.set_yscale("symlog", linthresh=CLOSE[-1], linscale=0.5)
+    axes.set_ylim(0, _MOST_REGRET)
+    axes.set_yticks([0, *sorted(CLOSE), 0.1, 0.2, 0.5, 1.0])
+    # Another scale has another formatter.
+    percent(axes.yaxis)
 
 
-def _success(axes: Axes, surfaces: Sequence[Surface], runs: Sequence[Run], colour: str) -> None:
-    counts = np.array([len(surfaces[run.number].points) for run in runs])
-    for close, dashes in zip(CLOSE, _DASHES, strict=True):
-        shares = np.array([run.needed(close) for run in runs]) / counts
-        there = [(shares <= share).mean() for share in _SHARES]
-        axes.plot(_SHARES, there, color=colour, linestyle=dashes, linewidth=1.8)
+def _success(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, Sequence[Run]]) -> None:
+    """The share of the runs that had come close enough."""
+    for runs, (colour, *_) in zip(by_strategy.values(), STYLES, strict=False):
+        counts = np.array([len(surfaces[run.number].points) for run in runs])
+        for close, dashes in zip(CLOSE, _DASHES, strict=True):
+            shares = np.array([run.needed(close) for run in runs]) / counts
+            there = [(shares <= share).mean() for share in _SHARES]
+            axes.plot(_SHARES, there, color=colour, linestyle=dashes, linewidth=1.8)
+    words = ", ".join(
+        f"{'solid' if dashes == '-' else 'dashed'}: within {close:.0%}"
+        for close, dashes in zip(CLOSE, _DASHES, strict=True)
+    )
+    _over_shares(axes, "runs that are there", f"runs that came close to the best; {words}")
+    axes.set_ylim(0, 1.02)
 
 
-def _needed(
-    axes: Axes, surfaces: Sequence[Surface], runs: Sequence[Run], close: float, style: tuple[str, str, str]
-) -> None:
-    """The median of the runs of each n, and the line below which nine out of ten are."""
-    colour, marker, _ = style
-    orders: dict[int, list[Run]] = {}
-    for run in runs:
-        orders.setdefault(surfaces[run.number].case.n, []).append(run)
-    found = {n: line(surfaces, mine, close) for n, mine in orders.items()}
-    ns = sorted(found)
-    axes.plot(ns, [_drawn(found[n].median) for n in ns], color=colour, marker=marker, markersize=4, linewidth=1.8)
-    axes.plot(ns, [_drawn(found[n].high) for n in ns], color=colour, linestyle=":", linewidth=1.2)
+def _over_shares(axes: Axes, label: str, title: str) -> None:
+    """Shares over the share of the points that were measured."""
+    plain(axes, "measured points of the case", label)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlim(0, FARTHEST)
+    axes.axvline(SHARE, color=GREY, linewidth=1)
+    percent(axes.xaxis)
+    percent(axes.yaxis)
 
 
 def _counts(surface: Surface) -> list[int]:
     return [max(1, math.floor(share * len(surface.points) + 1e-9)) for share in _SHARES]
 
 
+def _needed(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, Sequence[Run]], close: float) -> None:
+    """The median of the runs of each n, and the line below which nine out of ten are."""
+    # Of cases of one n that with the most points.
+    sizes = {surface.case.n: len(surface.points) for surface in sorted(surfaces, key=lambda each: len(each.points))}
+    ns = sorted(sizes)
+    for runs, (colour, marker, _) in zip(by_strategy.values(), STYLES, strict=False):
+        found = [line(surfaces, [run for run in runs if surfaces[run.number].case.n == n], close) for n in ns]
+        medians, highs = [_drawn(each.median) for each in found], [_drawn(each.high) for each in found]
+        axes.plot(ns, medians, color=colour, marker=marker, markersize=4, linewidth=1.8)
+        axes.plot(ns, highs, color=colour, linestyle=":", linewidth=1.2)
+    axes.fill_between(ns, [SHARE * sizes[n] for n in ns], color=GREY, alpha=0.2, linewidth=0)
+    octaves(axes, room(ns, _TICKS, last=False))
+    # After the orders, whose axis alone has no minor ticks.
+    plain(axes, ORDER, "measurements", log=True)
+    title = f"until within {close:.0%}: median; dotted: 9 of 10 runs; grey: {SHARE:.0%} of the points"
+    axes.set_title(title, loc="left", fontsize=10)
+
+
 def _drawn(count: float) -> float:
     """What is infinite has no place: the line has a gap."""
     return count if math.isfinite(count) else math.nan
-
-
-def _finish_regret(axes: Axes, surfaces: Sequence[Surface]) -> None:
-    noise = float(np.median([surface.noise for surface in surfaces]))
-    axes.set_yscale("symlog", linthresh=CLOSE[-1], linscale=0.5)
-    axes.set_ylim(0, _MOST_REGRET)
-    axes.axhspan(0, noise, color=_GREY, alpha=0.25, linewidth=0)
-    axes.annotate(f"noise: {noise:.1%}", (FARTHEST, noise), ha="right", va="bottom", color=_GREY, fontsize=8)
-    axes.set_yticks([0, *sorted(CLOSE), 0.1, 0.2, 0.5, 1.0])
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
-    _plain(axes, "slower than the best of the case", "best so far: median and quartiles of all runs")
-
-
-def _finish_success(axes: Axes) -> None:
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
-    words = ", ".join(
-        f"{'solid' if dashes == '-' else 'dashed'}: within {close:.0%}"
-        for close, dashes in zip(CLOSE, _DASHES, strict=True)
-    )
-    _plain(axes, "runs that are there", f"runs that came close to the best; {words}")
-
-
-def _plain(axes: Axes, label: str, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel("measured points of the case")
-    axes.set_ylabel(label)
-    axes.set_xlim(0, FARTHEST)
-    axes.xaxis.set_major_formatter(lambda value, place: f"{value:.0%}")
-    axes.axvline(SHARE, color=_GREY, linewidth=1)
-    _grid(axes)
-
-
-def _finish_needed(axes: Axes, surfaces: Sequence[Surface], close: float) -> None:
-    sizes: dict[int, int] = {}
-    for surface in surfaces:
-        sizes[surface.case.n] = max(len(surface.points), sizes.get(surface.case.n, 0))
-    ns = sorted(sizes)
-    axes.fill_between(ns, [SHARE * sizes[n] for n in ns], color=_GREY, alpha=0.2, linewidth=0)
-    shown: list[int] = []
-    for n in ns:
-        if not shown or n / shown[-1] >= _TICK_RATIO:
-            shown.append(n)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shown, labels=map(str, shown), fontsize=9)
-    axes.minorticks_off()
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.10g}")
-    axes.set_xlabel("n, order of each matrix")
-    axes.set_ylabel("measurements")
-    title = f"until within {close:.0%}: median; dotted: 9 of 10 runs; grey: {SHARE:.0%} of the points"
-    axes.set_title(title, loc="left", fontsize=10)
-    _grid(axes)
-
-
-def _grid(axes: Axes) -> None:
-    axes.grid(color=_GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -32,6 +32,10 @@ BLOCK_THREADS = 1024
 """The later course study's: a block has at most so many threads, one for each element of a tile of each matrix."""
 
 
+# A verdict, the numbers, and those in a few words; or why there are none.
+Judged = tuple[str, str, str] | str
+
+
 @dataclass(frozen=True)
 class Finding:
     """A statement of a study, and what is to be said about it here.
@@ -64,6 +68,35 @@ class Finding:
         return f"{named[1].capitalize()} {named[2]}" if named else ""
 
 
+@dataclass(frozen=True)
+class Statement:
+    """What a study says, and how it is held against measurements.
+
+    Attributes
+    ----------
+    topic, study, source : str
+        As in `Finding`.
+    about : {"speedups", "rows", "one", "others", "forest"}
+        What it is held against: speedups over peers, the points of a case, those of one accuracy class, those of all
+        families, or the forest.
+    judge : callable
+        Returns the verdict, the numbers and those in a few words; or why there are none.
+    """
+
+    topic: str
+    study: str
+    about: str
+    judge: Callable[[Any], Judged]
+    source: str = "memory"
+
+    def against(self, evidence: Any) -> Finding:
+        """What the evidence says of the statement."""
+        judged = self.judge(evidence)
+        if isinstance(judged, str):
+            judged = "not measured", f"{judged[0].upper()}{judged[1:].removesuffix('.')}.", ""
+        return Finding(self.topic, self.study, *judged, self.source)
+
+
 def findings(
     rows: Any, math: str, forest: Forest | str, speedups: Speedups | None, similar: Any | None = None
 ) -> list[Finding]:
@@ -73,157 +106,128 @@ def findings(
     """
     one = rows[rows["math"] == math]
     others = one if similar is None else similar[similar["math"] == math]
-    statements: list[Callable[[], Finding]] = [
-        lambda: _peers(speedups),
-        lambda: _math(rows),
-        lambda: _tiles(one),
-        lambda: _looking(one),
-        lambda: _chunking(one),
-        lambda: _chunk(one),
-        lambda: _unrolling(one),
-        lambda: _cache(one),
-        lambda: _importance(forest),
-        lambda: block_rule(others),
-    ]
-    return [statement() for statement in statements]
+    evidence = {"speedups": speedups, "rows": rows, "one": one, "others": others, "forest": forest}
+    return [statement.against(evidence[statement.about]) for statement in STATEMENTS]
 
 
-def _peers(speedups: Speedups | None) -> Finding:
-    topic = "Peers (figure 14)"
-    study = "For very small matrices its kernels are faster than traditional ones, which work on ordinary arrays."
+def _peers(speedups: Speedups | None) -> Judged:
     if speedups is None:
-        why = "no comparison was given (`--compare FILE` of `python -m batchchol compare`)"
-        return _absent(topic, study, why, "abstract")
-    table = speedups.table
-    least = table.min(axis=1)
-    small = least[least.index <= _SMALL]
+        return "no comparison was given (`--compare FILE` of `python -m batchchol compare`)"
+    least = speedups.table.min(axis=1)
+    small, slower = least[least.index <= _SMALL], least[least < 1 - NOISE]
     ends = [f"{least[n]:.1f} at n = {n}" for n in (least.index[0], least.index[-1])]
     here = f"The fastest peer takes {ends[0]} and {ends[1]} times as long as the library ({speedups.note})."
-    slower = least[least < 1 - NOISE]
     here += f" The library is slower at {pivots.orders(slower.index, least.index)}." if len(slower) else ""
     short = f"The library is {least.min():.1f} to {least.max():.1f} times as fast as the fastest peer."
-    verdict = _verdict(small if len(small) else least, lambda times: times > 1 + NOISE)
-    return Finding(topic, study, verdict, here, short, "abstract")
+    return _verdict((small if len(small) else least) > 1 + NOISE), here, short
 
 
-def _math(rows: Any) -> Finding:
-    topic, study = "Math (figure 13)", "Fast math is faster, and gains most where matrices are small."
+def _math(rows: Any) -> Judged:
     gain = gain_of(rows, "math", "fast", "ieee")
     if gain.empty:
-        return _absent(topic, study, "only one of the two was measured")
+        return "only one of the two was measured"
     here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)}."
     small, large = gain[gain.index <= _SMALL], gain[gain.index >= _LARGE]
-    verdict = _verdict(gain, lambda each: each > NOISE)
+    verdict = _verdict(gain > NOISE)
     if len(small) and len(large):
         here += (
             f" On average it gains {small.mean():.1%} to n = {_SMALL} and {large.mean():.1%} from n = {_LARGE} on."
         )
         if small.mean() <= large.mean() and verdict == "agrees":
             verdict = "partly"
-    short = f"Fast math gains {_typical(gain)}."
-    return Finding(topic, study, verdict, here, short)
+    return verdict, here, f"Fast math gains {_typical(gain)}."
 
 
-def _tiles(rows: Any) -> Finding:
-    topic = "Tile size (figure 15)"
-    study = (
-        f"Larger matrices want larger tiles, up to nb = 8: from n = {_LARGE} on the best is not below {_LARGE_TILE}."
-    )
+def _tiles(rows: Any) -> Judged:
     table = pivots.by(rows, "nb")
     won = pivots.winners(table)
     if won.empty:
-        return _absent(topic, study, "one nb only")
+        return "one nb only"
     here = f"Best: {pivots.where(won, 'nb')}."
-    if _LARGE_TILE - 1 in table and table.columns.max() >= _LARGE_TILE:
-        small = [nb for nb in table.columns if nb < _LARGE_TILE]
-        gain = table.drop(columns=small).max(axis=1) / table[small].max(axis=1) - 1
-        gain = gain[gain.index >= _LARGE].dropna()
-        if len(gain):
-            here += f" From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain, over smaller ones, {_range(gain)}."
-            short = f"From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain {_typical(gain)}."
-            return Finding(topic, study, _verdict(gain, lambda each: each >= -NOISE), here, short)
-    return Finding(topic, study, "not measured", here)
+    small = [nb for nb in table.columns if nb < _LARGE_TILE]
+    gain = table.drop(columns=small).max(axis=1) / table[small].max(axis=1) - 1
+    gain = gain[gain.index >= _LARGE].dropna()
+    if _LARGE_TILE - 1 not in table or gain.empty:
+        return here
+    here += f" From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain, over smaller ones, {_range(gain)}."
+    return (
+        _verdict(gain >= -NOISE),
+        here,
+        f"From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain {_typical(gain)}.",
+    )
 
 
-def _looking(rows: Any) -> Finding:
-    topic, study = "Looking (figure 16)", "The laziest order of evaluation, top looking, is the best."
+def _looking(rows: Any) -> Judged:
     table = pivots.by(rows, "looking")
     won = pivots.winners(table)
     if "top" not in table or won.empty:
-        return _absent(topic, study, "there is no choice with top looking in it")
+        return "there is no choice with top looking in it"
     behind = 1 - pivots.of_best(table)["top"].loc[won.index].dropna()
-    here = f"Best: {_won(won)}. Top looking is at most {behind.max():.1%} behind the best"
-    here += f" (n = {behind.idxmax()}) and within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
+    here = (
+        f"Best: {_won(won)}. Top looking is at most {behind.max():.1%} behind the best (n = {behind.idxmax()}) and "
+        f"within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
+    )
     if "right" in table:
         here += f" Over right looking it gains {_range(pivots.ratio(table, 'top', 'right') - 1)}."
     short = f"Top looking is the best, or within {NOISE:.0%} of it, at {_of(behind <= NOISE)}."
-    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
+    return _verdict(behind <= NOISE), here, short
 
 
-def _chunking(rows: Any) -> Finding:
-    topic, study = "Chunking (figure 17)", "Chunks make the interleaved layout faster."
+def _chunking(rows: Any) -> Judged:
     gain = pivots.ratio(pivots.by(rows, "layout"), "chunked", "interleaved") - 1
     if gain.empty:
-        return _absent(topic, study, "only one of the two layouts was measured")
-    helped, hurt = gain[gain > NOISE], gain[gain < -NOISE]
-    here = f"Chunks gain {_range(gain)}; more than {NOISE:.0%} at {pivots.orders(helped.index, gain.index)}, "
-    here += f"a loss of more than that at {pivots.orders(hurt.index, gain.index)}."
-    short = f"Chunks gain {_typical(gain)}."
-    return Finding(topic, study, _verdict(gain, lambda each: each > NOISE), here, short)
+        return "only one of the two layouts was measured"
+    helped, hurt = (pivots.orders(gain.index[some], gain.index) for some in (gain > NOISE, gain < -NOISE))
+    here = f"Chunks gain {_range(gain)}; more than {NOISE:.0%} at {helped}, a loss of more than that at {hurt}."
+    return _verdict(gain > NOISE), here, f"Chunks gain {_typical(gain)}."
 
 
-def _chunk(rows: Any) -> Finding:
-    topic, study = "Chunk size (figure 18)", "Small chunks, of 32 or 64 matrices, are the best."
+def _chunk(rows: Any) -> Judged:
     chunked = rows[rows["chunk"].notna()]
     table = pivots.by(chunked.assign(chunk=chunked["chunk"].astype(int)), "chunk")
     won = pivots.winners(table)
     small = [chunk for chunk in table.columns if chunk in {32, 64}]
     if won.empty or not small or len(small) == len(table.columns):
-        return _absent(topic, study, "there is no choice between small and other chunks")
+        return "there is no choice between small and other chunks"
     behind = 1 - pivots.of_best(table)[small].max(axis=1).loc[won.index].dropna()
-    here = f"Best: {_won(won)}. The better of 32 and 64 is at most {behind.max():.1%} "
-    here += f"behind the best (n = {behind.idxmax()}); the worst size costs up to "
-    here += f"{1 - pivots.of_best(table).min(axis=1).min():.0%}."
-    often = won.value_counts()
-    short = f"Chunks of {often.index[0]} are the best at {_of(won == often.index[0])}."
-    return Finding(topic, study, _verdict(behind, lambda each: each <= NOISE), here, short)
+    here = (
+        f"Best: {_won(won)}. The better of 32 and 64 is at most {behind.max():.1%} behind the best "
+        f"(n = {behind.idxmax()}); the worst size costs up to {1 - pivots.of_best(table).min(axis=1).min():.0%}."
+    )
+    often = won.value_counts().index[0]
+    return _verdict(behind <= NOISE), here, f"Chunks of {often} are the best at {_of(won == often)}."
 
 
-def _unrolling(rows: Any) -> Finding:
-    topic = "Unrolling (figure 19)"
-    study = f"Straight-line code wins for small matrices, to about n = {_STRAIGHT}, and loops over tiles after that."
+def _unrolling(rows: Any) -> Judged:
     gain = gain_of(rows, "unroll", "full", "tiles")
     if gain.empty:
-        return _absent(topic, study, "only one of the two was measured")
+        return "only one of the two was measured"
     won, lost = gain[gain > NOISE], gain[gain < -NOISE]
-    here = f"Straight-line code gains more than {NOISE:.0%} at {pivots.orders(won.index, gain.index)}"
-    here += f" (at most {won.max():.0%}, n = {won.idxmax()})" if len(won) else ""
-    here += f", and loses more than that at {pivots.orders(lost.index, gain.index)}"
-    here += f" (at most {-lost.min():.0%}, n = {lost.idxmin()})." if len(lost) else "."
-    here += f" It was measured to n = {gain.index.max()}."
-    agrees = [(each >= -NOISE) if n <= _STRAIGHT else (each <= NOISE) for n, each in gain.items()]
-    short = f"Straight-line code wins at {pivots.orders(won.index, gain.index)}."
-    return Finding(topic, study, _verdict(np.array(agrees), lambda each: each), here, short)
+    most = f" (at most {won.max():.0%}, n = {won.idxmax()})" if len(won) else ""
+    least = f" (at most {-lost.min():.0%}, n = {lost.idxmin()})" if len(lost) else ""
+    here = (
+        f"Straight-line code gains more than {NOISE:.0%} at {pivots.orders(won.index, gain.index)}{most}, and loses "
+        f"more than that at {pivots.orders(lost.index, gain.index)}{least}. "
+        f"It was measured to n = {gain.index.max()}."
+    )
+    holds = np.where(gain.index <= _STRAIGHT, gain >= -NOISE, gain <= NOISE)
+    return _verdict(holds), here, f"Straight-line code wins at {pivots.orders(won.index, gain.index)}."
 
 
-def _cache(rows: Any) -> Finding:
-    topic, study = "On-chip memory", "Whether L1 or shared memory is favoured matters little."
+def _cache(rows: Any) -> Judged:
     gain = gain_of(rows, "cache", "l1", "shared")
     if gain.empty:
-        return _absent(topic, study, "there is no choice")
-    alike = _of(gain.abs() <= _LITTLE)
-    here = f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {alike}."
-    short = f"Favouring L1 gains {_typical(gain)}."
-    return Finding(topic, study, _verdict(gain.abs(), lambda each: each <= _LITTLE), here, short)
+        return "there is no choice"
+    alike = gain.abs() <= _LITTLE
+    here = f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {_of(alike)}."
+    return _verdict(alike), here, f"Favouring L1 gains {_typical(gain)}."
 
 
-def _importance(forest: Forest | str) -> Finding:
-    topic, study = "Importance (table I)", "The parameters are ranked by such a forest, with n among them."
+def _importance(forest: Forest | str) -> Judged:
     if isinstance(forest, str):
-        return _absent(topic, study, forest, "plan")
+        return forest
     ranked = ", ".join(f"{line.parameter.name} ({_signed(line.share)})" for line in forest.importances)
-    here = f"By how much of the variance the squared error grows without a parameter's values: {ranked}."
-    return Finding(topic, study, "shown", here, source="plan")
+    return "shown", f"By how much of the variance the squared error grows without a parameter's values: {ranked}.", ""
 
 
 def rule_shares(rows: Any) -> Any:
@@ -237,29 +241,25 @@ def rule_shares(rows: Any) -> Any:
     return pivots.of_best(best_of).groupby("nb").mean()
 
 
-def block_rule(rows: Any) -> Finding:
-    """The course study's rule, on points of the shared family."""
-    topic = "The later course study"
-    study = f"Tiles in shared memory (family shared): chunks of at most {BLOCK_THREADS}/nb² matrices are the best."
+def _block_rule(rows: Any) -> Judged:
     shared = _shared(rows)
     shared = shared.assign(inside=shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS)
     alone, gain = _by_tile(shared, "inside", "chunk"), pivots.ratio(pivots.by(shared, "inside"), True, False) - 1
     if gain.empty or alone.empty:
-        return _absent(
-            topic,
-            study,
-            "there are no points of that family with chunks within and outside it (space `study2`)",
-            "plan",
-        )
-    here = f"The best within the rule gains, over the best outside, {_range(gain)}. Of kernels with the same tiles "
-    here += f"that differ in their chunk alone it gains {_spread(alone)}."
+        return "there are no points of that family with chunks within and outside it (space `study2`)"
+    here = (
+        f"The best within the rule gains, over the best outside, {_range(gain)}. Of kernels with the same tiles that "
+        f"differ in their chunk alone it gains {_spread(alone)}."
+    )
     whole = _by_tile(shared.assign(whole=shared["matrices"].eq(shared["chunk"])), "whole", "matrices", "chunk")
     if len(whole):
         here += f" Blocks that work on a whole chunk gain, over blocks of fewer matrices, {_spread(whole)}."
-    short = f"Within the rule a tile's best chunk gains {_percent(alone.median())} in the median over the best "
-    short += f"outside it, and the best of all tiles {_percent(gain.median())}."
-    each = {_verdict(gains, lambda gain: gain >= -NOISE) for gains in (gain, alone)}
-    return Finding(topic, study, each.pop() if len(each) == 1 else "partly", here, short, "plan")
+    short = (
+        f"Within the rule a tile's best chunk gains {_percent(alone.median())} in the median over the best outside "
+        f"it, and the best of all tiles {_percent(gain.median())}."
+    )
+    each = {_verdict(gains >= -NOISE) for gains in (gain, alone)}
+    return each.pop() if len(each) == 1 else "partly", here, short
 
 
 def _shared(rows: Any) -> Any:
@@ -281,13 +281,9 @@ def gain_of(rows: Any, column: str, value: str, other: str) -> Any:
     return pivots.ratio(pivots.by(pivots.paired(rows, column, features.COLUMNS), column), value, other) - 1
 
 
-def _absent(topic: str, study: str, why: str, source: str = "memory") -> Finding:
-    here = f"{why[0].upper()}{why[1:]}" + ("" if why.endswith(".") else ".")
-    return Finding(topic, study, "not measured", here, source=source)
-
-
-def _verdict(each: Any, holds: Callable[[Any], Any]) -> str:
-    share = float(np.mean(holds(each)))
+def _verdict(holds: Any) -> str:
+    """What is said of a statement that holds at these of the orders."""
+    share = float(np.mean(holds))
     return "agrees" if share >= MOST else "differs" if share < HALF else "partly"
 
 
@@ -333,3 +329,47 @@ def _percent(gain: float) -> str:
 def _signed(gain: float) -> str:
     """A share in percent, with a minus sign that is one, and none before zero."""
     return f"{round(gain, 3) + 0.0:+.1%}".replace("-", "−")
+
+
+BLOCK_RULE = Statement(
+    "The later course study",
+    f"Tiles in shared memory (family shared): chunks of at most {BLOCK_THREADS}/nb² matrices are the best.",
+    "others",
+    _block_rule,
+    "plan",
+)
+STATEMENTS = (
+    Statement(
+        "Peers (figure 14)",
+        "For very small matrices its kernels are faster than traditional ones, which work on ordinary arrays.",
+        "speedups",
+        _peers,
+        "abstract",
+    ),
+    Statement("Math (figure 13)", "Fast math is faster, and gains most where matrices are small.", "rows", _math),
+    Statement(
+        "Tile size (figure 15)",
+        f"Larger matrices want larger tiles, up to nb = 8: from n = {_LARGE} on the best is not below {_LARGE_TILE}.",
+        "one",
+        _tiles,
+    ),
+    Statement("Looking (figure 16)", "The laziest order of evaluation, top looking, is the best.", "one", _looking),
+    Statement("Chunking (figure 17)", "Chunks make the interleaved layout faster.", "one", _chunking),
+    Statement("Chunk size (figure 18)", "Small chunks, of 32 or 64 matrices, are the best.", "one", _chunk),
+    Statement(
+        "Unrolling (figure 19)",
+        f"Straight-line code wins for small matrices, to about n = {_STRAIGHT}, and loops over tiles after that.",
+        "one",
+        _unrolling,
+    ),
+    Statement("On-chip memory", "Whether L1 or shared memory is favoured matters little.", "one", _cache),
+    Statement(
+        "Importance (table I)",
+        "The parameters are ranked by such a forest, with n among them.",
+        "forest",
+        _importance,
+        "plan",
+    ),
+    BLOCK_RULE,
+)
+"""What the studies say, in the order of the page."""

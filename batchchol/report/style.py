@@ -1,20 +1,38 @@
-"""What the figures of a report share: sizes, colours, axes, and how they get to the disk. Needs matplotlib."""
+"""What all figures share: sizes, colours, axes, and how they get to the disk. Needs matplotlib."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchchol.report.gflops_plot import SETTINGS, STYLES, write
+from batchchol.files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the same story in grey.
+STYLES = (
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "-"),
+    ("#009E73", "^", "--"),
+    ("#CC79A7", "v", "--"),
+    ("#E69F00", "D", "-."),
+    ("#56B4E9", "P", "-."),
+    ("#000000", "X", ":"),
+    ("#8C510A", "<", "-"),
+    ("#762A83", ">", "--"),
+    ("#1B7837", "p", "-."),
+    ("#67001F", "*", ":"),
+    ("#4575B4", "h", "-"),
+)
+SETTINGS: Any = {"svg.hashsalt": "batchchol", "font.size": 10, "axes.titlesize": 12}
+# What makes files differ from run to run stays out of them.
+_FORMATS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 WIDE = (11.0, 4.4)
 ONE = (9.0, 4.0)
 GREY, GRID, NOTHING = "#767676", "#DDDDDD", "#EEEEEE"
@@ -22,54 +40,34 @@ BLUE, ORANGE, GREEN = (style[0] for style in STYLES[:3])
 GFLOPS = "GFLOP/s (n³/3 a matrix)"
 ORDER = "n, order of each matrix"
 SMALL: Any = {"fontsize": 9}
-_DOTS_PER_INCH = 140
+DOTS_PER_INCH = 140
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure on disk.
-
-    Attributes
-    ----------
-    label : str
-        "Figure 15" where its model in the study has that number; else a label of its own.
-    title, caption, message : str
-        What is drawn, how, and what there is to be seen.
-    png, svg : Path
-    """
-
-    label: str
-    title: str
-    caption: str
-    message: str
-    png: Path
-    svg: Path
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """What a drawing will say, and the name of its files."""
-
-    label: str
-    name: str
-    title: str
-    caption: str
-    message: str = ""
-
-
-def draw(sketch: Sketch, folder: Path, paint: Callable[[], Figure]) -> Drawing:
-    """Paint a figure and write it to `folder`, as PNG and SVG.
+def save(paint: Callable[[], Figure], stem: Path) -> list[Path]:
+    """Paint a figure and write it to `stem`.png and `stem`.svg, the same bytes each time; folders are made.
 
     Raises
     ------
-    BatchcholError
-        If it cannot be written.
+    DataFileError
+        If a file cannot be written.
     """
     import matplotlib as mpl
 
     with mpl.rc_context(SETTINGS):
-        png, svg = write(paint(), folder / sketch.name)
-    return Drawing(sketch.label, sketch.title, sketch.caption, sketch.message, png, svg)
+        return write(paint(), stem)
+
+
+def write(figure: Figure, stem: Path) -> list[Path]:
+    """`save` for a figure that was painted with `SETTINGS`."""
+    return [_write(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
+
+
+def _write(figure: Figure, path: Path, kind: str) -> Path:
+    drawing = io.BytesIO()
+    figure.savefig(drawing, format=kind, metadata=_FORMATS[kind])
+    make_folder(path.parent)
+    replace_file(path, drawing.getvalue())
+    return path
 
 
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[Any], title: str = "") -> None:
@@ -90,17 +88,19 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[Any], title:
     )
 
 
-def figure_of(size: tuple[float, float]) -> Figure:
-    """A figure of so many inches."""
+def figure_of(size: tuple[float, float], dots: int = DOTS_PER_INCH) -> Figure:
+    """A figure of a size in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
+    return Figure(figsize=size, dpi=dots, layout="constrained")
 
 
-def panels(size: tuple[float, float], widths: tuple[float, float] = (1, 1)) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with two axes beside each other."""
+def panels(
+    size: tuple[float, float], count: int = 2, widths: Sequence[float] | None = None, *, one_scale: bool = False
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with axes beside each other, their vertical axes alike if asked."""
     figure = figure_of(size)
-    return figure, figure.subplots(1, 2, width_ratios=widths)
+    return figure, figure.subplots(1, count, width_ratios=widths, sharey=one_scale, squeeze=False)[0]
 
 
 def lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -155,22 +155,25 @@ def dark() -> Any:
 def over_orders(axes: Axes, ns: Sequence[int], label: str, *, log: bool = False, bottom: float | None = 0.0) -> None:
     """Orders on a logarithmic axis, as many as there is room for."""
     plain(axes, ORDER, label, log=log)
-    axes.set_xscale("log", base=2)
-    shown = room(ns, 1 / 3)
-    axes.set_xticks(shown, labels=map(str, shown), fontsize=9)
-    axes.minorticks_off()
+    octaves(axes, room(ns, 1 / 3))
     if not log:
         axes.set_ylim(bottom=bottom)
 
 
-def room(ns: Sequence[int], octaves: float) -> list[int]:
-    """The orders that are at least so far from the one before."""
+def octaves(axes: Axes, shown: Sequence[int], size: float = 9) -> None:
+    """A logarithmic axis of orders with these numbers at it."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, labels=map(str, shown), fontsize=size)
+    axes.minorticks_off()
+
+
+def room(ns: Sequence[int], octaves: float, *, last: bool = True) -> list[int]:
+    """The orders that are at least so far from the one before; the last one in any case, unless it is like any."""
     shown: list[int] = []
     for n in ns:
         if not shown or math.log2(n / shown[-1]) >= octaves:
             shown.append(int(n))
-    if shown and shown[-1] != ns[-1]:
-        # The last one has a place in any case.
+    if last and shown and shown[-1] != ns[-1]:
         shown[-1 if len(shown) > 1 else 1 :] = [int(ns[-1])]
     return shown
 

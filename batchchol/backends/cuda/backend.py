@@ -143,19 +143,12 @@ class CudaBackend:
             self._gpu = device()
         except BackendUnavailable as error:
             raise BackendUnavailable(f"backend 'cuda' cannot be used: {error}") from error
+        self.architecture, self.model = self._gpu.architecture, self._gpu.model
         self._clock = Clock(self._gpu)
         self.kernel = lru_cache(maxsize=None)(self._load)
         self.solver = lru_cache(maxsize=None)(self._load_solver)
         self._floors: dict[str, float] = {}
         self._ceilings: dict[str, Ceilings] = {}
-
-    @property
-    def architecture(self) -> str:
-        return self._gpu.architecture
-
-    @property
-    def model(self) -> str:
-        return self._gpu.model
 
     def lanes(self, dtype: str) -> int:
         # A warp reads a chunk's elements as one line.
@@ -294,7 +287,7 @@ class CudaBackend:
         check_runnable(self, spec, batch)
         kernel = cast(CudaKernel, self.kernel(spec))
         launch, geometry = kernel.function.launch, kernel.geometry(batch.batch, batch.layout)
-        function = self._gpu.pycuda_function(kernel.function, _FORMATS)
+        function = self._gpu.loader.own(kernel.function, _FORMATS)
         blocks = launch.grid(batch.batch, self._gpu.multiprocessors)
         return PycudaFunction(function, (blocks, 1), (launch.threads, 1, 1), launch.shared_bytes, *geometry)
 
@@ -305,7 +298,7 @@ class CudaBackend:
         for last.
         """
         function = replace(self._gpu.load(source), launch=launch)
-        self._gpu.configure(function)
+        self._gpu.loader.configure(function)
         return CudaKernel(spec, self._gpu, function)
 
     def occupancy(self, kernel: CudaKernel) -> float:

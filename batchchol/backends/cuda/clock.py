@@ -26,7 +26,6 @@ WARM_UP_SECONDS, PAUSE_SECONDS = 0.3, 1.0
 BURST_SECONDS, FEWEST_CALLS, MOST_CALLS = 2e-3, 4, 256
 # Launching takes the host less than this (with room to spare): calls that take the GPU longer need no gate.
 HOST_SECONDS = 15e-6
-_CHUNK_CALLS = 64
 # So few that the queue takes them whatever they are: a full one makes the host wait for the GPU.
 _HOST_CALLS = 8
 # Launches that are queued at once in a series: past 1,024 the driver has the host wait.
@@ -127,7 +126,7 @@ class Clock:
         return [self._timed(islice(turns, 1)) for _ in range(warm_up + samples)][warm_up:]
 
     def _bursts(self, calls: Sequence[Call], samples: int, warm_up: int) -> list[float]:
-        estimate = self._estimate(calls)
+        estimate, _ = self._launch_costs(calls)
         count = min(max(round(BURST_SECONDS / estimate), FEWEST_CALLS), MOST_CALLS)
         gated = estimate < HOST_SECONDS
         # The whole sequence ends at the call that is to be the last.
@@ -148,12 +147,6 @@ class Clock:
         end.record()
         end.synchronize()
         return float(start.time_till(end)) * 1e-3
-
-    def _estimate(self, calls: Sequence[Call]) -> float:
-        """About how long the GPU takes for a call, the host's share left out."""
-        self._close_gate(_CHUNK_CALLS * HOST_SECONDS)
-        count = max(1, min(_CHUNK_CALLS, len(calls)))
-        return max(self._timed(islice(cycle(calls), count)) / count, 1e-7)
 
     def _bring_up(self, calls: Sequence[Call]) -> None:
         """Work until the clock is up, unless it still is."""

@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ INSTALL = (
     f"{install('gpu')}; where there is no wheel of PyCUDA this compiles it, which needs a C++ compiler and the CUDA "
     "toolkit (nvcc on the PATH, its headers and libraries)"
 )
+_NOTHING = nullcontext()
 
 
 class _Queue(threading.local):
@@ -62,7 +63,7 @@ class Device:
             raise BackendUnavailable(f"{self.handle.name()} is there but cannot be used: {error}") from error
         self.multiprocessors = int(self.handle.get_attribute(self.pycuda.device_attribute.MULTIPROCESSOR_COUNT))
         self._address = int(self._context.handle)
-        self._loader = Loader(self.pycuda, self.driver, self.architecture, self.current)
+        self.loader = Loader(self.pycuda, self.driver, self.architecture, self.current)
         self._queue = _Queue()
         self._forked = False
         os.register_at_fork(after_in_child=self._after_fork)
@@ -109,6 +110,10 @@ class Device:
             if pushed:
                 self._context.pop()
 
+    def at_hand(self, doing: str = "") -> AbstractContextManager[None]:
+        """`current`, unless it is so already: asking takes less than making sure."""
+        return _NOTHING if self.is_current() else self.current(doing)
+
     def synchronize(self) -> None:
         """Wait for all work on the GPU.
 
@@ -130,7 +135,7 @@ class Device:
         WrongArchitecture
             If what was built, or carried here, is not for this GPU.
         """
-        return self._loader.function(source, by_driver=self._queue.open)
+        return self.loader.function(source, by_driver=self._queue.open)
 
     @contextmanager
     def queueing(self) -> Iterator[None]:
@@ -171,23 +176,11 @@ class Device:
                 return self._run(function, items, words, stream)
         self._run(function, items, words, stream)
 
-    def configure(self, function: Function) -> None:
-        """Have a kernel's next launches be as its launch says: kernels of one code may differ in it."""
-        self._loader.configure(function)
-
-    def pycuda_function(self, function: Function, formats: str) -> Any:
-        """A new pycuda.driver.Function of a kernel, prepared for arguments of these formats; it is the caller's."""
-        return self._loader.own(function, formats)
-
-    def handle_of(self, function: Function) -> int:
-        """The driver's handle of a kernel, as graphs and other calls of the driver want it."""
-        return self._loader.handle(function)
-
     def resident_blocks(self, function: Function) -> int:
         """Blocks of a kernel that a multiprocessor holds at once; 0 if it has no room for one."""
         launch = function.launch
         with self.current(f"asking for the occupancy of {function.entry}"):
-            handle = self.handle_of(function)
+            handle = self.loader.handle(function)
             return self.driver.resident_blocks(handle, launch.threads, launch.shared_bytes, function.entry)
 
     def fill_words(self, address: int, word: int, count: int) -> None:
@@ -209,7 +202,7 @@ class Device:
     def _run_by_pycuda(self, function: Function, blocks: int, words: Sequence[int], stream: Any) -> None:
         """Launch a kernel plainly, also one that waits for its predecessors itself: a single call has none."""
         launch, code, count = function.launch, function.code, len(words)
-        loaded = code.pycuda if code.prepared == count else self._loader.prepared(function, count)
+        loaded = code.pycuda if code.prepared == count else self.loader.prepared(function, count)
         grid, block = (blocks, 1), (launch.threads, 1, 1)
         try:
             if stream is None:
@@ -225,7 +218,7 @@ class Device:
     def _run_by_driver(self, function: Function, blocks: int, words: Sequence[int], stream: int) -> None:
         launch, handle = function.launch, function.code.handle
         if handle is None:
-            handle = self._loader.handle(function)
+            handle = self.loader.handle(function)
         try:
             arguments = function.spare.pop()
         except IndexError:

@@ -13,7 +13,7 @@ recorded, in this thread or another, and what goes wrong meanwhile leaves no str
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -140,8 +140,7 @@ class Graph:
         if stream is not None:
             memory.share(stream, *([] if self._shared else self._arrays))
             self._shared = True
-        # Asking takes less than making sure, and this is what a graph is for.
-        with nullcontext() if self._gpu.is_current() else self._gpu.current():
+        with self._gpu.at_hand():
             self._made("launching a graph", self._cuda.cuGraphLaunch(self._executable, queue))
 
     def add(self, kernel: Kernel, a: Batch, out: Batch, info: Any, stream: Any) -> None:
@@ -178,7 +177,7 @@ class Graph:
         arguments = Arguments(len(words))
         arguments.words[:] = list(words)
         parameters = self._cuda.CUDA_KERNEL_NODE_PARAMS()
-        parameters.func = self._cuda.CUfunction(self._gpu.handle_of(function))
+        parameters.func = self._cuda.CUfunction(self._gpu.loader.handle(function))
         blocks = launch.grid(items, self._gpu.multiprocessors)
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = blocks, 1, 1
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.threads, 1, 1

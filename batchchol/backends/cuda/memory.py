@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.backends.cuda.device import Device, device, stream_address
+from batchchol.backends.cuda.device import device, stream_address
 from batchchol.backends.cuda.pool import Memory, Pool
 
 _MINUS_ONE = 0xFFFFFFFF
@@ -96,19 +98,12 @@ def share(stream: Any, *arrays: Any) -> None:
     graph does not know what it would be.
     """
     gpu, queue = device(), stream_address(stream)
-    if not gpu.is_current():
-        with gpu.current():
-            _await_default(gpu, queue)
-    else:
-        _await_default(gpu, queue)
+    with gpu.at_hand():
+        if not gpu.driver.is_capturing(queue):
+            gpu.driver.wait_for(0, queue)
     for array in arrays:
         if (owned := _memory_of(array)) is not None:
             owned.reusable = False
-
-
-def _await_default(gpu: Device, stream: int) -> None:
-    if not gpu.driver.is_capturing(stream):
-        gpu.driver.wait_for(0, stream)
 
 
 def _memory_of(array: Any) -> Memory | None:
@@ -192,34 +187,21 @@ def view(a: Any, argument: str = "a") -> View:
             "one: make it so where it comes from (torch's .contiguous(), cupy.ascontiguousarray)"
         )
     gpu, address = device(), int(described["data"][0])
-    if not gpu.is_current():
-        with gpu.current("taking over a device array"):
-            _take_over(gpu, a, address, described.get("stream"), argument)
-    else:
-        _take_over(gpu, a, address, described.get("stream"), argument)
+    with gpu.at_hand("taking over a device array"):
+        if (stream := described.get("stream")) not in (None, _LEGACY_STREAM):
+            gpu.driver.wait_for(int(stream), 0)
+        if _memory_of(a) is None and address and (other := gpu.driver.device_of(address)):
+            raise ValueError(
+                f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
+                "or start the process with CUDA_VISIBLE_DEVICES"
+            )
     return View(address, shape, dtype)
 
 
-def _take_over(gpu: Device, a: Any, address: int, stream: Any, argument: str) -> None:
-    """Wait for the stream that an array comes from, and refuse one of another GPU."""
-    if stream not in (None, _LEGACY_STREAM):
-        gpu.driver.wait_for(int(stream), 0)
-    if _memory_of(a) is None and address and (other := gpu.driver.device_of(address)):
-        raise ValueError(
-            f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
-            "or start the process with CUDA_VISIBLE_DEVICES"
-        )
-
-
 def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:
-    expected = itemsize
-    if 0 in shape:
-        return True
-    for length, step in zip(reversed(shape), reversed(strides), strict=True):
-        if length > 1 and step != expected:
-            return False
-        expected *= length
-    return True
+    steps = accumulate(reversed(shape), operator.mul, initial=itemsize)
+    dimensions = zip(reversed(shape), reversed(strides), steps, strict=False)
+    return 0 in shape or all(length <= 1 or stride == step for length, stride, step in dimensions)
 
 
 @cache

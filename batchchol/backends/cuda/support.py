@@ -153,6 +153,7 @@ def fill(
     kernel = _kernel(recipe, n, parameters)
     if kernel is None:
         raise ValueError(f"recipe: got {recipe!r} with {parameters}, which is made on the host: ask can_fill")
+    name, arguments = kernel
     room, apart = padded(batch, layout), stride(batch, layout)
     if not room:
         return
@@ -161,9 +162,9 @@ def fill(
         *_pointers(packed),
         *_integers(n, apart, batch, room),
         *stream_words,
-        *_integers(plan.blocks, start, *kernel.arguments),
+        *_integers(plan.blocks, start, *arguments),
     )
-    device.launch(support_kernel(kernel.name, dtype), room, args, stream)
+    device.launch(support_kernel(name, dtype), room, args, stream)
     if recipe == "failing":
         chosen = catalogue.settle(catalogue.find(recipe), parameters)
         for failures in _failures(n, start, batch, chosen):
@@ -261,16 +262,8 @@ def _failures(n: int, start: int, batch: int, chosen: Mapping[str, Value]) -> It
             yield _Failures(turn * every - start, every * len(minors), count, minors[turn % len(minors)])
 
 
-@dataclass(frozen=True)
-class _FillKernel:
-    """The kernel of a recipe, and its arguments beside those of the batch and the stream."""
-
-    name: str
-    arguments: tuple[int, ...]
-
-
-def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> _FillKernel | None:
-    """What makes a recipe on a device, or None if nothing does."""
+def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> tuple[str, tuple[int, ...]] | None:
+    """The kernel of a recipe, and its arguments beside those of the batch and the stream; None if it has none."""
     chosen = catalogue.settle(catalogue.find(recipe), parameters)
     if recipe == "failing":
         return _kernel(str(chosen["base"]), n, {})
@@ -278,12 +271,12 @@ def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> _FillKerne
         columns = recipes.wishart_columns(n, chosen)
         if columns * 255**2 > _LARGEST_SUM:
             return None
-        return _FillKernel("fill_wishart", (columns, recipes.wishart_exponent(columns)))
+        return ("fill_wishart", (columns, recipes.wishart_exponent(columns)))
     if recipe == "banded":
         bandwidth = cast(int, chosen["bandwidth"])
-        return _FillKernel("fill_uniform", (2 * bandwidth + 1, bandwidth, 0))
+        return ("fill_uniform", (2 * bandwidth + 1, bandwidth, 0))
     if recipe in ("diagonally_dominant", "graded"):
-        return _FillKernel("fill_uniform", (n, n, cast(int, chosen.get("octaves", 0))))
+        return ("fill_uniform", (n, n, cast(int, chosen.get("octaves", 0))))
     return None
 
 

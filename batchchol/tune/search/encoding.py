@@ -52,13 +52,10 @@ class Encoding:
 
     def distances(self, places: NDArray[np.int64]) -> Numbers:
         """How far each point is from these places: of a number its share of the range, of a word 0 or 1."""
-        steps = np.abs(self.places - places).astype(np.float64)
-        for column, parameter in enumerate(self.parameters):
-            if parameter.kind == "integer":
-                steps[:, column] /= max(len(self.levels[column]) - 1, 1)
-            else:
-                steps[:, column] = steps[:, column] > 0
-        return np.asarray(steps.sum(axis=1))
+        steps = np.abs(self.places - places)
+        ranges = [max(len(levels) - 1, 1) for levels in self.levels]
+        numbers = [parameter.kind == "integer" for parameter in self.parameters]
+        return np.asarray(np.where(numbers, steps / ranges, steps > 0).sum(axis=1))
 
 
 # As many as a space has cases.
@@ -72,10 +69,18 @@ def _encoded(points: tuple[Point, ...]) -> Encoding:
     rows = pandas.DataFrame({name: [value[name] for value in values] for name in features.COLUMNS})
     found = features.parameters(rows)
     numbers = features.encode(rows, found)
+    # With n, which is the same everywhere in a case, how tiles fit a matrix follows from nb.
+    known = any(parameter.name == "n" for parameter in found)
+    chosen = found if known else (*found, Parameter("n", "integer", ""))
     levels = tuple(np.unique(column) for column in numbers.T)
     places = [np.searchsorted(each, column) for each, column in zip(levels, numbers.T, strict=True)]
     shape = len(points), len(found)
-    return Encoding(found, levels, np.array(places, dtype=np.int64).T.reshape(shape), _expanded(rows, found))
+    return Encoding(
+        found,
+        levels,
+        np.array(places, dtype=np.int64).T.reshape(shape),
+        features.expand(features.encode(rows, chosen), chosen),
+    )
 
 
 def missing(package: str, error: ImportError) -> BatchcholError:
@@ -84,11 +89,3 @@ def missing(package: str, error: ImportError) -> BatchcholError:
         f"this strategy needs {package}, which cannot be loaded ({error}): {install('search')}, or use "
         "--strategy random"
     )
-
-
-def _expanded(rows: object, found: tuple[Parameter, ...]) -> Numbers:
-    """With n, which is the same everywhere in a case, how tiles fit a matrix follows from nb."""
-    named = {parameter.name for parameter in found}
-    more = tuple(Parameter(name, "integer", "") for name in ("n",) if name not in named)
-    chosen = (*found, *more)
-    return features.expand(features.encode(rows, chosen), chosen)

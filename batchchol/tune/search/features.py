@@ -63,7 +63,12 @@ def parameters(rows: Any) -> tuple[Parameter, ...]:
         names.remove("chunk")
         explanations["block"] = _TIED
     return tuple(
-        Parameter(name, _kind(rows[name], name), explanations.get(name, "see its schedule")) for name in names
+        Parameter(
+            name,
+            "integer" if _is_number(rows[name]) else ", ".join(map(str, _levels(rows[name], name))),
+            explanations.get(name, "see its schedule"),
+        )
+        for name in names
     )
 
 
@@ -92,10 +97,6 @@ def tied(rows: Any) -> bool:
     """Whether chunks and blocks of threads have the same size wherever there are chunks."""
     chunked = rows[rows["chunk"].notna()]
     return len(chunked) > 0 and bool((chunked["chunk"] == chunked["block"]).all())
-
-
-def _kind(column: Any, name: str) -> str:
-    return "integer" if _is_number(column) else ", ".join(map(str, _levels(column, name)))
 
 
 def _is_number(column: Any) -> bool:

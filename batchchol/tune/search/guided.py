@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,17 +159,23 @@ def guided(
     DataFileError
         If a row cannot be kept.
     """
-    clock = _Clock(sum(search.left for search in searches), seconds, show)
+    total, begin = sum(search.left for search in searches), time.monotonic()
+    end = math.inf if seconds is None else begin + seconds
     heard = cast("DataSet", _Heard(data, times))
     summary = Summary()
-    while not clock.over and (asked := _ask(searches, ahead)):
+
+    def show_all(here: Progress) -> None:
+        """How far all rounds are, by how far this one is."""
+        done, elapsed = summary.statuses.total() + here.done, time.monotonic() - begin
+        left = elapsed * (total - done) / done if done else None
+        show(Progress(done, total, 0, _lost(summary) + here.failed, elapsed, left, "points"))
+
+    while time.monotonic() < end and (asked := _ask(searches, ahead)):
         built = build([point for points in asked.values() for point in points])
         # Code for any block gives way to own code, which may have been asked for as well.
         unique = list({point.key: point for point in built.points}.values())
-        done = measure(
-            unique, heard, space=space, failed=built.failed, seconds=clock.seconds_left, show=clock.show_round
-        )
-        clock.add(done)
+        left = None if seconds is None else end - time.monotonic()
+        done = measure(unique, heard, space=space, failed=built.failed, seconds=left, show=show_all)
         summary = summary.plus(Summary(done.statuses))
         for number, points in asked.items():
             searches[number].learn(times, points)
@@ -202,37 +209,6 @@ class _Heard:
     def append(self, row: Row) -> None:
         self._data.append(row)
         self._times.add(row)
-
-
-class _Clock:
-    """How far all rounds are together, and when the time is over."""
-
-    def __init__(self, total: int, seconds: float | None, show: Show) -> None:
-        self._total = total
-        self._limit = seconds
-        self._show = show
-        self._begin = time.monotonic()
-        self._done = self._failed = 0
-
-    @property
-    def seconds_left(self) -> float | None:
-        return None if self._limit is None else self._limit - (time.monotonic() - self._begin)
-
-    @property
-    def over(self) -> bool:
-        left = self.seconds_left
-        return left is not None and left <= 0
-
-    def add(self, done: Summary) -> None:
-        """A round is over."""
-        self._done += done.statuses.total()
-        self._failed += _lost(done)
-
-    def show_round(self, progress: Progress) -> None:
-        """How far the round is: said of the whole."""
-        done, elapsed = self._done + progress.done, time.monotonic() - self._begin
-        left = elapsed * (self._total - done) / done if done else None
-        self._show(Progress(done, self._total, 0, self._failed + progress.failed, elapsed, left, "points"))
 
 
 def _lost(done: Summary) -> int:

@@ -19,7 +19,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import points_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress
-from batchchol.tune.search.cases import Case, case_of
+from batchchol.tune.search.cases import Case, by_case
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.tune.search.transfer import lessons_of
 
@@ -117,10 +117,9 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     for point, row in points_of(rows):
         if point.own.key not in chosen or point.any_block:
             chosen[point.own.key] = point, row
-    cases: dict[Case, list[tuple[Point, dict[str, Any]]]] = {}
-    for point, row in chosen.values():
-        cases.setdefault(case_of(point), []).append((point, row))
-    surfaces = [_surface(case, cases[case]) for case in sorted(cases) if len(cases[case]) >= LEAST_POINTS]
+    rows_of = dict(chosen.values())
+    cases = sorted(by_case(rows_of).items())
+    surfaces = [_surface(case, points, rows_of) for case, points in cases if len(points) >= LEAST_POINTS]
     surfaces = [surface for surface in surfaces if any(surface.seconds)]
     if not surfaces:
         raise DataFileError(
@@ -129,12 +128,13 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     return surfaces
 
 
-def _surface(case: Case, rows: Sequence[tuple[Point, Mapping[str, Any]]]) -> Surface:
-    correct = [row["status"] == "correct" and bool(row["median_seconds"]) for _, row in rows]
-    seconds = [row["median_seconds"] if good else None for good, (_, row) in zip(correct, rows, strict=True)]
-    spreads = [row["spread"] for good, (_, row) in zip(correct, rows, strict=True) if good and row["spread"]]
-    noise = median(spreads) if spreads else math.nan
-    return Surface(case, tuple(point for point, _ in rows), tuple(seconds), noise)
+def _surface(case: Case, points: Sequence[Point], rows: Mapping[Point, Mapping[str, Any]]) -> Surface:
+    correct = {
+        point: row for point in points if (row := rows[point])["status"] == "correct" and row["median_seconds"]
+    }
+    seconds = tuple(correct[point]["median_seconds"] if point in correct else None for point in points)
+    spreads = [row["spread"] for row in correct.values() if row["spread"]]
+    return Surface(case, tuple(points), seconds, median(spreads) if spreads else math.nan)
 
 
 def replay(
@@ -162,13 +162,14 @@ def replay(
     BatchcholError
         If a strategy needs a package that is not installed.
     """
+    together = tuple(range(len(surfaces)))
     tasks = [
         Task(numbers, strategy, repeat, ahead)
         # All cases of a repeat before the next: how long the rest will take shows early.
         for repeat in range(repeats)
         for strategy in strategies
         if strategy != "exhaustive" or repeat == 0
-        for numbers in _groups(strategy, len(surfaces))
+        for numbers in ([together] if strategy in TOGETHER else [(number,) for number in together])
     ]
     begin = time.monotonic()
     runs: list[Run] = []
@@ -180,11 +181,6 @@ def replay(
         show(Progress(len(runs), total, 0, 0, elapsed, left, "searches"))
     order = [*STRATEGIES, TAUGHT]
     return sorted(runs, key=lambda run: (order.index(run.strategy), run.number, run.repeat))
-
-
-def _groups(strategy: str, count: int) -> list[tuple[int, ...]]:
-    """The cases that are searched together."""
-    return [tuple(range(count))] if strategy in TOGETHER else [(number,) for number in range(count)]
 
 
 def search(surfaces: Sequence[Surface], task: Task) -> list[Run]:

@@ -117,27 +117,24 @@ class Exhaustive:
 
     def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
         self._free = Free(points)
+        self._order = iter(self._numbers(len(points), seed))
 
     def ask(self) -> Point | None:
-        return self._free.take(next(iter(self._free.numbers))) if self._free else None
+        number = next((number for number in self._order if number in self._free.numbers), None)
+        return None if number is None else self._free.take(number)
 
     def tell(self, point: Point, seconds: float | None) -> None:
         self._free.told(point)
 
+    def _numbers(self, count: int, seed: int) -> Sequence[int]:
+        """The points' numbers in the order in which they are asked for."""
+        return range(count)
 
-class Random:
+
+class Random(Exhaustive):
     """Every point, in a random order: what a strategy has to be better than."""
 
-    def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
-        self._free = Free(points)
-        self._order = list(range(len(points)))
-        random.Random(seed).shuffle(self._order)
-
-    def ask(self) -> Point | None:
-        while self._order:
-            if (number := self._order.pop()) in self._free.numbers:
-                return self._free.take(number)
-        return None
-
-    def tell(self, point: Point, seconds: float | None) -> None:
-        self._free.told(point)
+    def _numbers(self, count: int, seed: int) -> Sequence[int]:
+        numbers = list(range(count))
+        random.Random(seed).shuffle(numbers)
+        return numbers[::-1]

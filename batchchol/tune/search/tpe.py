@@ -89,10 +89,9 @@ def _distributions(encoding: Encoding) -> dict[str, BaseDistribution]:
     """Of each parameter the places of its values."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
-    found: dict[str, BaseDistribution] = {}
-    for parameter, levels in zip(encoding.parameters, encoding.levels, strict=True):
-        if parameter.kind == "integer":
-            found[parameter.name] = IntDistribution(0, len(levels) - 1)
-        else:
-            found[parameter.name] = CategoricalDistribution(range(len(levels)))
-    return found
+    return {
+        parameter.name: IntDistribution(0, len(levels) - 1)
+        if parameter.kind == "integer"
+        else CategoricalDistribution(range(len(levels)))
+        for parameter, levels in zip(encoding.parameters, encoding.levels, strict=True)
+    }

@@ -12,7 +12,7 @@ import numpy as np
 from batchchol.measure.dataset import key_of_row
 from batchchol.measure.point import Point
 from batchchol.measure.row import points_of
-from batchchol.tune.search.cases import Case, case_of
+from batchchol.tune.search.cases import by_case
 from batchchol.tune.search.encoding import Numbers
 from kernelgen import TARGETS
 
@@ -35,12 +35,14 @@ def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[st
     without : collection of str
         Keys of rows that the search knows anyway.
     """
-    cases: dict[Case, list[tuple[Point, float | None]]] = {}
-    for point, row in points_of(row for row in rows if key_of_row(row) not in without):
-        if TARGETS[point.spec.target].gpu == gpu:
-            took = row["median_seconds"] if row["status"] == "correct" else None
-            cases.setdefault(case_of(point), []).append((point, took))
-    return [lesson for case in cases.values() for lesson in lessons_of(case)]
+    known = points_of(row for row in rows if key_of_row(row) not in without)
+    times = {
+        point: row["median_seconds"] if row["status"] == "correct" else None
+        for point, row in known
+        if TARGETS[point.spec.target].gpu == gpu
+    }
+    cases = by_case(times).values()
+    return [lesson for case in cases for lesson in lessons_of((point, times[point]) for point in case)]
 
 
 def lessons_of(case: Iterable[tuple[Point, float | None]]) -> list[Lesson]:

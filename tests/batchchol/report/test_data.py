@@ -309,7 +309,7 @@ def test_the_rule_is_about_chunks_and_not_about_the_matrices_of_a_block(tmp_path
     alone = {(4, chunk, 32): 4.0 + (chunk > 64) for chunk in (32, 64, 128)}
     correct = loaded(tmp_path, shared_rows(alone | {(4, 64, 64): 2.0})).correct
     assert study_2017.rule_shares(correct).loc[4].tolist() == [1.0, 1.0, pytest.approx(0.8)]
-    found = study_2017.block_rule(correct)
+    found = study_2017.BLOCK_RULE.against(correct)
     assert found.verdict == "agrees"
     assert "over the best outside, +150.0% (n = 40)" in found.here
     assert "differ in their chunk alone it gains +25.0%." in found.here
@@ -319,11 +319,11 @@ def test_the_rule_is_about_chunks_and_not_about_the_matrices_of_a_block(tmp_path
 def test_the_rule_holds_in_part_if_it_does_not_lead_to_the_best_tiles(tmp_path: Path) -> None:
     """Tiles of 8, for which no chunk is small enough, are the best."""
     times = {(4, 32, 32): 4.0, (4, 128, 32): 5.0, (8, 32, 16): 1.0, (8, 128, 16): 1.0}
-    found = study_2017.block_rule(loaded(tmp_path, shared_rows(times)).correct)
+    found = study_2017.BLOCK_RULE.against(loaded(tmp_path, shared_rows(times)).correct)
     assert found.verdict == "partly"
     assert "−75.0% (n = 40)" in found.here
     slower = {**times, (4, 32, 32): 6.0}
-    assert study_2017.block_rule(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
+    assert study_2017.BLOCK_RULE.against(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
 
 
 def compared(contender: str, n: int, seconds: float, **more: Any) -> DeviceRow:

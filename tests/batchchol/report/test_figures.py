@@ -10,7 +10,7 @@ import pytest
 pandas = pytest.importorskip("pandas", reason="reports need pip install -e '.[report]'")
 pytest.importorskip("matplotlib", reason="reports need pip install -e '.[report]'")
 
-from batchchol.report import figure_list, figures, more_figures  # noqa: E402
+from batchchol.report import figure_list, figures  # noqa: E402
 from batchchol.report.figures import Gain  # noqa: E402
 from batchchol.report.importance import Forest, Prediction  # noqa: E402
 
@@ -41,14 +41,14 @@ def test_families_are_beside_each_other_and_a_value_that_one_lacks_has_no_bar() 
         "thread": pandas.DataFrame({4: [40.0], 8: [80.0]}, index=[100]),
         "shared": pandas.DataFrame({2: [2.0], 8: [8.0]}, index=[100]),
     }
-    figure = more_figures.by_family(tables, "nb")
+    figure = figures.by_family(tables, "nb")
     ticks, heights, numbers = shown(figure)
     assert ticks == ["2", "4", "8"]
     np.testing.assert_equal(heights, [[np.nan, 40.0, 80.0], [2.0, np.nan, 8.0]])
     assert [number for number in numbers if number] == ["40", "80", "2", "8"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["family:", "thread", "shared"]
     two = {family: pandas.concat([table, table.set_axis([20])]) for family, table in tables.items()}
-    assert len(more_figures.by_family(two, "nb").axes) == 2
+    assert len(figures.by_family(two, "nb").axes) == 2
 
 
 def test_words_have_one_order_in_all_figures() -> None:
@@ -56,7 +56,7 @@ def test_words_have_one_order_in_all_figures() -> None:
     assert list(figure_list._table(rows, "looking").columns) == ["right", "left", "top"]
     rows = pandas.DataFrame({"n": 100, "gflops": 1.0, "layout": ["canonical", "chunked", "interleaved"]})
     tables = dict.fromkeys(("thread", "shared"), figure_list._table(rows, "layout"))
-    assert shown(more_figures.by_family(tables, "layout"))[0] == ["chunked", "interleaved", "canonical"]
+    assert shown(figures.by_family(tables, "layout"))[0] == ["chunked", "interleaved", "canonical"]
 
 
 @pytest.mark.parametrize(("orders", "axes"), [([100, 100], 1), ([50, 100], 2)])

@@ -46,7 +46,7 @@ def test_single_calls(fake_gpu: FakeGpu, clock: Clock) -> None:
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_bursts(fake_gpu: FakeGpu, clock: Clock, seconds: float, length: int, count: int) -> None:
     timed = Calls(fake_gpu, count, seconds)
-    estimating = min(count, 64)
+    estimating = min(count, ESTIMATE_CALLS)
     assert clock.seconds(timed.calls, 5, "queued", 2) == pytest.approx([seconds] * 5)
     made = timed.made[1 + estimating :]
     assert len(made) == 7 * length

@@ -359,7 +359,7 @@ def test_code_of_another_gpu_under_this_one_s_name_is_built_again_once(
     monkeypatch.setattr(functions, "build", find_foreign)
     function = device().load(support_kernel("empty"))
     assert function.code.pycuda is not None
-    assert device().handle_of(function) >= 0
+    assert device().loader.handle(function) >= 0
     assert fake_gpu.loaded == ["pycuda", "driver"], "by each once"
 
 
