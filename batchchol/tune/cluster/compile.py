@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from distributed import KilledWorker
+from typing import Any
 
 from batchchol.artifacts import cuda_cache, cuda_modules
 from batchchol.artifacts.archive import unpack_bytes
@@ -22,12 +21,10 @@ from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
 from batchchol.progress import Progress
-from batchchol.tune.cluster.remote import Made, blame
+from batchchol.tune.cluster.remote import Made
+from batchchol.tune.cluster.workers import Crew, Member, WorkersLost
 from batchchol.tune.compile import compile_here
 from kernelgen import KernelSource, KernelSpec, generate
-
-if TYPE_CHECKING:
-    from batchchol.tune.cluster.workers import Crew, Member
 
 Show = Callable[[Progress], None]
 
@@ -106,16 +103,15 @@ class ClusterCompilers:
 
     def _gather(self, keys: Iterable[str]) -> None:
         """Fetch into the cache here what it lacks and workers have."""
-        cache = ArtifactCache()
-        missing = {key for key in keys if cache.get(key) is None}
+        cache, wanted = ArtifactCache(), list(keys)
         others = [member.address for member in self._crew.members.values() if not member.about.shares_cache]
-        stocks = {worker: self._crew.submit("stock", missing, worker=worker) for worker in others if missing}
-        for worker, stock in stocks.items():
-            wanted = sorted(self._crew.result(stock) & missing)
-            missing -= set(wanted)
-            for start in range(0, len(wanted), _FETCHED_AT_ONCE):
-                some = wanted[start : start + _FETCHED_AT_ONCE]
-                unpack_bytes(self._crew.result(self._crew.submit("fetch", some, worker=worker)), cache)
+        for worker in others:
+            missing = [key for key in wanted if cache.get(key) is None]
+            for start in range(0, len(missing), _FETCHED_AT_ONCE):
+                some = missing[start : start + _FETCHED_AT_ONCE]
+                # What a worker that fails does not send is compiled.
+                with suppress(MachineFailure):
+                    unpack_bytes(self._crew.result(self._crew.submit("fetch", some, worker=worker)), cache)
 
 
 class _Compiling:
@@ -153,14 +149,14 @@ class _Compiling:
         """The outcomes of a group; a kernel whose workers are lost is tried again while no other such one is."""
         try:
             return self._made(group)
-        except KilledWorker:
+        except WorkersLost:
             if len(group) > 1:
                 return []
         with self._suspecting:
             try:
                 return self._made(group)
-            except KilledWorker as error:
-                return [Outcome("", "compile", blame(error))]
+            except WorkersLost as error:
+                return [Outcome("", "compile", str(error))]
 
     def _made(self, group: Group) -> Sequence[Outcome]:
         while True:

@@ -12,9 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from distributed import KilledWorker
+from typing import Any, NamedTuple
 
 from batchchol.artifacts.archive import pack_bytes
 from batchchol.artifacts.cache import ArtifactCache
@@ -25,11 +23,9 @@ from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
 from batchchol.tune.cluster.compile import ClusterCompilers
-from batchchol.tune.cluster.remote import MEASURE, Ran, Ready, Setup, blame
+from batchchol.tune.cluster.remote import MEASURE, Ran, Ready, Setup
+from batchchol.tune.cluster.workers import Crew, Member, WorkersLost
 from batchchol.tune.sweep import Estimate, Keeper, Show, Summary
-
-if TYPE_CHECKING:
-    from batchchol.tune.cluster.workers import Crew, Member
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5
@@ -76,7 +72,7 @@ class Seats:
         for address, future in futures.items():
             try:
                 self.ready[address] = self._crew.result(future)
-            except (KilledWorker, MachineFailure) as error:
+            except MachineFailure as error:
                 self.refuse(address, str(error))
         if not self.ready:
             raise self._nobody()
@@ -328,11 +324,11 @@ class _Measuring:
     def _landed(self, flight: _Flight, future: Future[Ran]) -> None:
         try:
             ran: Ran = self._crew.result(future)
-        except KilledWorker as error:
+        except WorkersLost as error:
             if flight.worker:
                 self._suspects += flight.points
             else:
-                self._kill(flight.points[0], blame(error))
+                self._kill(flight.points[0], str(error))
             return
         for row, seconds in zip(ran.rows, ran.seconds, strict=True):
             self._keeper.keep(row)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed import KilledWorker, Scheduler, Worker, WorkerPlugin, get_worker
+from distributed import Scheduler, Worker, WorkerPlugin, get_worker
 
 import batchchol
 from batchchol.artifacts import cuda_cache, cuda_modules
@@ -206,12 +206,6 @@ def reconsider(dask_scheduler: Scheduler) -> None:
     dask_scheduler.transitions(waiting, f"batchchol-{time.time()}")
 
 
-def blame(error: KilledWorker) -> str:
-    """What is said of the only task that was in work when workers were lost."""
-    lost = error.allowed_failures + 1
-    return f"{lost} workers were lost while they did nothing else, last {error.last_worker.address}"
-
-
 def call(sweep: str, method: str, *arguments: Any) -> Any:
     """Call a method of the worker's station: this is the function of all tasks."""
     return getattr(_station(get_worker(), sweep), method)(*arguments)
@@ -316,11 +310,6 @@ class Station(WorkerPlugin):
         except CompileError as error:
             return [Outcome(spec.name, error.status, str(error))], []
         return [Outcome(spec.name, "built")], [key_of(source, find_compiler().identity)]
-
-    def stock(self, keys: Collection[str]) -> set[str]:
-        """Those that are in the cache here."""
-        cache = ArtifactCache()
-        return {key for key in keys if cache.get(key)}
 
     def fetch(self, keys: Collection[str]) -> bytes:
         """Kernels of the cache here."""

@@ -49,6 +49,10 @@ _CONFIGURATION = {
 Say = Callable[[str], None]
 
 
+class WorkersLost(MachineFailure):
+    """Workers were lost while they did something, or had it to do next."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A worker that takes part: where it is, and what it is."""
@@ -127,15 +131,16 @@ class Crew:
 
         Raises
         ------
-        KilledWorker
+        WorkersLost
             If the workers that called it were lost, one after another.
         MachineFailure
             If the scheduler is gone, or the method failed as none should.
         """
         try:
             return future.result()
-        except KilledWorker:
-            raise
+        except KilledWorker as error:
+            lost, last = error.allowed_failures + 1, error.last_worker.address
+            raise WorkersLost(f"{lost} workers were lost while they did nothing else, last {last}") from error
         except CancelledError as error:
             raise MachineFailure(_NO_SCHEDULER) from error
         except Exception as error:
