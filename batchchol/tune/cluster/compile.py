@@ -21,8 +21,8 @@ from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
 from batchchol.progress import Progress
-from batchchol.tune.cluster.remote import Made
-from batchchol.tune.cluster.workers import Crew, Member, WorkersLost
+from batchchol.tune.cluster.remote import Made, Member
+from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.compile import compile_here
 from kernelgen import KernelSource, KernelSpec, generate
 
@@ -51,7 +51,7 @@ class ClusterCompilers:
             own: Nvcc | None = find_nvcc()
         except CompilerNotFound:
             own = None
-        found = [member.about.nvcc for member in self._crew.members.values() if member.about.nvcc]
+        found = [member.nvcc for member in self._crew.members.values() if member.nvcc]
         counts = Counter(nvcc.identity for nvcc in found)
         if own is None or (found and own.identity not in counts):
             return max(found, key=lambda nvcc: counts[nvcc.identity], default=None)
@@ -60,7 +60,7 @@ class ClusterCompilers:
     @cached_property
     def compiler(self) -> str | None:
         """The identity of the C compiler that most workers have."""
-        found = [member.about.compiler for member in self._crew.members.values() if member.about.compiler]
+        found = [member.compiler for member in self._crew.members.values() if member.compiler]
         return Counter(found).most_common(1)[0][0] if found else None
 
     def keys(self, point: Point) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class ClusterCompilers:
         run = _Compiling(self._crew, nvcc.identity, arch, time_limit)
         found = _found(wanted, arch, nvcc)
         missing = [source for source in wanted if source not in found]
-        share = -(-len(missing) // sum(member.about.threads for member in able))
+        share = -(-len(missing) // sum(member.threads for member in able))
         groups = cuda_modules.module_groups(missing, min(per_module, share))
         outcomes = run.outcomes(Build(len(wanted), run.watched(progress), found), groups)
         return [outcomes[source] for source in sources]
@@ -104,7 +104,7 @@ class ClusterCompilers:
     def _gather(self, keys: Iterable[str]) -> None:
         """Fetch into the cache here what it lacks and workers have."""
         cache, wanted = ArtifactCache(), list(keys)
-        others = [member.address for member in self._crew.members.values() if not member.about.shares_cache]
+        others = [member.address for member in self._crew.members.values() if not member.shares_cache]
         for worker in others:
             missing = [key for key in wanted if cache.get(key) is None]
             for start in range(0, len(missing), _FETCHED_AT_ONCE):
@@ -128,7 +128,7 @@ class _Compiling:
 
     def outcomes(self, build: Build, groups: Sequence[Group]) -> dict[Any, Outcome]:
         """Those of all kernels."""
-        jobs = _WAITING * sum(member.about.threads for member in self._able())
+        jobs = _WAITING * sum(member.threads for member in self._able())
         build.run(groups, self._attempt, jobs=max(1, jobs), stop=self._stop)
         return build.outcomes
 
@@ -192,4 +192,4 @@ def _found(sources: Iterable[KernelSource], arch: str, nvcc: Nvcc) -> dict[Any, 
 
 def _able(crew: Crew, compiler: str) -> list[Member]:
     """The members that have a compiler; others may come and go meanwhile."""
-    return [member for member in crew.members.copy().values() if compiler in member.about.compilers]
+    return [member for member in crew.members.copy().values() if compiler in member.compilers]

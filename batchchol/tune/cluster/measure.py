@@ -23,8 +23,8 @@ from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
 from batchchol.tune.cluster.compile import ClusterCompilers
-from batchchol.tune.cluster.remote import MEASURE, Ran, Ready, Setup
-from batchchol.tune.cluster.workers import Crew, Member, WorkersLost
+from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
+from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.sweep import Estimate, Keeper, Show, Summary
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
@@ -124,8 +124,8 @@ class Seats:
         if place is None:
             return None
         self._taken[place] = member.address
-        gpus = self._setup.backend == "cuda" and member.about.gpus
-        nvcc, used = member.about.nvcc, self._compilers.nvcc
+        gpus = self._setup.backend == "cuda" and member.gpus
+        nvcc, used = member.nvcc, self._compilers.nvcc
         own = nvcc is None or used is None or nvcc.identity == used.identity
         return replace(self._setup, gpu=place if gpus else "", own_compiler=own)
 
@@ -141,10 +141,10 @@ class Seats:
 
     def _place(self, member: Member) -> str | None:
         """What a member measures on, which nobody else who is there does."""
-        host = member.about.host
+        host = member.host
         if self._setup.backend == "cuda":
-            places = list(member.about.gpus) or [host]
-        elif member.about.compiler != self._compilers.compiler:
+            places = list(member.gpus) or [host]
+        elif member.compiler != self._compilers.compiler:
             return None
         else:
             places = [f"{host} {index}" for index in range(self._per_host)]
@@ -305,7 +305,7 @@ class _Measuring:
     def _submit(self, address: str, points: tuple[Point, ...]) -> None:
         """Send points; dask gives them to another worker if that one is lost, whose cache may be another."""
         keys: set[str] = set()
-        if not all(member.about.shares_cache for member in self._crew.members.values()):
+        if not all(member.shares_cache for member in self._crew.members.values()):
             keys = {key for point in points for key in self._compilers.keys(point)}
         packed = pack_bytes(ArtifactCache(), sorted(keys))
         if address and address not in self._anchors:

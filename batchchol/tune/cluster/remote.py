@@ -50,11 +50,13 @@ _NO_COMPILER = "none"
 
 
 @dataclass(frozen=True)
-class About:
-    """A worker: what it is, and what it can do.
+class Member:
+    """A worker that takes part: what it is, and what it can do.
 
     Attributes
     ----------
+    address : str
+        Where the scheduler finds it.
     host : str
         Where it runs.
     gpus : tuple of str
@@ -67,6 +69,7 @@ class About:
         Whether its cache folder is that of the client.
     """
 
+    address: str
     host: str
     gpus: tuple[str, ...]
     threads: int
@@ -158,7 +161,7 @@ def token(sweep: str) -> str:
     return f"{TEMPORARY_PREFIX}{sweep}"
 
 
-async def join(sweep: str, version: str, ours: bool, dask_worker: Worker) -> About:
+async def join(sweep: str, version: str, ours: bool, dask_worker: Worker) -> Member:
     """Take part in a sweep, and offer the compilers; a worker of the client's own leaves Ctrl-C to it."""
     if version != VERSION:
         raise BatchcholError(f"it has {VERSION}, expected {version}: install that there")
@@ -167,8 +170,8 @@ async def join(sweep: str, version: str, ours: bool, dask_worker: Worker) -> Abo
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     station = Station(sweep)
     await dask_worker.plugin_add(station, sweep)
-    await _offer(dask_worker, station, dict.fromkeys(station.about.compilers, float(station.about.threads)))
-    return station.about
+    await _offer(dask_worker, station, dict.fromkeys(station.member.compilers, float(station.member.threads)))
+    return station.member
 
 
 async def sit(sweep: str, setup: Setup, dask_worker: Worker) -> None:
@@ -217,20 +220,18 @@ class Station(WorkerPlugin):
     The resources that it offers bear the sweep's name, so that nobody asks for them after that.
     """
 
-    about: About
+    member: Member
 
     def __init__(self, sweep: str) -> None:
         self.seat: Seat | None = None
         self._sweep = sweep
-        self._address = ""
         self._running = Running()
         self._failure = ""
 
     async def setup(self, worker: Worker) -> None:
         """See WorkerPlugin."""
-        self._address = worker.address
         # A compiler that is asked for its version takes longer than the worker's other connections should wait.
-        self.about = await asyncio.to_thread(_about, self._sweep, worker.state.nthreads)
+        self.member = await asyncio.to_thread(_describe, self._sweep, worker.address, worker.state.nthreads)
 
     def teardown(self, worker: Worker) -> None:
         """See WorkerPlugin."""
@@ -274,7 +275,7 @@ class Station(WorkerPlugin):
                     seconds.append(time.monotonic() - begin)
         except BatchcholError as error:
             self._failure = str(error)
-        return Ran(tuple(rows), tuple(seconds), self._failure, self._address)
+        return Ran(tuple(rows), tuple(seconds), self._failure, self.member.address)
 
     def compile(self, kernels: Sequence[Any], arch: str, time_limit: float) -> Made:
         """Sources of an architecture, to one module, or else the spec of a kernel for a CPU.
@@ -285,9 +286,9 @@ class Station(WorkerPlugin):
         make = self._compile_cuda if arch else self._compile_cpu
         try:
             outcomes, keys = make(kernels, arch, time_limit)
-            return Made(outcomes, pack_bytes(ArtifactCache(), () if self.about.shares_cache else keys))
+            return Made(outcomes, pack_bytes(ArtifactCache(), () if self.member.shares_cache else keys))
         except BatchcholError as error:
-            return Made(failure=str(error), worker=self._address)
+            return Made(failure=str(error), worker=self.member.address)
 
     def _compile_cuda(
         self, sources: Sequence[KernelSource], arch: str, time_limit: float
@@ -321,14 +322,14 @@ class Station(WorkerPlugin):
         return self.seat
 
 
-def _about(sweep: str, threads: int) -> About:
+def _describe(sweep: str, address: str, threads: int) -> Member:
     nvcc = compiler = None
     with suppress(BatchcholError):
         nvcc = find_nvcc()
     with suppress(BatchcholError):
         compiler = find_compiler().identity
     shares = (ArtifactCache().folder / token(sweep)).exists()
-    return About(socket.gethostname(), tuple(nvml.visible()), threads, nvcc, compiler, shares)
+    return Member(address, socket.gethostname(), tuple(nvml.visible()), threads, nvcc, compiler, shares)
 
 
 class Seat:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -21,7 +20,7 @@ from batchchol.errors import BatchcholError
 from batchchol.measure.process import MachineFailure
 from batchchol.parallel import available_threads
 from batchchol.tune.cluster import remote
-from batchchol.tune.cluster.remote import MEASURE, About, Setup
+from batchchol.tune.cluster.remote import MEASURE, Member, Setup
 
 LOCAL = "local"
 
@@ -51,14 +50,6 @@ Say = Callable[[str], None]
 
 class WorkersLost(MachineFailure):
     """Workers were lost while they did something, or had it to do next."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A worker that takes part: where it is, and what it is."""
-
-    address: str
-    about: About
 
 
 class Crew:
@@ -191,12 +182,12 @@ class Crew:
             raise MachineFailure(f"{_NO_SCHEDULER} ({error})") from error
 
     def _admit(self, found: Mapping[str, Any]) -> None:
-        for address, about in found.items():
-            if isinstance(about, About):
-                self.members[address] = Member(address, about)
-            elif not isinstance(about, OSError):
+        for address, answer in found.items():
+            if isinstance(answer, Member):
+                self.members[address] = answer
+            elif not isinstance(answer, OSError):
                 # Otherwise it has ended already.
-                reason = str(about) if isinstance(about, BatchcholError) else f"{type(about).__name__}: {about}"
+                reason = str(answer) if isinstance(answer, BatchcholError) else f"{type(answer).__name__}: {answer}"
                 self._refused.add(address)
                 self.say(f"worker {address} is not used: {reason}")
 
@@ -257,9 +248,8 @@ def _local_workers(backend: str) -> int:
     return max(1, len(nvml.visible())) if backend == "cuda" else 1
 
 
-@contextmanager
-def _local(workers: int, threads: int) -> Iterator[LocalCluster]:
-    with LocalCluster(  # type: ignore[no-untyped-call]
+def _local(workers: int, threads: int) -> LocalCluster:
+    return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=workers,
         threads_per_worker=max(1, threads // workers),
         processes=True,
@@ -267,21 +257,17 @@ def _local(workers: int, threads: int) -> Iterator[LocalCluster]:
         memory_limit=0,
         dashboard_address=None,
         silence_logs=logging.CRITICAL,
-    ) as cluster:
-        yield cluster
+    )
 
 
-@contextmanager
-def _client(target: Any) -> Iterator[Client]:
+def _client(target: Any) -> Client:
     try:
-        client = Client(target, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        return Client(target, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         raise BatchcholError(
             f"--cluster: got {target!r}, expected 'local' or the address of a scheduler that runs, such as "
             f"tcp://host:8786 (start one with `dask scheduler`): {error}"
         ) from error
-    with client:
-        yield client
 
 
 @contextmanager

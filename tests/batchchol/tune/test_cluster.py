@@ -204,7 +204,7 @@ def test_every_kernel_is_compiled_once_and_found_by_whoever_measures(
     monkeypatch.setenv("BATCHCHOL_NVCC", str(nvcc))
     crew.members.clear()
     crew.look()
-    assert not any(member.about.shares_cache for member in crew.members.values())
+    assert not any(member.shares_cache for member in crew.members.values())
     schedules = [ThreadSchedule(nb, threads=32) for nb in (2, 3, 4)]
     specs = [KernelSpec(Problem(n), "chunked", "col", each, "cuda") for n in (4, 5) for each in schedules]
     many = [Point(spec, batch, 32, 1, "queued") for spec in specs for batch in (1000, 2000)]

@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 from batchchol.errors import BatchcholError
 from batchchol.measure.bench import Settings
 from batchchol.tune.cluster import remote
-from batchchol.tune.cluster.remote import Seat, Setup, Station
+from batchchol.tune.cluster.remote import Member, Seat, Setup, Station
 
 from ...sweep_benches import points
 
@@ -43,6 +43,7 @@ def wait_for(condition: Any) -> None:
 
 def sitting(setup: Setup) -> Station:
     station = Station("mine")
+    station.member = Member("w0", "host", (), 1, None, None, True)
     station.seat = Seat(setup)
     return station
 

@@ -23,14 +23,14 @@ from batchchol.progress import Progress
 from batchchol.tune.cluster import measure, workers
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.measure import Queue, Seats
-from batchchol.tune.cluster.remote import About, Made, Ran, Ready, Setup, Station
-from batchchol.tune.cluster.workers import Crew, Member
+from batchchol.tune.cluster.remote import Made, Member, Ran, Ready, Setup, Station
+from batchchol.tune.cluster.workers import Crew
 from batchchol.tune.sweep import Summary
 
 from ...fake_nvcc import compiled, kernel_source, write_fake_nvcc
 from ...sweep_benches import points
 
-ABOUT = About("host", ("GPU-a", "GPU-b"), 2, None, "gcc", True)
+ABOUT = Member("w0", "host", ("GPU-a", "GPU-b"), 2, None, "gcc", True)
 
 Worker = Callable[..., Any]
 
@@ -38,10 +38,10 @@ Worker = Callable[..., Any]
 class FakeCrew(Crew):
     """Workers of which `work` is all: it is called with the name of a method and its arguments, at once."""
 
-    def __init__(self, count: int, work: Worker, about: About = ABOUT) -> None:
+    def __init__(self, count: int, work: Worker, about: Member = ABOUT) -> None:
         self.said: list[str] = []
         super().__init__(SimpleNamespace(get_executor=lambda **_: self), "fake", False, self.said.append)  # type: ignore[arg-type]
-        self.members = {f"w{number}": Member(f"w{number}", about) for number in range(count)}
+        self.members = {f"w{number}": replace(about, address=f"w{number}") for number in range(count)}
         self.work = work
 
     def submit(self, method: str, *arguments: Any, needs: str = "", worker: str = "") -> Future[Any]:
@@ -175,7 +175,7 @@ def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def station() -> Station:
     found = Station("fake")
-    found.about = ABOUT
+    found.member = ABOUT
     return found
 
 
@@ -241,7 +241,7 @@ def test_a_gpu_is_measured_on_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> 
     setups = {address: found.setup(member) for address, member in crew.members.items()}
     assert [setup and setup.gpu for setup in setups.values()] == ["GPU-a", "GPU-b", None]
     del crew.members["w0"]
-    crew.members["w0+"] = Member("w0+", ABOUT)
+    crew.members["w0+"] = replace(ABOUT, address="w0+")
     again = {
         address: setup and setup.gpu for address, setup in ((a, found.setup(m)) for a, m in crew.members.items())
     }
@@ -251,7 +251,7 @@ def test_a_gpu_is_measured_on_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_driver_to_ask_a_host_has_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHCHOL_NVCC", "nothing")
     crew = FakeCrew(2, nothing)
-    crew.members = {name: replace(each, about=replace(ABOUT, gpus=())) for name, each in crew.members.items()}
+    crew.members = {name: replace(each, gpus=()) for name, each in crew.members.items()}
     assert [(each and each.gpu) for each in map(seats(crew, "cuda").setup, crew.members.values())] == ["", None]
 
 
@@ -266,8 +266,8 @@ def test_a_compiler_of_another_make_is_not_used_where_it_measures(nvcc: Path, tm
     """Its worker runs what the others' made."""
     crew = FakeCrew(2, nothing)
     other = replace(find_nvcc(), identity="nvcc 12.4")
-    crew.members["w0"] = replace(crew.members["w0"], about=replace(ABOUT, nvcc=other, gpus=("GPU-a",)))
-    crew.members["w1"] = replace(crew.members["w1"], about=replace(ABOUT, nvcc=find_nvcc(), gpus=("GPU-b",)))
+    crew.members["w0"] = replace(crew.members["w0"], nvcc=other, gpus=("GPU-a",))
+    crew.members["w1"] = replace(crew.members["w1"], nvcc=find_nvcc(), gpus=("GPU-b",))
     found = seats(crew, "cuda")
     assert [bool(each and each.own_compiler) for each in map(found.setup, crew.members.values())] == [False, True]
 
