@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 from batchchol.artifacts.c_library import cpu_features
-from batchchol.artifacts.cache import ArtifactCache, Built, cache_key
+from batchchol.artifacts.cache import ArtifactCache, cache_key
+from batchchol.artifacts.scratch import scratch_folder
 from kernelgen import KernelSource, Launch
 
 from .fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array, FencedMemory
@@ -217,7 +218,8 @@ def compile_program(sources: tuple[KernelSource, ...], options: tuple[str, ...] 
     checks = (_CHECK_ALIGNMENT,) if any(_WIDE.search(source.text) for source in sources) else ()
     command = (*_compiler(), *_FLAGS, *_left_out(), *checks, *_translate(flags), *options)
     key = cache_key({"text": text, "command": " ".join(command), "headers": _header_text()})
-    artifact = ArtifactCache().get_or_build(key, lambda folder: _build(command, text, folder))
+    store = ArtifactCache()
+    artifact = store.get(key) or store.put(key, _build(command, text), ".so", {}, text, ".cpp")
     return CudaProgram(ctypes.CDLL(str(artifact.path)))
 
 
@@ -236,12 +238,14 @@ def _dynamic_shared(declaration: re.Match[str]) -> str:
     return f"{scalar} *const {name} = reinterpret_cast<{scalar} *>({array});"
 
 
-def _build(command: tuple[str, ...], text: str, folder: Path) -> Built:
-    output = folder / "program.so"
-    message = _compile((*command, *_header_options(command), *_linker(), "-shared", "-x", "c++", "-"), text, output)
-    if message:
-        raise EmulationError(f"not C++: {' '.join(command)}\n{message[:4000]}")
-    return Built(output, ".so", source=text, source_suffix=".cpp")
+def _build(command: tuple[str, ...], text: str) -> bytes:
+    words = (*command, *_header_options(command), *_linker(), "-shared", "-x", "c++", "-")
+    with scratch_folder() as folder:
+        output = folder / "program.so"
+        message = _compile(words, text, output)
+        if message:
+            raise EmulationError(f"not C++: {' '.join(command)}\n{message[:4000]}")
+        return output.read_bytes()
 
 
 def _compile(command: Sequence[str], text: str, output: Path) -> str:
@@ -261,18 +265,20 @@ def _compile(command: Sequence[str], text: str, output: Path) -> str:
 def _header_options(command: tuple[str, ...]) -> tuple[str, ...]:
     """What has the emulation's header read as it was understood before: that is half of a small program's time."""
     key = cache_key({"precompiled": " ".join(command), "headers": _header_text()})
-    header = ArtifactCache().get_or_build(key, lambda folder: _precompile(command, folder)).path
+    store = ArtifactCache()
+    header = (store.get(key) or store.put(key, *_precompile(command), ".h")).path
     return ("-include", str(header.with_suffix(""))) if header.stat().st_size else ()
 
 
-def _precompile(command: tuple[str, ...], folder: Path) -> Built:
-    """The header, precompiled; empty where the compiler cannot, or cannot use it."""
-    header, text = folder / "header.gch", f'#include "{_HEADER}"\n'
-    (folder / "read.h").write_text(text)
-    message = _compile((*command, "-x", "c++-header", str(folder / "read.h")), "", header)
-    used = (*command, "-include", str(folder / "header"), "-fsyntax-only", "-x", "c++", "-")
-    message = message or _compile(used, text, folder / "nothing")
-    return Built(b"" if message else header, ".gch", source=text + message, source_suffix=".h")
+def _precompile(command: tuple[str, ...]) -> tuple[bytes, str, dict[str, str], str]:
+    """The header, precompiled, for the cache; empty where the compiler cannot, or cannot use it."""
+    with scratch_folder() as folder:
+        header, text = folder / "header.gch", f'#include "{_HEADER}"\n'
+        (folder / "read.h").write_text(text)
+        message = _compile((*command, "-x", "c++-header", str(folder / "read.h")), "", header)
+        used = (*command, "-include", str(folder / "header"), "-fsyntax-only", "-x", "c++", "-")
+        message = message or _compile(used, text, folder / "nothing")
+        return b"" if message else header.read_bytes(), ".gch", {}, text + message
 
 
 @cache

@@ -1,6 +1,6 @@
-"""The kernels of a cache as one file, to be carried to another machine.
+"""Kernels of a cache as one file to be carried to another machine, or as bytes to be sent there.
 
-The file is a zip archive of the cache's own files: records, payloads, sources. Nothing of it is believed: names that
+Both are a zip archive of the cache's own files: records, payloads, sources. Nothing of it is believed: names that
 are not those of cache files are refused, payloads are those of their hashes, no more is read than such files have,
 whatever their headers say, and what is damaged is named and left out while the rest is taken.
 """
@@ -11,6 +11,7 @@ import io
 import os
 import re
 import stat
+import sys
 import zipfile
 import zlib
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchchol.artifacts.cache import PAYLOAD_BYTES, RECORD_BYTES, Artifact, ArtifactCache, Record, parse_record
-from batchchol.errors import CacheError, DataFileError
+from batchchol.errors import BatchcholError, CacheError, DataFileError
 from batchchol.files import replacing
 
 _MEMBER = re.compile(r"[0-9a-f]{64}\.[A-Za-z0-9]+")
@@ -31,12 +32,12 @@ _CHUNK_BYTES = 1 << 20
 _LEAST_UNPACKED, _LARGEST_RATIO = 1 << 26, 100
 
 
-@dataclass(frozen=True)
+@dataclass
 class Packed:
     """What :func:`pack` wrote: `entries` of the cache, and how many `damaged` ones it left out."""
 
-    entries: int
-    damaged: int
+    entries: int = 0
+    damaged: int = 0
 
 
 @dataclass
@@ -72,11 +73,52 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
     DataFileError
         If the file cannot be written.
     """
+    packed = Packed()
+    written: set[str] = set()
+    sources = _by_stem(path.name for path in cache.folder.glob("*"))
     with replacing(file) as stream:
         with zipfile.ZipFile(stream, "w") as archive:
-            packed = _write(cache, archive, architectures)
+            for key in cache.stored_keys():
+                artifact = cache.get(key)
+                if artifact is None:
+                    packed.damaged += 1
+                elif architectures is None or architecture(artifact) in architectures:
+                    packed.entries += 1
+                    _add(archive, cache, artifact, sources[key], written)
         _require_entries(packed, cache, file, architectures)
     return packed
+
+
+def pack_bytes(cache: ArtifactCache, keys: Iterable[str]) -> bytes:
+    """What a cache has of these entries, without their sources; empty if that is nothing."""
+    stream = io.BytesIO()
+    written: set[str] = set()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for key in keys:
+            if artifact := cache.get(key):
+                _add(archive, cache, artifact, [f"{key}.json"], written)
+    return stream.getvalue() if written else b""
+
+
+def unpack_bytes(data: bytes, cache: ArtifactCache) -> None:
+    """Take what :func:`pack_bytes` packed into a cache, where it replaces what other compilers made.
+
+    Raises
+    ------
+    BatchcholError
+        If an entry was damaged: that one is not taken.
+    CacheError
+        If the cache folder cannot be written.
+    """
+    if not data:
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            refused = _Unpacking(archive, cache, sys.maxsize, replace=True).run().refused
+    except zipfile.BadZipFile as error:
+        refused = {"all of it": str(error)}
+    for name, reason in refused.items():
+        raise BatchcholError(f"kernels were damaged on their way ({name} {reason}): run the same command again")
 
 
 def _require_entries(packed: Packed, cache: ArtifactCache, file: Path, architectures: Collection[str] | None) -> None:
@@ -113,22 +155,15 @@ def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
         ) from error
 
 
-def _write(cache: ArtifactCache, archive: zipfile.ZipFile, architectures: Collection[str] | None) -> Packed:
-    entries = damaged = 0
-    written: set[str] = set()
-    files = _by_stem(path.name for path in cache.folder.glob("*"))
-    for key in cache.stored_keys():
-        artifact = cache.get(key)
-        if artifact is None:
-            damaged += 1
-        elif architectures is None or architecture(artifact) in architectures:
-            entries += 1
-            for name in sorted({artifact.path.name, *files[key]} - written):
-                written.add(name)
-                data = artifact.data if name == artifact.path.name else cache.read(name)
-                if data is not None:
-                    archive.writestr(_member(name), data)
-    return Packed(entries, damaged)
+def _add(
+    archive: zipfile.ZipFile, cache: ArtifactCache, artifact: Artifact, files: Iterable[str], written: set[str]
+) -> None:
+    """Write the payload of an entry and other files of it, unless they were `written`."""
+    for name in sorted({artifact.path.name, *files} - written):
+        written.add(name)
+        data = artifact.data if name == artifact.path.name else cache.read(name)
+        if data is not None:
+            archive.writestr(_member(name), data)
 
 
 def _member(name: str) -> zipfile.ZipInfo:
@@ -170,11 +205,12 @@ class _Archive(io.FileIO):
 
 
 class _Unpacking:
-    """One call of `unpack`, which reads `most` bytes."""
+    """One call of `unpack`, which reads `most` bytes; entries `replace` later ones of the cache, or do not."""
 
-    def __init__(self, archive: zipfile.ZipFile, cache: ArtifactCache, most: int) -> None:
+    def __init__(self, archive: zipfile.ZipFile, cache: ArtifactCache, most: int, replace: bool = False) -> None:
         self.archive = archive
         self.cache = cache
+        self.replace = replace
         self.most = self.left = most
         self.done = Unpacked()
         self.members: dict[str, zipfile.ZipInfo] = {}
@@ -210,7 +246,7 @@ class _Unpacking:
                     self.done.refused[name] = str(error)
 
     def _take(self, key: str, record: Record) -> None:
-        here = self.cache.get(key)
+        here = None if self.replace else self.cache.get(key)
         # Entries of one key are equally right; under a carried key, the latest compiler's counts.
         if here is not None and str(here.metadata.get("built", "")) >= str(record.metadata.get("built", "")):
             self.done.newer_here += 1

@@ -1,7 +1,7 @@
 """The system's C compiler: finding it, and compiling one generated source to a shared object.
 
-Whatever happens (success, failure, time limit, Ctrl-C) only the whole shared object, or the source that did not
-compile, is left; `batchchol.artifacts.compilers` has the rest of the promise.
+Whatever happens (success, failure, time limit, Ctrl-C) only a source that did not compile is left;
+`batchchol.artifacts.compilers` has the rest of the promise.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from batchchol.artifacts import elf
-from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Running, Unusable, probe, split_command
-from batchchol.artifacts.scratch import scratch_folder
-from batchchol.errors import CompileError, CompilerNotFound, DataFileError
-from batchchol.files import replace_file
+from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Compiled, Running, Unusable, first_usable, probe
+from batchchol.errors import CompileError, CompilerNotFound
 
 Family = Literal["gcc", "clang"]
 
@@ -75,25 +71,18 @@ def find_compiler() -> Compiler:
     CompilerNotFound
         If there is none; says how to get one, and what was wrong with those that were found.
     """
-    reasons = []
-    for origin, command in _candidates():
-        try:
-            return _examine(command)
-        except Unusable as error:
-            reasons.append(f"{origin} {error}")
-    raise CompilerNotFound(f"no usable C compiler ({'; '.join(reasons)}): {_HINT}")
+    return first_usable("C", _candidates(), _identify_now, _HINT)
 
 
 def compile_shared(
     compiler: Compiler,
     source: str,
-    output: Path,
     flags: Sequence[str],
     *,
     time_limit: float = TIME_LIMIT,
     running: Running | None = None,
-) -> float:
-    """Compile C source to a shared object at `output`, which appears whole or not at all.
+) -> Compiled:
+    """Compile C source to a shared object, an ELF file.
 
     Parameters
     ----------
@@ -101,19 +90,12 @@ def compile_shared(
         From :func:`find_compiler`.
     source : str
         One C translation unit.
-    output : Path
-        Where the shared object goes (an ELF file).
     flags : sequence of str
         Options after ``-shared -fPIC``, libraries included.
     time_limit : float
         Seconds after which the compiler and all its processes are killed.
     running : Running, optional
         Ends the compiler when it is stopped.
-
-    Returns
-    -------
-    float
-        Wall-clock seconds that the compiler took.
 
     Raises
     ------
@@ -125,21 +107,19 @@ def compile_shared(
     Stopped
         If `running` was stopped meanwhile.
     """
+    command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
     try:
-        with scratch_folder() as folder:
-            seconds, shared = _compile_in(folder, compiler, source, flags, time_limit, running)
-            replace_file(output, shared)
-    except (OSError, DataFileError) as error:
-        raise CompileError(
-            "compile",
-            f"cannot compile to {output} with {compiler.path} ({error}): make room and give write permission "
-            f"there and in the temporary folder {tempfile.gettempdir()} (TMPDIR chooses another)",
-        ) from error
+        return Compilation("the C compiler", command, source, "kernel.c").make(
+            "kernel.so", _fault, time_limit, running
+        )
     except CompileError as error:
         if error.status == "compile" and (lacks := _lacks(compiler.path, compiler.arguments, running)):
             raise CompilerNotFound(f"no usable C compiler ({compiler.path}: {lacks}): {_HINT}") from error
         raise
-    return seconds
+
+
+def _fault(data: bytes) -> str:
+    return "" if elf.is_whole(data) else "no whole shared object"
 
 
 @lru_cache(maxsize=16)
@@ -148,9 +128,8 @@ def _lacks(path: Path, arguments: tuple[str, ...], running: Running | None) -> s
     command = (str(path), *arguments, "-shared", "-fPIC", "-o", "nothing.so", "nothing.c")
     compilation = Compilation("the C compiler", command, _NOTHING, "nothing.c", keep=False)
     try:
-        with scratch_folder() as folder:
-            compilation.run(folder, _PROBE_SECONDS, running)
-    except (OSError, CompileError) as error:
+        compilation.make("nothing.so", lambda _: "", _PROBE_SECONDS, running)
+    except CompileError as error:
         found = _NO_LIBRARY.search(str(error))
         return found[1] if found else ""
     return ""
@@ -165,14 +144,8 @@ def _candidates() -> list[tuple[str, str]]:
     return [(name, name) for name in _AUTOMATIC]
 
 
-def _examine(command: str) -> Compiler:
-    program, *arguments = split_command(command)
-    found = shutil.which(program)
-    if found is None:
-        raise Unusable("is not an executable on the PATH")
-    # The link itself, not what it points to: compiler wrappers look at the name they were started by.
-    path = Path(os.path.abspath(found))
-    return _identify(path, tuple(arguments), path.stat().st_mtime_ns)
+def _identify_now(path: Path, arguments: tuple[str, ...]) -> Compiler:
+    return _identify(path, arguments, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
@@ -185,22 +158,3 @@ def _identify(path: Path, arguments: tuple[str, ...], modified: int) -> Compiler
     family: Family = "gcc" if version["family"] == "gcc" else "clang"
     identity = " | ".join((version["line"].strip(), target["target"], shlex.join(arguments)))
     return Compiler(path, family, version["version"], identity, arguments)
-
-
-def _compile_in(
-    folder: Path,
-    compiler: Compiler,
-    source: str,
-    flags: Sequence[str],
-    time_limit: float,
-    running: Running | None,
-) -> tuple[float, bytes]:
-    command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
-    compilation = Compilation("the C compiler", command, source, "kernel.c")
-    seconds = compilation.run(folder, time_limit, running)
-    shared = folder / "kernel.so"
-    data = shared.read_bytes() if shared.is_file() else b""
-    if not elf.is_whole(data):
-        reason = f"reported success but wrote no whole shared object ({len(data)} bytes)"
-        raise compilation.error(folder, "compile", reason)
-    return seconds, data

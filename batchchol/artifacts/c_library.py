@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.artifacts import elf
-from batchchol.artifacts.c_compiler import Compiler, compile_shared, find_compiler
-from batchchol.artifacts.cache import Artifact, ArtifactCache, Built, cache_key
+from batchchol.artifacts.c_compiler import compile_shared, find_compiler
+from batchchol.artifacts.cache import Artifact, ArtifactCache, cache_key
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.loading import load_library
 from batchchol.artifacts.stats import CompileStats, read_stats
@@ -89,7 +89,16 @@ def load(
     if found := kernels.get(key):
         with suppress(_Damaged):
             return _library(found, source.entry)
-    built = kernels.build(key, lambda folder: _build(source, compiler, flags, folder, time_limit, running))
+    kernels.prepare()
+    compiled = compile_shared(compiler, source.text, flags, time_limit=time_limit, running=running)
+    metadata = {
+        "entry": source.entry,
+        "compile_seconds": compiled.seconds,
+        "code_bytes": code_bytes(compiled.data),
+        "compiler": compiler.identity,
+        "flags": list(flags),
+    }
+    built = kernels.put(key, compiled.data, ".so", metadata, source.text)
     try:
         return _library(built, source.entry)
     except _Damaged as error:
@@ -107,27 +116,6 @@ def key_of(source: KernelSource, compiler: str) -> str:
             "machine": platform.machine(),
         }
     )
-
-
-def _build(
-    source: KernelSource,
-    compiler: Compiler,
-    flags: tuple[str, ...],
-    folder: Path,
-    time_limit: float,
-    running: Running | None,
-) -> Built:
-    output = folder / "kernel.so"
-    seconds = compile_shared(compiler, source.text, output, flags, time_limit=time_limit, running=running)
-    shared = output.read_bytes()
-    metadata = {
-        "entry": source.entry,
-        "compile_seconds": seconds,
-        "code_bytes": code_bytes(shared),
-        "compiler": compiler.identity,
-        "flags": list(flags),
-    }
-    return Built(shared, ".so", metadata, source.text)
 
 
 class _Damaged(Exception):

@@ -23,13 +23,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchchol.artifacts.scratch import scratch_folder
 from batchchol.artifacts.trusted import Untrusted, read_file, resolve_folder
 from batchchol.errors import CacheError
 from batchchol.files import TEMPORARY_PREFIX, replace_entry
@@ -60,31 +59,6 @@ class Artifact:
     path: Path
     data: bytes = field(repr=False)
     metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Built:
-    """What a build hands to the cache.
-
-    Attributes
-    ----------
-    payload : bytes or Path
-        The compiled object, or the file that holds it.
-    suffix : str
-        The payload's file suffix, dot included, such as ``.so`` or ``.cubin``.
-    metadata : Mapping[str, Any]
-        JSON values to keep with the payload, such as compile seconds.
-    source : str
-        The generated source, kept beside the payload for reading.
-    source_suffix : str
-        The suffix of the kept source, dot included.
-    """
-
-    payload: bytes | Path
-    suffix: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
-    source_suffix: str = ".c"
 
 
 @dataclass(frozen=True)
@@ -190,7 +164,7 @@ class ArtifactCache:
     def put(
         self,
         key: str,
-        payload: bytes | Path,
+        payload: bytes,
         suffix: str,
         metadata: Mapping[str, Any],
         source: str,
@@ -198,7 +172,18 @@ class ArtifactCache:
     ) -> Artifact:
         """Store an entry, replacing the one of the same key, and return it.
 
-        See :class:`Built` for the parameters.
+        Parameters
+        ----------
+        key : str
+            From :func:`cache_key`.
+        payload : bytes
+            The compiled object.
+        suffix : str
+            The payload's file suffix, dot included, such as ``.so`` or ``.cubin``.
+        metadata : Mapping[str, Any]
+            JSON values to keep with the payload, such as compile seconds.
+        source, source_suffix : str
+            The generated source, kept beside the payload for reading, and its suffix.
 
         Raises
         ------
@@ -210,10 +195,9 @@ class ArtifactCache:
         _check_key(key)
         _check_suffix(source_suffix)
         _plain(metadata)
-        data = payload if isinstance(payload, bytes) else payload.read_bytes()
-        path = self.store(data, suffix)
+        path = self.store(payload, suffix)
         self.link(key, path, metadata, source, source_suffix)
-        return Artifact(path, data, _plain(metadata))
+        return Artifact(path, payload, _plain(metadata))
 
     def store(self, payload: bytes, suffix: str) -> Path:
         """Store a payload, a compiled object, without a record; return its file.
@@ -253,33 +237,6 @@ class ArtifactCache:
     def stored_keys(self) -> list[str]:
         """The keys of all records, damaged ones included, in alphabetical order."""
         return sorted(path.stem for path in self.folder.glob("*.json") if _KEY.fullmatch(path.stem))
-
-    def get_or_build(self, key: str, build: Callable[[Path], Built]) -> Artifact:
-        """Return the entry of `key`, building and storing it if it is missing or damaged.
-
-        Parameters
-        ----------
-        key : str
-            From :func:`cache_key`.
-        build : callable
-            Called with an empty scratch folder, removed afterwards, where it may write. What it raises passes
-            through and nothing is stored. Processes that miss at the same moment each build, and the last
-            one's entry stays.
-
-        Raises
-        ------
-        CacheError
-            If the folder cannot be created or written (where that can be known, before anything is built), or
-            others can change what is in it.
-        """
-        return self.get(key) or self.build(key, build)
-
-    def build(self, key: str, build: Callable[[Path], Built]) -> Artifact:
-        """Build and store the entry of `key`, whether there is one or not; see :meth:`get_or_build`."""
-        self.prepare()
-        with scratch_folder() as scratch:
-            built = build(scratch)
-            return self.put(key, built.payload, built.suffix, built.metadata, built.source, built.source_suffix)
 
     def keep_failed(self, source: str, suffix: str) -> Path:
         """Keep a source that did not compile, once however often it fails; return its file.

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.scratch import scratch_folder
-from batchchol.errors import CacheError, CompileError
+from batchchol.errors import CacheError, CompileError, CompilerNotFound
+
+Usable = TypeVar("Usable")
 
 TIME_LIMIT = 120.0
 """Seconds that one run of a compiler may take by default."""
@@ -67,6 +72,15 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """What a compiler wrote, the wall-clock seconds that it took, and what it said."""
+
+    data: bytes
+    seconds: float
+    messages: str
+
+
+@dataclass(frozen=True)
 class Compilation:
     """One run of a compiler on one source.
 
@@ -89,6 +103,41 @@ class Compilation:
     source: str
     file: str
     keep: bool = True
+
+    def make(
+        self, output: str, fault: Callable[[bytes], str], time_limit: float, running: Running | None = None
+    ) -> Compiled:
+        """Compile in a folder of its own.
+
+        Parameters
+        ----------
+        output : str
+            The name of the file that the compiler writes there.
+        fault : callable
+            What is wrong with its bytes, such as ``"no whole cubin"``; empty if nothing is.
+
+        Raises
+        ------
+        CompileError
+            Status "timeout" at the time limit, "compile" for every other failure.
+        Stopped
+            If `running` was stopped meanwhile.
+        """
+        try:
+            with scratch_folder() as folder:
+                seconds = self.run(folder, time_limit, running)
+                path = folder / output
+                data = path.read_bytes() if path.is_file() else b""
+                if wrong := fault(data):
+                    reason = f"reported success but wrote {wrong} ({len(data)} bytes)"
+                    raise self.error(folder, "compile", reason)
+                return Compiled(data, seconds, messages_file(folder).read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            raise CompileError(
+                "compile",
+                f"cannot compile with {self.command[0]} ({error}): make room and give write permission in the "
+                f"temporary folder {tempfile.gettempdir()} (TMPDIR chooses another)",
+            ) from error
 
     def run(self, folder: Path, time_limit: float, running: Running | None = None) -> float:
         """Compile in an empty folder; return wall-clock seconds.
@@ -171,12 +220,47 @@ def probe(command: Sequence[str], time_limit: float) -> str:
         return first_lines(messages_file(folder), _ANSWER_LINES)
 
 
-def split_command(command: str) -> list[str]:
-    """The words of a command as a shell reads it."""
+def first_usable(
+    kind: str, candidates: Iterable[tuple[str, str]], identify: Callable[[Path, tuple[str, ...]], Usable], hint: str
+) -> Usable:
+    """The first compiler that can be used.
+
+    Parameters
+    ----------
+    kind : str
+        What messages call such a compiler, such as ``"C"``.
+    candidates : iterable of (str, str)
+        Where each command came from, and the command as for a shell.
+    identify : callable
+        A compiler of an executable and the arguments that always come first, or raises Unusable.
+    hint : str
+        How to get one.
+
+    Raises
+    ------
+    CompilerNotFound
+        If there is none; says what was wrong with those that were found.
+    """
+    reasons = []
+    for origin, command in candidates:
+        try:
+            return identify(*_examine(command))
+        except Unusable as error:
+            reasons.append(f"{origin} {error}")
+    raise CompilerNotFound(f"no usable {kind} compiler ({'; '.join(reasons)}): {hint}")
+
+
+def _examine(command: str) -> tuple[Path, tuple[str, ...]]:
+    """The executable of a command as a shell reads it, absolute, and the arguments."""
     try:
-        return shlex.split(command)
+        program, *arguments = shlex.split(command)
     except ValueError as error:
         raise Unusable(f"cannot be read as a command ({error})") from error
+    found = shutil.which(program)
+    if found is None:
+        raise Unusable("is not an executable" + ("" if os.sep in program else " on the PATH"))
+    # The link itself, not what it points to: compiler wrappers look at the name they were started by.
+    return Path(os.path.abspath(found)), tuple(arguments)
 
 
 def messages_file(folder: Path) -> Path:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
+from batchchol.artifacts.builds import Build, Outcome
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.cuda_cache import Module, find_carried, find_compiled, keep
 from batchchol.artifacts.nvcc import Nvcc, compile_code, find_nvcc, parse_architecture
-from batchchol.artifacts.stats import CompileStats
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress
@@ -25,32 +23,6 @@ Group = tuple[KernelSource, ...]
 # Together, kernels save the compiler's start (0.3 s); long ones take so much more than that that they would only
 # bring their module near its time limit.
 MODULE_CHARACTERS = 400_000
-_TICK_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one kernel of :func:`build_all`.
-
-    Attributes
-    ----------
-    entry : str
-        The kernel's name.
-    status : {"built", "compile", "timeout"}
-        Whether it can be loaded, or why not.
-    message : str
-        What the compiler said if it cannot.
-    stats : CompileStats or None
-        None if it cannot.
-    reused : bool
-        Whether it was in the cache already.
-    """
-
-    entry: str
-    status: str
-    message: str = ""
-    stats: CompileStats | None = None
-    reused: bool = False
 
 
 def build(source: KernelSource, arch: str, *, time_limit: float = TIME_LIMIT) -> Module:
@@ -157,13 +129,46 @@ def build_all(
     for name, value in (("jobs", jobs), ("per_module", per_module)):
         if value < 1:
             raise ValueError(f"{name}: got {value}, expected a positive integer")
-    sweep = _Sweep(tuple(dict.fromkeys(sources)), arch, time_limit, progress or (lambda _: None))
-    missing = sweep.look_up()
-    if missing and sweep.nvcc is not None:
+    cache, running = ArtifactCache(), Running()
+    build = Build(len(set(sources)), progress or (lambda _: None))
+    missing, nvcc = _look_up(cache, build, sources, arch)
+    if missing and nvcc is not None:
+        cache.prepare()
         # No fuller than gives every compiler something to do.
-        share = -(-len(missing) // jobs)
-        sweep.compile(module_groups(missing, min(per_module, share)), jobs)
-    return [sweep.outcomes[source] for source in sources]
+        groups = module_groups(missing, min(per_module, -(-len(missing) // jobs)))
+        attempt = partial(attempt_module, cache, arch, nvcc, time_limit, running)
+        build.run(groups, attempt, jobs=jobs, stop=running.stop)
+    return [build.outcomes[source] for source in sources]
+
+
+def _look_up(
+    cache: ArtifactCache, build: Build, sources: Sequence[KernelSource], arch: str
+) -> tuple[list[KernelSource], Nvcc | None]:
+    """What the cache lacks, and the compiler for that; without nvcc it has failed already."""
+    nvcc, missing = None, []
+    for source in dict.fromkeys(sources):
+        if found := find(source, arch, cache=cache):
+            build.outcomes[source] = Outcome(source.entry, "built", "", found.stats, reused=True)
+        else:
+            missing.append(source)
+    try:
+        nvcc = find_nvcc() if missing else None
+    except CompilerNotFound as error:
+        for source in missing:
+            build.outcomes[source] = Outcome(source.entry, "compile", _not_carried(source, arch, cache, error))
+    build.report()
+    return missing, nvcc
+
+
+def attempt_module(
+    cache: ArtifactCache, arch: str, nvcc: Nvcc, time_limit: float, running: Running, group: Group
+) -> list[Outcome]:
+    """The outcomes of a module's kernels; none if there are several and their module failed."""
+    try:
+        modules = compile_module(cache, group, arch, nvcc, time_limit, running)
+    except CompileError as error:
+        return [Outcome(group[0].entry, error.status, str(error))] if len(group) == 1 else []
+    return [Outcome(module.entry, "built", "", module.stats) for module in modules]
 
 
 def module_groups(sources: Sequence[KernelSource], per_module: int) -> list[Group]:
@@ -224,92 +229,3 @@ def _not_carried(source: KernelSource, arch: str, cache: ArtifactCache, error: C
         f"Or compile it on another machine (python -m batchchol compile --arch {arch} ...) and carry it here "
         "(python -m batchchol cache pack, cache unpack)"
     )
-
-
-@dataclass
-class _Sweep:
-    """One call of `build_all`: what is done so far."""
-
-    sources: tuple[KernelSource, ...]
-    arch: str
-    time_limit: float
-    progress: Callable[[Progress], None]
-    cache: ArtifactCache = field(default_factory=ArtifactCache)
-    nvcc: Nvcc | None = None
-    outcomes: dict[KernelSource, Outcome] = field(default_factory=dict)
-    begin: float = field(default_factory=time.monotonic)
-
-    def look_up(self) -> list[KernelSource]:
-        """Find what the cache has; return what it lacks. Without nvcc that has failed already."""
-        missing = []
-        for source in self.sources:
-            if found := find(source, self.arch, cache=self.cache):
-                self.outcomes[source] = Outcome(source.entry, "built", "", found.stats, reused=True)
-            else:
-                missing.append(source)
-        try:
-            self.nvcc = find_nvcc() if missing else None
-        except CompilerNotFound as error:
-            for source in missing:
-                message = _not_carried(source, self.arch, self.cache, error)
-                self.outcomes[source] = Outcome(source.entry, "compile", message)
-        self._report()
-        return missing
-
-    def compile(self, groups: Sequence[Group], jobs: int) -> None:
-        """Compile modules in parallel; whatever ends this ends the compilers too."""
-        self.cache.prepare()
-        running = Running()
-        started = time.monotonic()
-        with ThreadPoolExecutor(jobs, thread_name_prefix="batchchol-nvcc") as pool:
-            pending = {pool.submit(self._attempt, group, running): group for group in groups}
-            total = sum(map(_characters, groups))
-            try:
-                while pending:
-                    for group in self._collect(pending):
-                        pending[pool.submit(self._attempt, group, running)] = group
-                    left = sum(map(_characters, pending.values()))
-                    self._report(_seconds_left(time.monotonic() - started, total - left, left))
-            except BaseException:
-                running.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _collect(self, pending: dict[Future[list[Outcome]], Group]) -> list[Group]:
-        """Note what has finished; return what is to be tried again."""
-        again: list[Group] = []
-        finished, _ = wait(pending, _TICK_SECONDS, FIRST_COMPLETED)
-        for future in finished:
-            group = pending.pop(future)
-            outcomes = future.result()
-            if outcomes:
-                self.outcomes |= zip(group, outcomes, strict=True)
-            else:
-                again += ((source,) for source in group)
-        return again
-
-    def _attempt(self, group: Group, running: Running) -> list[Outcome]:
-        """The outcomes of a module's kernels; none if there are several and their module failed."""
-        assert self.nvcc is not None
-        try:
-            modules = compile_module(self.cache, group, self.arch, self.nvcc, self.time_limit, running)
-        except CompileError as error:
-            return [Outcome(group[0].entry, error.status, str(error))] if len(group) == 1 else []
-        return [Outcome(module.entry, "built", "", module.stats) for module in modules]
-
-    def _report(self, seconds_left: float | None = None) -> None:
-        done = self.outcomes.values()
-        self.progress(
-            Progress(
-                done=len(done),
-                total=len(self.sources),
-                reused=sum(outcome.reused for outcome in done),
-                failed=sum(outcome.status != "built" for outcome in done),
-                seconds=time.monotonic() - self.begin,
-                seconds_left=seconds_left,
-            )
-        )
-
-
-def _seconds_left(seconds: float, done: int, left: int) -> float | None:
-    return seconds * left / done if done > 0 else None

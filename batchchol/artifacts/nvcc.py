@@ -12,8 +12,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,12 +24,10 @@ from batchchol.artifacts.compilers import (
     Compilation,
     Running,
     Unusable,
-    messages_file,
+    first_usable,
     probe,
-    split_command,
 )
 from batchchol.artifacts.ptxas import Usage, read_usage
-from batchchol.artifacts.scratch import scratch_folder
 from batchchol.errors import CompileError, CompilerNotFound
 
 Kind = Literal["cubin", "ptx"]
@@ -107,13 +103,7 @@ def find_nvcc() -> Nvcc:
     CompilerNotFound
         If there is none; says where it was looked for and how to get one.
     """
-    reasons = []
-    for origin, command in _candidates():
-        try:
-            return _examine(command)
-        except Unusable as error:
-            reasons.append(f"{origin} {error}")
-    raise CompilerNotFound(f"no usable CUDA compiler ({'; '.join(reasons)}): {_HINT}")
+    return first_usable("CUDA", _candidates(), _identify_now, _HINT)
 
 
 def architecture_of(major: int, minor: int) -> str:
@@ -208,40 +198,19 @@ def compile_code(
     output = f"kernel.{kind}"
     command = (*nvcc.command, f"-{kind}", f"-arch={target}", "-std=c++17", *report, *flags, "-o", output, "kernel.cu")
     compilation = Compilation("nvcc", command, text, "kernel.cu", keep)
-    try:
-        with scratch_folder() as folder:
-            return _compile_in(folder, compilation, kind, target, entries, time_limit, running)
-    except OSError as error:
-        raise CompileError(
-            "compile",
-            f"cannot compile with {nvcc.path} ({error}): make room and give write permission in the temporary "
-            f"folder {tempfile.gettempdir()} (TMPDIR chooses another)",
-        ) from error
 
+    def fault(data: bytes) -> str:
+        found = kernels_in(data, kind)
+        missing = [entry for entry in entries if entry not in found]
+        return f"no whole {kind} with {', '.join(missing)}" if missing else ""
 
-def _compile_in(
-    folder: Path,
-    compilation: Compilation,
-    kind: Kind,
-    target: str,
-    entries: Sequence[str],
-    time_limit: float,
-    running: Running | None,
-) -> Code:
     try:
-        seconds = compilation.run(folder, time_limit, running)
+        made = compilation.make(output, fault, time_limit, running)
     except CompileError as error:
         if _NO_HOST_COMPILER in str(error):
             raise CompileError(error.status, f"{error}\n{_HOST_HINT}") from error
         raise
-    output = folder / f"kernel.{kind}"
-    data = output.read_bytes() if output.is_file() else b""
-    found = kernels_in(data, kind)
-    if missing := [entry for entry in entries if entry not in found]:
-        reason = f"reported success but wrote no whole {kind} with {', '.join(missing)} ({len(data)} bytes)"
-        raise compilation.error(folder, "compile", reason)
-    usage = read_usage(messages_file(folder).read_text(encoding="utf-8", errors="replace"))
-    return Code(data, kind, target, seconds, usage, found)
+    return Code(made.data, kind, target, made.seconds, read_usage(made.messages), kernels_in(made.data, kind))
 
 
 def kernels_in(data: bytes, kind: str) -> dict[str, int]:
@@ -288,14 +257,9 @@ def _in_wheels() -> list[Path]:
     return [path for folder in folders for path in sorted(Path(folder).glob("*/bin/nvcc"), reverse=True)]
 
 
-def _examine(command: str) -> Nvcc:
-    program, *arguments = split_command(command)
-    found = shutil.which(program)
-    if found is None:
-        raise Unusable("is not an executable" + ("" if os.sep in program else " on the PATH"))
-    path = Path(os.path.abspath(found))
+def _identify_now(path: Path, arguments: tuple[str, ...]) -> Nvcc:
     options = tuple(f"{name}={value}" for name in _OPTION_VARIABLES if (value := os.environ.get(name)))
-    return _identify(path, tuple(arguments), options, path.stat().st_mtime_ns)
+    return _identify(path, arguments, options, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)

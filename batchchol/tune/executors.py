@@ -78,7 +78,7 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
 
     workers = arguments.workers if arguments.cluster == LOCAL else None
     with connect(arguments.cluster, backend=backend, workers=workers, threads=arguments.jobs, say=say) as crew:
-        setup = Setup(crew.name, backend, settings, arguments.time_limit, process.BENCH)
+        setup = Setup(backend, settings, arguments.time_limit, process.BENCH)
         there = OnCluster(crew, setup, arguments.workers or 1)
         if not arguments.compile_only:
             there.open(folder)

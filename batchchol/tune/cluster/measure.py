@@ -10,31 +10,29 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple
 
+from batchchol.artifacts.archive import pack_bytes
 from batchchol.artifacts.cache import ArtifactCache
+from batchchol.errors import BatchcholError
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
-from batchchol.tune.cluster import remote
 from batchchol.tune.cluster.compile import ClusterCompilers
-from batchchol.tune.cluster.dispatch import Item, Task
-from batchchol.tune.cluster.parcels import Parcel, pack
-from batchchol.tune.cluster.remote import Ran, Ready, Setup
+from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
+from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.sweep import Estimate, Keeper, Show, Summary
-
-if TYPE_CHECKING:
-    from batchchol.tune.cluster.workers import Crew, Member
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5
 _TASK_POINTS = 16
 # One is measured while the other waits there.
 _DEPTH = 2
+_TICK_SECONDS = 0.5
 
 
 class Seats:
@@ -54,91 +52,99 @@ class Seats:
         self._compilers = compilers
         self._per_host = per_host
         self._taken: dict[str, str] = {}
+        self._sitting: set[str] = set()
         self._refused: dict[str, str] = {}
-        self.device: str | None = None
         self.ready: dict[str, Ready] = {}
-        """Those that can begin, by address."""
+        """What those measure on that were there at the beginning, by address."""
         self.about: dict[str, Value] = {}
-        """The columns of a machine that can."""
+        """The columns of a machine with the chosen device."""
 
     def open(self) -> None:
-        """Have everybody who is there begin.
+        """Have all workers that are there begin.
 
         Raises
         ------
         MachineFailure
-            If nobody can.
+            If none can.
         """
-        members = {address: self.setup(member) for address, member in self._crew.members.items()}
-        tasks = {address: Task(remote.prepare, (setup,)) for address, setup in members.items() if setup is not None}
-        found, failures = self._crew.ask(tasks)
-        for address, ready in found.items():
-            self.admit(address, ready)
-        for address, reason in failures.items():
-            self.refuse(address, reason)
-        self.check()
+        self.look()
+        futures = {address: self._crew.submit("ready", worker=address) for address in self.measuring()}
+        for address, future in futures.items():
+            try:
+                self.ready[address] = self._crew.result(future)
+            except MachineFailure as error:
+                self.refuse(address, str(error))
+        if not self.ready:
+            raise self._nobody()
 
     def choose(self, device: str | None) -> None:
         """Only workers with this device measure, or with that of most of them."""
-        devices = Counter(_device(ready) for ready in self.ready.values())
-        self.device = device if device in devices else devices.most_common(1)[0][0]
+        devices = Counter(str(ready.about["device"]) for ready in self.ready.values())
+        chosen = device if device in devices else devices.most_common(1)[0][0]
+        self._setup = replace(self._setup, device=chosen)
+        self.about = next(ready.about for ready in self.ready.values() if ready.about["device"] == chosen)
         for address, ready in list(self.ready.items()):
-            self.admit(address, ready)
+            try:
+                self._setup.check(ready.about["device"])
+            except BatchcholError as error:
+                self.refuse(address, str(error))
 
-    def admit(self, address: str, ready: Ready) -> None:
-        """A worker can begin, if it has the device."""
-        if self.device is not None and _device(ready) != self.device:
-            self.refuse(
-                address,
-                f"it measures {_device(ready)!r}, and the data set is of {self.device!r}: give it another folder",
-            )
-        else:
-            self.ready[address] = ready
-            self.about = ready.about
+    @property
+    def device(self) -> str | None:
+        """The only device that is measured, once it is chosen."""
+        return self._setup.device
+
+    def look(self) -> None:
+        """Have workers that have joined take part."""
+        for address, member in self._crew.members.items():
+            if address not in self._sitting and (setup := self.setup(member)):
+                self._sitting.add(address)
+                self._crew.sit(address, setup)
+
+    def measuring(self) -> list[str]:
+        """The workers that measure, by address."""
+        return [address for address in self._crew.members if address in self._sitting - self._refused.keys()]
 
     def refuse(self, address: str, reason: str) -> None:
         """A worker does not measure, or no more."""
         self.ready.pop(address, None)
-        self._refused[address] = reason
-        self._crew.say(f"worker {address} does not measure: {reason}")
+        if address not in self._refused:
+            self._refused[address] = reason
+            self._crew.withdraw(address, MEASURE, reason)
 
     def check(self) -> None:
         """Raise a MachineFailure if there are workers, and none of them can measure."""
         members = self._crew.members
         if members and all(address in self._refused or self.setup(members[address]) is None for address in members):
-            reason = next(iter(self._refused.values()), "they have no GPU of their own")
-            raise MachineFailure(f"no worker of the cluster can measure: {reason}")
+            raise self._nobody()
 
     def setup(self, member: Member) -> Setup | None:
         """How a member measures; None if it does not."""
-        if member.address in self._refused:
-            return None
-        place = self._place(member)
+        place = None if member.address in self._refused else self._place(member)
         if place is None:
             return None
         self._taken[place] = member.address
-        gpus = self._setup.backend == "cuda" and member.about.gpus
-        nvcc, used = member.about.nvcc, self._compilers.nvcc
+        gpus = self._setup.backend == "cuda" and member.gpus
+        nvcc, used = member.nvcc, self._compilers.nvcc
         own = nvcc is None or used is None or nvcc.identity == used.identity
         return replace(self._setup, gpu=place if gpus else "", own_compiler=own)
 
     def columns(self, dtype: str, threads: int) -> dict[str, Value]:
         """See `Measurer.about`, of any worker."""
-        while True:
-            self.check()
-            self._crew.look()
-            setups = {address: self.setup(member) for address, member in self._crew.members.items()}
-            asked = {a: Task(remote.columns, (s, dtype, threads)) for a, s in setups.items() if s}
-            found, _ = self._crew.ask(dict(list(asked.items())[:1]))
-            if found:
-                return cast(dict[str, Value], next(iter(found.values())))
+        self.check()
+        found: dict[str, Value] = self._crew.result(self._crew.submit("columns", dtype, threads, needs=MEASURE))
+        return found
+
+    def _nobody(self) -> MachineFailure:
+        reason = next(iter(self._refused.values()), "they have no GPU of their own")
+        return MachineFailure(f"no worker of the cluster can measure: {reason}")
 
     def _place(self, member: Member) -> str | None:
         """What a member measures on, which nobody else who is there does."""
-        host = member.about.host
+        host = member.host
         if self._setup.backend == "cuda":
-            places = list(member.about.gpus) or [host]
-        elif member.about.compiler != self._compilers.compiler:
+            places = list(member.gpus) or [host]
+        elif member.compiler != self._compilers.compiler:
             return None
         else:
             places = [f"{host} {index}" for index in range(self._per_host)]
@@ -217,16 +223,20 @@ def sweep(
     keeper = Keeper(data, space)
     keeper.keep_failed(failed, seats.columns)
     pending = [point for point in points if point.key not in data.keys]
-    feed = _Measuring(pending, crew, seats, compilers, keeper, data, seconds, show)
-    try:
-        crew.work(feed)
-    finally:
-        feed.finish()
-    return Summary(keeper.statuses, len(pending) - feed.count)
+    work = _Measuring(pending, crew, seats, compilers, keeper, show)
+    work.run(seconds)
+    return Summary(keeper.statuses, len(pending) - work.count)
+
+
+class _Flight(NamedTuple):
+    """Points that were given to a worker, which may be lost; or one point that is the only one in work anywhere."""
+
+    worker: str
+    points: tuple[Point, ...]
 
 
 class _Measuring:
-    """The feed of points."""
+    """One sweep: points on their way to workers, and rows back."""
 
     def __init__(
         self,
@@ -235,122 +245,116 @@ class _Measuring:
         seats: Seats,
         compilers: ClusterCompilers,
         keeper: Keeper,
-        data: DataSet,
-        seconds: float | None,
         show: Show,
     ) -> None:
-        self._points = points
         self._crew = crew
         self._seats = seats
         self._compilers = compilers
         self._keeper = keeper
-        self._data = data
         self._show = show
+        self._total = len(points)
         self._queue = Queue(points)
-        self._clock = Estimate(points)
+        self._suspects: deque[Point] = deque()
+        self._flights: dict[Future[Ran], _Flight] = {}
+        self._anchors: dict[str, Any] = {}
         self._pace: dict[str, float] = {}
-        self._lacking: dict[str, set[str]] = {}
-        self._preparing: set[str] = set()
+        self._clock = Estimate(points)
         self._begin = time.monotonic()
-        self._end = None if seconds is None else self._begin + seconds
         self.count = 0
 
-    @property
-    def waiting(self) -> bool:
-        return len(self._queue) > 0
+    def run(self, seconds: float | None) -> None:
+        """Measure until all is done, or so many seconds are over.
 
-    @property
-    def over(self) -> bool:
-        return self._end is not None and time.monotonic() > self._end
+        Raises
+        ------
+        MachineFailure
+            If for a long time no worker can measure what is left, or the scheduler is gone.
+        """
+        try:
+            while self._flights or self._open(seconds):
+                self._look()
+                if self._open(seconds):
+                    self._give()
+                self._collect(_TICK_SECONDS)
+        finally:
+            # What was answered is kept, whatever ends this.
+            self._collect(0.0)
+            self._crew.cancel()
+            self._report()
 
-    def depth(self, member: Member) -> int:
-        if self._seats.setup(member) is None:
-            return 0
-        return _DEPTH if self._begun(member) else 1
+    def _open(self, seconds: float | None) -> bool:
+        """Whether there are points to give, and time for them."""
+        over = seconds is not None and time.monotonic() - self._begin > seconds
+        return not over and bool(self._queue or self._suspects)
 
-    def next(self, member: Member) -> Task | None:
-        setup = self._seats.setup(member)
-        assert setup is not None
-        if not self._begun(member):
-            if member.address in self._preparing:
-                return None
-            self._preparing.add(member.address)
-            keys = frozenset() if member.about.shares_cache else self._keys
-            return Task(remote.prepare, (setup, keys))
-        points = self._queue.take(member.address, self._size(member))
-        return self._task(member, points) if points else None
+    def _look(self) -> None:
+        for address in self._crew.look():
+            self._queue.leave(address)
+        self._seats.look()
+        self._crew.wait(bool(self._seats.measuring()))
 
-    def fit(self, member: Member) -> bool:
-        return self._begun(member)
+    def _give(self) -> None:
+        """Points for all workers that measure; suspects when nothing else is in work."""
+        for address in self._seats.measuring():
+            for _ in range(_DEPTH - sum(flight.worker == address for flight in self._flights.values())):
+                if points := self._queue.take(address, self._size(address)):
+                    self._submit(address, points)
+        if self._suspects and not self._flights:
+            self._submit("", (self._suspects.popleft(),))
 
-    def alone(self, member: Member, item: Item) -> Task:
-        assert isinstance(item, Point)
-        return self._task(member, (item,))
+    def _submit(self, address: str, points: tuple[Point, ...]) -> None:
+        """Send points; dask gives them to another worker if that one is lost, whose cache may be another."""
+        keys: set[str] = set()
+        if not all(member.shares_cache for member in self._crew.members.values()):
+            keys = {key for point in points for key in self._compilers.keys(point)}
+        packed = pack_bytes(ArtifactCache(), sorted(keys))
+        if address and address not in self._anchors:
+            self._anchors[address] = self._crew.anchor(address)
+        future = self._crew.submit("measure", points, packed, self._anchors.get(address), needs=MEASURE)
+        self._flights[future] = _Flight(address, points)
 
-    def done(self, member: Member, task: Task, value: Any) -> None:
-        if isinstance(value, Ready):
-            self._preparing.discard(member.address)
-            self._lacking[member.address] = set(value.lacking)
-            self._seats.admit(member.address, value)
-            self._seats.check()
+    def _collect(self, seconds: float) -> None:
+        """Take all answers that are there; wait so long for the first."""
+        if not self._flights:
+            time.sleep(seconds / 10)
+        done, _ = wait(self._flights, seconds, FIRST_COMPLETED)
+        for future in done:
+            self._landed(self._flights.pop(future), future)
+
+    def _landed(self, flight: _Flight, future: Future[Ran]) -> None:
+        try:
+            ran: Ran = self._crew.result(future)
+        except WorkersLost as error:
+            if flight.worker:
+                self._suspects += flight.points
+            else:
+                self._kill(flight.points[0], str(error))
             return
-        ran = cast(Ran, value)
-        parcel: Parcel = task.arguments[2]
-        self._lacking[member.address] -= parcel.keys
         for row, seconds in zip(ran.rows, ran.seconds, strict=True):
-            self._keep(row, seconds)
-        if ran.rows:
-            self._pace[member.address] = sum(ran.seconds) / len(ran.rows)
-        if ran.failure:
-            self._give_up(member, cast(Sequence[Point], task.items[len(ran.rows) :]), ran.failure)
-
-    def failed(self, member: Member, task: Task, reason: str) -> None:
-        self._give_up(member, cast(Sequence[Point], task.items), reason)
-
-    def lost(self, address: str) -> None:
-        self._seats.ready.pop(address, None)
-        self._queue.leave(address)
-
-    def killed(self, item: Item, reason: str) -> None:
-        assert isinstance(item, Point)
-        # Without the ceilings: to ask for them takes another worker, and this is to be kept at once.
-        self._keeper.keep(Row(item, "runtime", reason, about=self._seats.about))
-        self._noted(item, None)
-
-    def finish(self) -> None:
-        """The last progress."""
-        self._report()
-
-    def _give_up(self, member: Member, points: Sequence[Point], reason: str) -> None:
-        self._queue.give_back(points)
-        self._queue.leave(member.address)
-        self._seats.refuse(member.address, reason)
-        self._seats.check()
-
-    def _begun(self, member: Member) -> bool:
-        known = member.about.shares_cache or member.address in self._lacking
-        if known:
-            self._lacking.setdefault(member.address, set())
-        return known and member.address in self._seats.ready
-
-    def _task(self, member: Member, points: tuple[Point, ...]) -> Task:
-        lacking = self._lacking.get(member.address, set())
-        keys = {key for point in points for key in self._compilers.keys(point)} if lacking else set()
-        parcel = pack(ArtifactCache(), sorted(keys & lacking))
-        return Task(remote.measure, (self._seats.setup(member), points, parcel), points)
-
-    def _size(self, member: Member) -> int:
-        """Points of a task: fewer where they take long, and towards the end, so that all end together."""
-        pace = self._pace.get(member.address)
-        if pace is None:
-            return 1
-        fair = len(self._queue) // (2 * _DEPTH * len(self._seats.ready) or 1)
-        return max(1, min(_TASK_POINTS, int(_TASK_SECONDS / pace), fair))
-
-    def _keep(self, row: Row, seconds: float) -> None:
-        if row.point.key not in self._data.keys:
             self._keeper.keep(row)
             self._noted(row.point, seconds)
+        if ran.rows:
+            self._pace[ran.worker] = sum(ran.seconds) / len(ran.rows)
+        if rest := flight.points[len(ran.rows) :]:
+            self._queue.give_back(rest)
+        if ran.failure:
+            self._queue.leave(ran.worker)
+            self._seats.refuse(ran.worker, ran.failure)
+            self._seats.check()
+
+    def _kill(self, point: Point, reason: str) -> None:
+        """Give a point up."""
+        # Without the ceilings: to ask for them takes another worker, and this is kept at once.
+        self._keeper.keep(Row(point, "runtime", reason, about=self._seats.about))
+        self._noted(point, None)
+
+    def _size(self, address: str) -> int:
+        """Points of a task: fewer where they take long, and towards the end, so that all end together."""
+        pace = self._pace.get(address)
+        if pace is None:
+            return 1
+        fair = len(self._queue) // (2 * _DEPTH * len(self._seats.measuring()))
+        return max(1, min(_TASK_POINTS, int(_TASK_SECONDS / pace), fair))
 
     def _noted(self, point: Point, seconds: float | None) -> None:
         self.count += 1
@@ -360,15 +364,5 @@ class _Measuring:
     def _report(self) -> None:
         left = self._clock.seconds_left()
         elapsed = time.monotonic() - self._begin
-        workers = len(self._crew.members.keys() & self._seats.ready.keys()) or 1
-        seconds_left = None if left is None else left / workers
-        self._show(Progress(self.count, len(self._points), 0, self._keeper.lost, elapsed, seconds_left, "points"))
-
-    @cached_property
-    def _keys(self) -> frozenset[str]:
-        """Of all kernels that may have to be sent."""
-        return frozenset(key for point in self._points for key in self._compilers.keys(point))
-
-
-def _device(ready: Ready) -> str:
-    return str(ready.about["device"])
+        seconds_left = None if left is None else left / (len(self._seats.measuring()) or 1)
+        self._show(Progress(self.count, self._total, 0, self._keeper.lost, elapsed, seconds_left, "points"))

@@ -1,4 +1,4 @@
-"""What the workers of a cluster do for a sweep: these functions run there, and what they answer can be sent.
+"""What the workers of a cluster do for a sweep: a plugin of each worker, and the coroutines that install it.
 
 A worker measures on one GPU at most, in a process of its own that sees no other GPU. That process ends with the
 sweep, with the worker, and when nothing was measured for a while: a client may be gone without a word.
@@ -6,27 +6,30 @@ sweep, with the worker, and when nothing was measured for a while: a client may 
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-import pickle
 import signal
 import socket
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distributed import Scheduler, Worker, WorkerPlugin, get_worker
+
 import batchchol
 from batchchol.artifacts import cuda_cache, cuda_modules
+from batchchol.artifacts.archive import pack_bytes, unpack_bytes
+from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.c_compiler import find_compiler
+from batchchol.artifacts.c_library import key_of, load
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.compilers import Running
-from batchchol.artifacts.cuda_modules import Outcome
 from batchchol.artifacts.nvcc import Nvcc, find_nvcc
 from batchchol.backends.cuda import nvml
 from batchchol.errors import BatchcholError, CompileError
@@ -35,39 +38,49 @@ from batchchol.measure.bench import Settings
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, Value
-from batchchol.tune.cluster.parcels import NOTHING, Parcel, lacking, pack
 from kernelgen import GENERATOR_VERSION, KernelSource, KernelSpec, generate
 
 VERSION = f"batchchol {batchchol.__version__}, generator {GENERATOR_VERSION}"
+
+MEASURE = "measure"
+"""The resource of a worker that measures: it has one of it. Those that compile have one for each thread."""
 
 _IDLE_SECONDS = 120.0
 _NO_COMPILER = "none"
 
 
 @dataclass(frozen=True)
-class About:
-    """A worker: what it is, and what it can do.
+class Member:
+    """A worker that takes part: what it is, and what it can do.
 
     Attributes
     ----------
+    address : str
+        Where the scheduler finds it.
     host : str
         Where it runs.
-    version : str
-        Of this package there.
     gpus : tuple of str
         UUIDs of the GPUs that it may use.
+    threads : int
+        How many things it does at a time.
     nvcc, compiler : Nvcc, str or None
         Its CUDA compiler; its C compiler's identity.
     shares_cache : bool
         Whether its cache folder is that of the client.
     """
 
+    address: str
     host: str
-    version: str
     gpus: tuple[str, ...]
+    threads: int
     nvcc: Nvcc | None
     compiler: str | None
     shares_cache: bool
+
+    @property
+    def compilers(self) -> list[str]:
+        """The identities of its compilers, which are resources too."""
+        return [name for name in (self.nvcc and self.nvcc.identity, self.compiler) if name]
 
 
 @dataclass(frozen=True)
@@ -76,23 +89,23 @@ class Setup:
 
     Attributes
     ----------
-    sweep : str
-        Whose it is.
     backend, settings, time_limit, bench :
         See `Measurer`.
     gpu : str
         UUID of the only GPU that the measuring process sees; "" leaves it those of the worker.
     own_compiler : bool
-        Whether kernels that this host's compiler made are to be run; otherwise those that were sent.
+        Whether kernels that this host's compiler made are run; otherwise those that were sent.
+    device : str or None
+        The only device that is measured; None is any.
     """
 
-    sweep: str
     backend: str
     settings: Settings = field(default_factory=Settings)
     time_limit: float | None = None
     bench: str | None = None
     gpu: str = ""
     own_compiler: bool = True
+    device: str | None = None
 
     def measurer(self) -> Measurer:
         """A measurer that is set up so."""
@@ -107,48 +120,40 @@ class Setup:
             bench=self.bench,
         )
 
+    def check(self, device: Any) -> None:
+        """Raise a BatchcholError if a worker measures another device."""
+        if self.device not in (None, device):
+            raise BatchcholError(
+                f"it measures {device!r}, and the data set is of {self.device!r}: give it another folder"
+            )
+
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker that can measure: see `Bench.facts` and `Bench.about`; which of the keys it was asked for it lacks."""
+    """What a worker measures on: see `Bench.facts` and `Bench.about`."""
 
     facts: dict[str, Any]
     about: dict[str, Value]
-    lacking: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Rows of points, the seconds that each took, and why there are no more."""
+    """Rows of points, the seconds that each took, and why a worker, by its address, measures no more."""
 
     rows: tuple[Row, ...]
     seconds: tuple[float, ...]
     failure: str = ""
+    worker: str = ""
 
 
 @dataclass(frozen=True)
 class Made:
-    """Outcomes of kernels, None for one to be tried alone, and those that were built, if they were asked for."""
+    """Outcomes of kernels, packed kernels, and why a worker, by its address, compiles no more."""
 
-    outcomes: tuple[Outcome | None, ...]
-    parcel: Parcel = NOTHING
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a function returned, or why it did not."""
-
-    value: Any = None
+    outcomes: Sequence[Outcome] = ()
+    packed: bytes = b""
     failure: str = ""
-
-
-def answer(request: bytes) -> bytes:
-    """Call the pickled (function, arguments); its answer, pickled."""
-    function, arguments = pickle.loads(request)
-    try:
-        return pickle.dumps(Answer(function(*arguments)))
-    except BatchcholError as error:
-        return pickle.dumps(Answer(None, str(error)))
+    worker: str = ""
 
 
 def token(sweep: str) -> str:
@@ -156,109 +161,178 @@ def token(sweep: str) -> str:
     return f"{TEMPORARY_PREFIX}{sweep}"
 
 
-def describe(sweep: str, ours: bool = False) -> About:
-    """What this worker is; one of the client's own leaves Ctrl-C to it."""
+async def join(sweep: str, version: str, ours: bool, dask_worker: Worker) -> Member:
+    """Take part in a sweep, and offer the compilers; a worker of the client's own leaves Ctrl-C to it."""
+    if version != VERSION:
+        raise BatchcholError(f"it has {VERSION}, expected {version}: install that there")
     if ours:
         with suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+    station = Station(sweep)
+    await dask_worker.plugin_add(station, sweep)
+    await _offer(dask_worker, station, dict.fromkeys(station.member.compilers, float(station.member.threads)))
+    return station.member
+
+
+async def sit(sweep: str, setup: Setup, dask_worker: Worker) -> None:
+    """Offer to measure."""
+    station = _station(dask_worker, sweep)
+    station.seat = Seat(setup)
+    await _offer(dask_worker, station, {MEASURE: 1.0})
+
+
+async def withdraw(sweep: str, resource: str, dask_worker: Worker) -> None:
+    """Have the scheduler send no more tasks of a kind; those that it has sent are answered."""
+    resources = {_station(dask_worker, sweep).resource(resource): 0.0}
+    await dask_worker.scheduler.set_resources(resources=resources, worker=dask_worker.contact_address)
+
+
+async def leave(sweep: str, dask_worker: Worker) -> None:
+    """Nothing of a sweep goes on here."""
+    if sweep in dask_worker.plugins:
+        await dask_worker.plugin_remove(sweep)
+
+
+async def _offer(worker: Worker, station: Station, resources: dict[str, float]) -> None:
+    await worker.set_resources(**{station.resource(name): amount for name, amount in resources.items()})
+
+
+def _station(worker: Worker, sweep: str) -> Station:
+    found = worker.plugins[sweep]
+    assert isinstance(found, Station)
+    return found
+
+
+def reconsider(dask_scheduler: Scheduler) -> None:
+    """Send the tasks that wait for a worker: dask looks for one when it joins, and not when it offers more."""
+    waiting: dict[Any, Any] = {task.key: "processing" for task in dask_scheduler.unrunnable}
+    dask_scheduler.transitions(waiting, f"batchchol-{time.time()}")
+
+
+def call(sweep: str, method: str, *arguments: Any) -> Any:
+    """Call a method of the worker's station: this is the function of all tasks."""
+    return getattr(_station(get_worker(), sweep), method)(*arguments)
+
+
+class Station(WorkerPlugin):
+    """A worker's part in a sweep: its compilers, and the process that measures.
+
+    The resources that it offers bear the sweep's name, so that nobody asks for them after that.
+    """
+
+    member: Member
+
+    def __init__(self, sweep: str) -> None:
+        self.seat: Seat | None = None
+        self._sweep = sweep
+        self._running = Running()
+        self._failure = ""
+
+    async def setup(self, worker: Worker) -> None:
+        """See WorkerPlugin."""
+        # A compiler that is asked for its version takes longer than the worker's other connections should wait.
+        self.member = await asyncio.to_thread(_describe, self._sweep, worker.address, worker.state.nthreads)
+
+    def teardown(self, worker: Worker) -> None:
+        """See WorkerPlugin."""
+        self.end()
+
+    def end(self) -> None:
+        """End the compilers, and the process that measures."""
+        self._running.stop()
+        if self.seat is not None:
+            # Not in this thread: it waits for the point in work.
+            threading.Thread(target=self.seat.close, daemon=True).start()
+
+    def resource(self, name: str) -> str:
+        """The sweep's name of something that is offered."""
+        return f"{self._sweep} {name}"
+
+    def ready(self) -> Ready:
+        """Begin to measure."""
+        with self._measurer() as measurer:
+            return Ready(measurer.facts(), measurer.about())
+
+    def columns(self, dtype: str, threads: int) -> dict[str, Value]:
+        """See `Measurer.about`."""
+        with self._measurer() as measurer:
+            return measurer.about(dtype, threads)
+
+    def measure(self, points: Sequence[Point], packed: bytes, _: object = None) -> Ran:
+        """One point after another, with kernels that were sent; what has failed once fails at once again."""
+        rows: list[Row] = []
+        seconds: list[float] = []
+        try:
+            unpack_bytes(packed, ArtifactCache())
+            if self._failure:
+                raise BatchcholError(self._failure)
+            with self._measurer() as measurer:
+                for point in points:
+                    if self._running.stopped:
+                        break
+                    begin = time.monotonic()
+                    rows.append(measurer.measure(point))
+                    seconds.append(time.monotonic() - begin)
+        except BatchcholError as error:
+            self._failure = str(error)
+        return Ran(tuple(rows), tuple(seconds), self._failure, self.member.address)
+
+    def compile(self, kernels: Sequence[Any], arch: str, time_limit: float) -> Made:
+        """Sources of an architecture, to one module, or else the spec of a kernel for a CPU.
+
+        There are no outcomes if several kernels do not compile together. Kernels are sent to a client that does not
+        share the cache folder.
+        """
+        make = self._compile_cuda if arch else self._compile_cpu
+        try:
+            outcomes, keys = make(kernels, arch, time_limit)
+            return Made(outcomes, pack_bytes(ArtifactCache(), () if self.member.shares_cache else keys))
+        except BatchcholError as error:
+            return Made(failure=str(error), worker=self.member.address)
+
+    def _compile_cuda(
+        self, sources: Sequence[KernelSource], arch: str, time_limit: float
+    ) -> tuple[list[Outcome], list[str]]:
+        cache, nvcc = ArtifactCache(), find_nvcc()
+        found = {source: cuda_cache.find_compiled(cache, source, arch, nvcc) for source in sources}
+        done = {source: Outcome(source.entry, "built", "", at.stats, True) for source, at in found.items() if at}
+        if missing := tuple(source for source in sources if source not in done):
+            cache.prepare()
+            made = cuda_modules.attempt_module(cache, arch, nvcc, time_limit, self._running, missing)
+            done |= zip(missing, made, strict=bool(made))
+        keys = [key for source in done for key in cuda_cache.keys(source, arch, nvcc)]
+        return [done[source] for source in sources] if len(done) == len(found) else [], keys
+
+    def _compile_cpu(self, specs: Sequence[KernelSpec], _: str, time_limit: float) -> tuple[list[Outcome], list[str]]:
+        (spec,) = specs
+        source = generate(spec)
+        try:
+            load(source, spec.target, time_limit=time_limit, running=self._running)
+        except CompileError as error:
+            return [Outcome(spec.name, error.status, str(error))], []
+        return [Outcome(spec.name, "built")], [key_of(source, find_compiler().identity)]
+
+    def fetch(self, keys: Collection[str]) -> bytes:
+        """Kernels of the cache here."""
+        return pack_bytes(ArtifactCache(), keys)
+
+    def _measurer(self) -> Seat:
+        if self.seat is None:
+            raise BatchcholError("it has nothing to measure on")
+        return self.seat
+
+
+def _describe(sweep: str, address: str, threads: int) -> Member:
     nvcc = compiler = None
     with suppress(BatchcholError):
         nvcc = find_nvcc()
     with suppress(BatchcholError):
         compiler = find_compiler().identity
     shares = (ArtifactCache().folder / token(sweep)).exists()
-    return About(socket.gethostname(), VERSION, nvml.visible(), nvcc, compiler, shares)
+    return Member(address, socket.gethostname(), tuple(nvml.visible()), threads, nvcc, compiler, shares)
 
 
-def prepare(setup: Setup, keys: Collection[str] = ()) -> Ready:
-    """Begin to measure here; which of the kernels are to be sent."""
-    with _seat(setup) as measurer:
-        facts, about = measurer.facts(), measurer.about()
-    return Ready(facts, about, lacking(ArtifactCache(), keys))
-
-
-def measure(setup: Setup, points: Sequence[Point], parcel: Parcel = NOTHING) -> Ran:
-    """One point after another, with kernels that were sent."""
-    rows: list[Row] = []
-    seconds: list[float] = []
-    try:
-        parcel.unpack(ArtifactCache())
-        with _seat(setup) as measurer:
-            for point in points:
-                begin = time.monotonic()
-                rows.append(measurer.measure(point))
-                seconds.append(time.monotonic() - begin)
-    except BatchcholError as error:
-        return Ran(tuple(rows), tuple(seconds), str(error))
-    return Ran(tuple(rows), tuple(seconds))
-
-
-def columns(setup: Setup, dtype: str, threads: int) -> dict[str, Value]:
-    """See `Measurer.about`."""
-    with _seat(setup) as measurer:
-        return measurer.about(dtype, threads)
-
-
-def compile_cuda(sweep: str, sources: Sequence[KernelSource], arch: str, time_limit: float, send: bool) -> Made:
-    """One module; of several kernels that do not compile together, each is to be tried alone."""
-    cache, nvcc = ArtifactCache(), find_nvcc()
-    found = {source: cuda_cache.find_compiled(cache, source, arch, nvcc) for source in sources}
-    outcomes = {source: Outcome(source.entry, "built", "", at.stats, True) for source, at in found.items() if at}
-    if missing := tuple(source for source, at in found.items() if at is None):
-        cache.prepare()
-        try:
-            made = cuda_modules.compile_module(cache, missing, arch, nvcc, time_limit, _compilers[sweep])
-            outcomes |= {
-                source: Outcome(source.entry, "built", "", module.stats)
-                for source, module in zip(missing, made, strict=True)
-            }
-        except CompileError as error:
-            if len(missing) == 1:
-                outcomes[missing[0]] = Outcome(missing[0].entry, error.status, str(error))
-    keys = [key for source in sources for key in cuda_cache.keys(source, arch, nvcc)] if send else []
-    return Made(tuple(outcomes.get(source) for source in sources), pack(cache, keys))
-
-
-def compile_cpu(sweep: str, specs: Sequence[KernelSpec], time_limit: float, send: bool) -> Made:
-    """Kernels for a CPU."""
-    from batchchol.artifacts.c_library import key_of
-
-    outcomes = tuple(_compiled_for_cpu(spec, time_limit, _compilers[sweep]) for spec in specs)
-    keys = [key_of(generate(spec), find_compiler().identity) for spec in specs] if send else []
-    return Made(outcomes, pack(ArtifactCache(), keys))
-
-
-def _compiled_for_cpu(spec: KernelSpec, time_limit: float, running: Running) -> Outcome:
-    from batchchol.artifacts.c_library import load
-
-    try:
-        load(generate(spec), spec.target, time_limit=time_limit, running=running)
-    except CompileError as error:
-        return Outcome(spec.name, error.status, str(error))
-    return Outcome(spec.name, "built")
-
-
-def stock(keys: Collection[str]) -> frozenset[str]:
-    """Those that are in the cache here."""
-    return frozenset(keys) - lacking(ArtifactCache(), keys)
-
-
-def fetch(keys: Collection[str]) -> Parcel:
-    """Kernels of the cache here."""
-    return pack(ArtifactCache(), keys)
-
-
-def end(sweep: str) -> None:
-    """Nothing of a sweep is to go on here."""
-    if compilers := _compilers.pop(sweep, None):
-        compilers.stop()
-    for setup in [setup for setup in _seats if setup.sweep == sweep]:
-        if seat := _seats.pop(setup, None):
-            # Not in this thread: it waits for the point in work, and is not to wait for that.
-            threading.Thread(target=seat.close, daemon=True).start()
-
-
-class _Seat:
+class Seat:
     """The measurer of a GPU, used by one at a time; it ends when it was not used for a while."""
 
     def __init__(self, setup: Setup) -> None:
@@ -275,6 +349,8 @@ class _Seat:
                 self._timer.cancel()
             if self._claim is None:
                 self._claim = _claimed(self._setup.gpu)
+            if self._setup.device is not None:
+                self._setup.check(self._measurer.about()["device"])
         except BaseException:
             self._busy.release()
             raise
@@ -295,18 +371,6 @@ class _Seat:
             if self._claim is not None:
                 os.close(self._claim)
                 self._claim = None
-
-
-_seats: dict[Setup, _Seat] = {}
-_compilers: defaultdict[str, Running] = defaultdict(Running)
-_guard = threading.Lock()
-
-
-def _seat(setup: Setup) -> _Seat:
-    with _guard:
-        if setup not in _seats:
-            _seats[setup] = _Seat(setup)
-        return _seats[setup]
 
 
 def _claimed(gpu: str) -> int | None:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import pickle
+import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
+
+import dask
+from distributed import Client, KilledWorker, LocalCluster
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.backends.cuda import nvml
-from batchchol.errors import BatchcholError, install
+from batchchol.errors import BatchcholError
 from batchchol.measure.process import MachineFailure
 from batchchol.parallel import available_threads
 from batchchol.tune.cluster import remote
-from batchchol.tune.cluster.dispatch import Dispatch, Feed, Questions, Task, request
-from batchchol.tune.cluster.remote import About, Answer, answer
+from batchchol.tune.cluster.remote import MEASURE, Member, Setup
 
 LOCAL = "local"
 
+_LOOK_SECONDS = 0.5
+# All may be without work that they can do for so long: longer than a worker takes to be started again.
+_PATIENCE_SECONDS = 60.0
+_RETRIES = 2
+_VERBS = {MEASURE: "measure"}
+_NO_SCHEDULER = (
+    "the cluster's scheduler does not answer: start it and run the same command again; what was measured so far "
+    "is kept"
+)
 _CONNECT_SECONDS = 10.0
 _WORKER_SECONDS = 30.0
 
@@ -30,110 +41,155 @@ _CONFIGURATION = {
     "distributed.admin.large-graph-warning-threshold": "1GiB",
     # Nobody is to ask a GPU anything while it is measured.
     "distributed.diagnostics.nvml": False,
+    # Of a scheduler of our own: a task whose worker is lost twice is to blame for it, or is beside one that is.
+    "distributed.scheduler.allowed-failures": 1,
 }
 
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Member:
-    """A worker that takes part: where it is, what it is, how many things it does at a time."""
-
-    address: str
-    about: About
-    threads: int
+class WorkersLost(MachineFailure):
+    """Workers were lost while they did something, or had it to do next."""
 
 
 class Crew:
     """The workers of a scheduler that can take part in a sweep; see `connect`."""
 
-    def __init__(self, client: Any, name: str, ours: bool, say: Say) -> None:
+    def __init__(self, client: Client, name: str, ours: bool, say: Say) -> None:
         self.name = name
         self.say = say
         self.members: dict[str, Member] = {}
         self._client = client
+        self._tasks = self._executor()
         self._ours = ours
         self._refused: set[str] = set()
-        self._count = 0
-
-    def work(self, feed: Feed) -> None:
-        """Give the members tasks until all are done; see `Dispatch`."""
-        Dispatch(self, feed).run()
-
-    def ask(self, tasks: Mapping[str, Task]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Give members a task each; by address, what they returned, and why others could not."""
-        questions = Questions(self, dict(tasks))
-        self.work(questions)
-        return questions.found, questions.failures
+        self._looked = -math.inf
+        self._idle: float | None = None
 
     def look(self) -> set[str]:
-        """See who is there; the addresses of those who are gone.
+        """See every now and then which workers there are; the addresses of those that are gone.
 
         Raises
         ------
         MachineFailure
             If the scheduler is gone.
         """
-        threads: dict[str, int] = self._asked(self._client.nthreads)
-        gone = (self.members.keys() | self._refused) - threads.keys()
-        for address in gone & self.members.keys():
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return set()
+        there: dict[str, int] = self._asked(self._client.nthreads)
+        gone = self.members.keys() - there.keys()
+        for address in gone:
             del self.members[address]
             self.say(f"worker {address} was lost: what it had to do goes to others")
-        self._refused &= threads.keys()
-        if new := sorted(threads.keys() - self.members.keys() - self._refused):
-            task = request(Task(remote.describe, (self.name, self._ours)))
-            found = self._asked(self._client.run, answer, task, workers=new, on_error="return")
-            for address, described in found.items():
-                self._admit(address, described, threads[address])
+        self._refused &= there.keys()
+        if new := sorted(there.keys() - self.members.keys() - self._refused):
+            self._admit(self._run(remote.join, remote.VERSION, self._ours, workers=new))
+            self._asked(self._client.run_on_scheduler, remote.reconsider)
+        self._looked = time.monotonic()
         return gone
 
-    def submit(self, member: Member, task: Task) -> Any:
-        """The future of a task's answer, which that member gives and no other."""
-        self._count += 1
-        key = f"{self.name}-{self._count}"
-        return self._client.submit(answer, request(task), key=key, workers=[member.address], pure=False)
+    def sit(self, address: str, setup: Setup) -> None:
+        """Have a worker offer to measure."""
+        self._run(remote.sit, setup, workers=[address])
+        self._asked(self._client.run_on_scheduler, remote.reconsider)
 
-    def cancel(self, futures: Iterable[Any]) -> None:
+    def withdraw(self, address: str, resource: str, reason: str) -> None:
+        """Give a worker no more tasks of a kind."""
+        self.say(f"worker {address} does not {_VERBS.get(resource, 'compile')}: {reason}")
+        self._run(remote.withdraw, resource, workers=[address])
+
+    def submit(self, method: str, *arguments: Any, needs: str = "", worker: str = "") -> Future[Any]:
+        """Have a method of a worker's `Station` called; a task whose worker is lost is given to another one.
+
+        Parameters
+        ----------
+        needs : str
+            The resource that a worker must have.
+        worker : str
+            The address of the only worker that is asked, as long as it is there.
+        """
+        options: dict[str, Any] = {"resources": {f"{self.name} {needs}": 1}} if needs else {}
+        if worker:
+            options |= {"workers": [worker], "allow_other_workers": True}
+        return self._tasks.submit(remote.call, self.name, method, *arguments, **options)  # type: ignore[no-any-return]
+
+    def anchor(self, address: str) -> Any:
+        """Something that is kept by a worker: tasks that have it as an argument go there, while the worker lives."""
+        return self._client.submit(str, address, workers=[address], allow_other_workers=True, pure=False)
+
+    def result(self, future: Future[Any]) -> Any:
+        """What a method returned, once it has.
+
+        Raises
+        ------
+        WorkersLost
+            If the workers that called it were lost, one after another.
+        MachineFailure
+            If the scheduler is gone, or the method failed as none should.
+        """
+        try:
+            return future.result()
+        except KilledWorker as error:
+            lost, last = error.allowed_failures + 1, error.last_worker.address
+            raise WorkersLost(f"{lost} workers were lost while they did nothing else, last {last}") from error
+        except CancelledError as error:
+            raise MachineFailure(_NO_SCHEDULER) from error
+        except Exception as error:
+            raise MachineFailure(f"a worker of the cluster failed: {type(error).__name__}: {error}") from error
+
+    def wait(self, able: bool) -> None:
+        """Go on to wait for workers, unless none has been able to do what is left for a long time.
+
+        Raises
+        ------
+        MachineFailure
+            Says so.
+        """
+        now = time.monotonic()
+        self._idle = None if able else self._idle or now
+        if self._idle is not None and now - self._idle > _PATIENCE_SECONDS:
+            members = len(self.members)
+            there = f"{members} are there, and none can" if members else "none is there"
+            raise MachineFailure(
+                f"no worker of the cluster takes what is left to do ({there}): start workers and run the same "
+                "command again; what was measured so far is kept"
+            )
+
+    def cancel(self) -> None:
         """Forget what was submitted."""
-        if found := list(futures):
-            with suppress(Exception):
-                self._client.cancel(found, force=True)
-
-    def refuse(self, address: str, reason: str) -> None:
-        """Use a worker no more."""
-        self._refused.add(address)
-        self.members.pop(address, None)
-        self.say(f"worker {address} is not used: {reason}")
+        with suppress(Exception):
+            self._tasks.shutdown(wait=False)
+        self._tasks = self._executor()
 
     def end(self) -> None:
         """Have every worker leave off."""
+        self.cancel()
         with suppress(Exception):
-            self._client.run(remote.end, self.name, on_error="ignore")
+            self._client.run(remote.leave, self.name, on_error="ignore")
+
+    def _executor(self) -> Any:
+        # What fails as nothing should may be a worker's fault.
+        return self._client.get_executor(pure=False, retries=_RETRIES)  # type: ignore[no-untyped-call]
+
+    def _run(self, function: Callable[..., Any], *arguments: Any, workers: list[str]) -> dict[str, Any]:
+        found = self._asked(self._client.run, function, self.name, *arguments, workers=workers, on_error="return")
+        return dict(found)
 
     def _asked(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-            raise MachineFailure(
-                f"the cluster's scheduler does not answer ({error}): start it and run the same command again; what "
-                "was measured so far is kept"
-            ) from error
+            raise MachineFailure(f"{_NO_SCHEDULER} ({error})") from error
 
-    def _admit(self, address: str, found: Any, threads: int) -> None:
-        if isinstance(found, OSError):
-            # It has ended already.
-            return
-        if isinstance(found, BaseException):
-            self.refuse(address, f"{type(found).__name__}: {found}")
-            return
-        described: Answer = pickle.loads(found)
-        if described.failure:
-            self.refuse(address, described.failure)
-        elif described.value.version != remote.VERSION:
-            reason = f"it has {described.value.version}, expected {remote.VERSION}: install that there"
-            self.refuse(address, reason)
-        else:
-            self.members[address] = Member(address, described.value, threads)
+    def _admit(self, found: Mapping[str, Any]) -> None:
+        for address, answer in found.items():
+            if isinstance(answer, Member):
+                self.members[address] = answer
+            elif not isinstance(answer, OSError):
+                # Otherwise it has ended already.
+                reason = str(answer) if isinstance(answer, BatchcholError) else f"{type(answer).__name__}: {answer}"
+                self._refused.add(address)
+                self.say(f"worker {address} is not used: {reason}")
 
 
 @contextmanager
@@ -164,17 +220,14 @@ def connect(
     Raises
     ------
     BatchcholError
-        If dask.distributed is not installed, no scheduler answers, or it has no workers that can be used.
+        If no scheduler answers, or it has no workers that can be used.
     """
-    distributed = _distributed()
     with ExitStack() as stack:
-        stack.enter_context(importlib.import_module("dask").config.set(_CONFIGURATION))
+        stack.enter_context(dask.config.set(_CONFIGURATION))
         target: Any = where
         if where == LOCAL:
-            target = stack.enter_context(
-                _local(distributed, workers or _local_workers(backend), threads or available_threads())
-            )
-        client = stack.enter_context(_client(distributed, target))
+            target = stack.enter_context(_local(workers or _local_workers(backend), threads or available_threads()))
+        client = stack.enter_context(_client(target))
         name = f"batchchol-{secrets.token_hex(8)}"
         stack.enter_context(_token(name))
         crew = Crew(client, name, where == LOCAL, say)
@@ -191,20 +244,12 @@ def connect(
         yield crew
 
 
-def _distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        raise BatchcholError(f"--cluster: dask.distributed cannot be used ({error}): {install('cluster')}") from error
-
-
 def _local_workers(backend: str) -> int:
     return max(1, len(nvml.visible())) if backend == "cuda" else 1
 
 
-@contextmanager
-def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
-    with distributed.LocalCluster(
+def _local(workers: int, threads: int) -> LocalCluster:
+    return LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=workers,
         threads_per_worker=max(1, threads // workers),
         processes=True,
@@ -212,21 +257,17 @@ def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
         memory_limit=0,
         dashboard_address=None,
         silence_logs=logging.CRITICAL,
-    ) as cluster:
-        yield cluster
+    )
 
 
-@contextmanager
-def _client(distributed: Any, target: Any) -> Iterator[Any]:
+def _client(target: Any) -> Client:
     try:
-        client = distributed.Client(target, timeout=_CONNECT_SECONDS, set_as_default=False)
+        return Client(target, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         raise BatchcholError(
             f"--cluster: got {target!r}, expected 'local' or the address of a scheduler that runs, such as "
             f"tcp://host:8786 (start one with `dask scheduler`): {error}"
         ) from error
-    with client:
-        yield client
 
 
 @contextmanager

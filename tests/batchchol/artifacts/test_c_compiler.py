@@ -17,6 +17,7 @@ import pytest
 
 from batchchol.artifacts import c_compiler as compiler_module
 from batchchol.artifacts.c_compiler import Compiler, compile_shared, find_compiler
+from batchchol.artifacts.loading import load_library
 from batchchol.errors import CompileError, CompilerNotFound
 
 SOURCE = "int answer(void) { return VALUE; }\n"
@@ -92,63 +93,48 @@ def wait_until_gone(pids: list[int]) -> bool:
     return not any(map(is_running, pids))
 
 
-def test_compiles_what_ctypes_can_call(real: Compiler, tmp_path: Path) -> None:
-    output = tmp_path / "kernel.so"
-    seconds = compile_shared(real, SOURCE, output, ["-O2", "-DVALUE=42"])
-    assert ctypes.CDLL(str(output)).answer() == 42
-    assert seconds > 0
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["kernel.so"]
+def test_compiles_what_ctypes_can_call(real: Compiler) -> None:
+    compiled = compile_shared(real, SOURCE, ["-O2", "-DVALUE=42"])
+    assert load_library(compiled.data, "answer").answer() == 42
+    assert compiled.seconds > 0
 
 
-def test_libraries_among_the_flags_are_linked(real: Compiler, tmp_path: Path) -> None:
+def test_libraries_among_the_flags_are_linked(real: Compiler) -> None:
     source = "#include <math.h>\ndouble f(double x) { return lgamma(x); }\n"
-    compile_shared(real, source, tmp_path / "f.so", ["-Wl,--no-undefined", "-lm"])
-    function = ctypes.CDLL(str(tmp_path / "f.so")).f
+    function = load_library(compile_shared(real, source, ["-Wl,--no-undefined", "-lm"]).data, "f").f
     function.restype, function.argtypes = ctypes.c_double, [ctypes.c_double]
     assert function(3.0) == pytest.approx(0.6931471805599453)
 
 
-def test_equal_sources_give_equal_bytes(real: Compiler, tmp_path: Path) -> None:
-    for name in ("first.so", "second.so"):
-        compile_shared(real, SOURCE, tmp_path / name, ["-O2", "-DVALUE=1"])
-    assert (tmp_path / "first.so").read_bytes() == (tmp_path / "second.so").read_bytes()
-
-
-def test_output_is_replaced_and_not_overwritten(real: Compiler, tmp_path: Path) -> None:
-    output = tmp_path / "kernel.so"
-    output.write_bytes(b"what another process has loaded")
-    with output.open("rb") as loaded:
-        compile_shared(real, SOURCE, output, ["-DVALUE=1"])
-        assert loaded.read() == b"what another process has loaded"
+def test_equal_sources_give_equal_bytes(real: Compiler) -> None:
+    first, second = (compile_shared(real, SOURCE, ["-O2", "-DVALUE=1"]) for _ in range(2))
+    assert first.data == second.data
 
 
 def test_temporary_files_of_the_compiler_go_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     compiler = fake(tmp_path, f'echo half > "$TMPDIR/half.s"; echo "$TMPDIR" > {folder}; exit 1')
     with pytest.raises(CompileError):
-        compile_shared(compiler, SOURCE, tmp_path / "kernel.so", [])
+        compile_shared(compiler, SOURCE, [])
     used = Path(folder.read_text().strip())
     assert used.is_relative_to(Path(tempfile.gettempdir()).resolve())
     assert not used.parent.exists()
 
 
-def test_source_that_does_not_compile(real: Compiler, tmp_path: Path) -> None:
-    output = tmp_path / "kernel.so"
-    output.write_bytes(b"the one before")
+def test_source_that_does_not_compile(real: Compiler) -> None:
     with pytest.raises(CompileError) as caught:
-        compile_shared(real, SOURCE, output, ["-O2"])
+        compile_shared(real, SOURCE, ["-O2"])
     assert caught.value.status == "compile"
     message = str(caught.value)
     assert "VALUE" in message
     assert "-O2" in message
     assert kept_source(message).read_text() == SOURCE
-    assert output.read_bytes() == b"the one before"
 
 
 def test_only_the_first_lines_of_the_compiler_are_quoted(tmp_path: Path) -> None:
     compiler = fake(tmp_path, "for i in $(seq 1000); do echo line-$i- >&2; done; exit 3")
     with pytest.raises(CompileError, match="exit status 3") as caught:
-        compile_shared(compiler, SOURCE, tmp_path / "kernel.so", [])
+        compile_shared(compiler, SOURCE, [])
     assert "line-1-" in str(caught.value)
     assert "line-100-" not in str(caught.value)
 
@@ -168,10 +154,9 @@ FAILING = {
 @pytest.mark.parametrize(("body", "words"), FAILING.values(), ids=FAILING.keys())
 def test_compiler_that_fails_or_lies(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(CompileError, match=words) as caught:
-        compile_shared(fake(tmp_path, body), SOURCE, tmp_path / "kernel.so", ["-shared"])
+        compile_shared(fake(tmp_path, body), SOURCE, ["-shared"])
     assert caught.value.status == "compile"
     assert kept_source(str(caught.value)).read_text() == SOURCE
-    assert not (tmp_path / "kernel.so").exists()
 
 
 def test_hanging_compiler_is_stopped_with_all_its_processes(tmp_path: Path) -> None:
@@ -179,21 +164,20 @@ def test_hanging_compiler_is_stopped_with_all_its_processes(tmp_path: Path) -> N
     compiler = fake(tmp_path, f"sleep 1000 & echo $$ $! > {pids}; echo starting >&2; wait")
     start = time.monotonic()
     with pytest.raises(CompileError, match=r"time limit of 0\.5 s") as caught:
-        compile_shared(compiler, SOURCE, tmp_path / "kernel.so", [], time_limit=0.5)
+        compile_shared(compiler, SOURCE, [], time_limit=0.5)
     assert time.monotonic() - start < 100, "it was stopped, not waited for"
     assert caught.value.status == "timeout"
     assert "starting" in str(caught.value)
     assert kept_source(str(caught.value)).read_text() == SOURCE
     assert wait_until_gone([int(pid) for pid in pids.read_text().split()])
-    assert not (tmp_path / "kernel.so").exists()
 
 
 def test_process_that_the_compiler_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     compiler = fake(tmp_path, f'sleep 1000 & echo $! > {pid}; cc "$@"')
     try:
-        compile_shared(compiler, SOURCE, tmp_path / "kernel.so", ["-DVALUE=3"], time_limit=100)
-        assert ctypes.CDLL(str(tmp_path / "kernel.so")).answer() == 3
+        compiled = compile_shared(compiler, SOURCE, ["-DVALUE=3"], time_limit=100)
+        assert load_library(compiled.data, "answer").answer() == 3
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
@@ -205,10 +189,10 @@ def test_interrupt_stops_the_compiler_and_cleans_up(tmp_path: Path, temporary_fo
 import sys
 from pathlib import Path
 from batchchol.artifacts.c_compiler import Compiler, compile_shared
-compile_shared(Compiler(Path(sys.argv[1]), "gcc", "1", "fake"), "", Path(sys.argv[2]), [])
+compile_shared(Compiler(Path(sys.argv[1]), "gcc", "1", "fake"), "", [])
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", script, hanging, tmp_path / "kernel.so"],
+        [sys.executable, "-c", script, hanging],
         env={**os.environ, "TMPDIR": str(temporary_folder)},
         stderr=subprocess.PIPE,
         text=True,
@@ -221,28 +205,20 @@ compile_shared(Compiler(Path(sys.argv[1]), "gcc", "1", "fake"), "", Path(sys.arg
     _, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors
     assert wait_until_gone([int(pid) for pid in pids.read_text().split()])
-    assert not (tmp_path / "kernel.so").exists()
 
 
 def test_compiler_that_vanished(tmp_path: Path) -> None:
     gone = Compiler(tmp_path / "gone-cc", "gcc", "1.0", "fake")
     with pytest.raises(CompileError, match="gone-cc") as caught:
-        compile_shared(gone, SOURCE, tmp_path / "kernel.so", [])
+        compile_shared(gone, SOURCE, [])
     assert caught.value.status == "compile"
-
-
-def test_output_that_cannot_be_written(real: Compiler, tmp_path: Path) -> None:
-    output = tmp_path / "missing" / "kernel.so"
-    with pytest.raises(CompileError, match="write permission") as caught:
-        compile_shared(real, SOURCE, output, ["-DVALUE=1"])
-    assert str(output) in str(caught.value)
 
 
 def test_source_that_cannot_be_kept_does_not_hide_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(CompileError, match="exit status 7") as caught:
-        compile_shared(fake(tmp_path, "exit 7"), SOURCE, tmp_path / "kernel.so", [])
+        compile_shared(fake(tmp_path, "exit 7"), SOURCE, [])
     assert "the source could not be kept" in str(caught.value)
 
 
@@ -282,13 +258,12 @@ def test_clang_is_recognised(no_compiler: Path) -> None:
     assert "x86_64-pc-linux-gnu" in found.identity
 
 
-def test_arguments_of_the_variable_are_kept(real: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_arguments_of_the_variable_are_kept(real: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHCHOL_CC", f"{real.path} -DVALUE=5")
     found = find_compiler()
     assert found.command == (str(real.path), "-DVALUE=5")
     assert found.identity != real.identity
-    compile_shared(found, SOURCE, tmp_path / "kernel.so", [])
-    assert ctypes.CDLL(str(tmp_path / "kernel.so")).answer() == 5
+    assert load_library(compile_shared(found, SOURCE, []).data, "answer").answer() == 5
 
 
 def test_version_is_asked_once_and_again_after_an_upgrade(no_compiler: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from batchchol.artifacts import cache
-from batchchol.artifacts.cache import ArtifactCache, Built, cache_key, default_folder
+from batchchol.artifacts.cache import ArtifactCache, cache_key, default_folder
 from batchchol.errors import CacheError
 
 KEY = cache_key({"source": "int f;", "compiler": "gcc 12"})
@@ -58,9 +58,8 @@ def test_entry_comes_back_whole(store: ArtifactCache) -> None:
     assert store.get(cache_key({"source": "another"})) is None
 
 
-def test_payload_is_taken_from_a_file(store: ArtifactCache, tmp_path: Path) -> None:
-    (tmp_path / "kernel").write_bytes(PAYLOAD)
-    artifact = store.put(KEY, tmp_path / "kernel", ".cubin", {}, "__global__", ".cu")
+def test_suffixes_are_those_that_are_asked_for(store: ArtifactCache) -> None:
+    artifact = store.put(KEY, PAYLOAD, ".cubin", {}, "__global__", ".cu")
     assert artifact.path.suffix == ".cubin"
     assert artifact.path.read_bytes() == PAYLOAD
     assert (store.folder / f"{KEY}.cu").read_text() == "__global__"
@@ -73,29 +72,6 @@ def test_a_new_entry_replaces_the_old_one(store: ArtifactCache) -> None:
     assert found is not None
     assert found.path.read_bytes() == b"new"
     assert old.path.read_bytes() == b"old", "a process may still be about to load the old payload"
-
-
-def test_build_runs_once_and_its_scratch_folder_is_removed(store: ArtifactCache) -> None:
-    scratches = []
-
-    def build(scratch: Path) -> Built:
-        scratches.append(scratch)
-        (scratch / "kernel.so").write_bytes(PAYLOAD)
-        return Built(scratch / "kernel.so", ".so", {"seconds": 1})
-
-    assert store.get_or_build(KEY, build) == store.get_or_build(KEY, build)
-    assert len(scratches) == 1
-    assert not scratches[0].exists()
-
-
-def test_failing_build_stores_nothing(store: ArtifactCache) -> None:
-    def fail(scratch: Path) -> Built:
-        (scratch / "half").write_bytes(b"half")
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        store.get_or_build(KEY, fail)
-    assert list(store.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
@@ -147,7 +123,7 @@ def test_folder_that_cannot_be_made_is_named_before_anything_is_built(tmp_path: 
     (tmp_path / "file").write_text("")
     store = ArtifactCache(tmp_path / "file" / "cache")
     with pytest.raises(CacheError, match="BATCHCHOL_CACHE") as caught:
-        store.get_or_build(KEY, lambda _: pytest.fail("built for nothing"))
+        store.prepare()
     assert str(store.folder) in str(caught.value)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchchol.artifacts.cache import Artifact, ArtifactCache, Built, Record, cache_key, parse_record
+from batchchol.artifacts.cache import Artifact, ArtifactCache, Record, cache_key, parse_record
 from batchchol.errors import CacheError
 
 KEY = cache_key({"source": "int f;", "compiler": "gcc 12"})
@@ -137,7 +137,7 @@ def test_damaged_entry_is_a_miss_and_is_rebuilt(
 ) -> None:
     damage(store)
     assert store.get(KEY) is None
-    rebuilt = store.get_or_build(KEY, lambda _: Built(PAYLOAD, ".so"))
+    rebuilt = put(store)
     assert rebuilt.path.read_bytes() == PAYLOAD
     assert store.get(KEY) == rebuilt
 
@@ -205,9 +205,9 @@ def test_the_folder_is_made_for_the_user_alone_whatever_the_umask(tmp_path: Path
 def test_a_cache_that_cannot_be_written_is_read(store: ArtifactCache, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = put(store)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert store.get_or_build(KEY, lambda _: pytest.fail("built")) == stored
+    assert store.get(KEY) == stored
     with pytest.raises(CacheError, match=r"Permission denied: .*set BATCHCHOL_CACHE"):
-        store.get_or_build(cache_key({"source": "another"}), lambda _: pytest.fail("built for nothing"))
+        store.prepare()
 
 
 def as_plain_user(act: Callable[[], str]) -> str:
@@ -240,9 +240,10 @@ def test_a_cache_that_root_installed_for_everyone_is_read_by_a_plain_user() -> N
         store.folder.chmod(0o755)
 
         def find_and_miss() -> str:
-            found = store.get_or_build(KEY, lambda _: pytest.fail("built"))
+            found = store.get(KEY)
+            assert found is not None
             with pytest.raises(CacheError) as caught:
-                store.get_or_build("0" * 64, lambda _: pytest.fail("built for nothing"))
+                store.prepare()
             return f"{len(found.data)} {caught.value}"
 
         assert as_plain_user(find_and_miss) == (

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("distributed")
+
 from batchchol import cli
 from batchchol.errors import BatchcholError
 from batchchol.measure import process as worker
@@ -22,7 +24,7 @@ from batchchol.measure.dataset import DataSet, key_of_row, read_rows
 from batchchol.measure.point import Point
 from batchchol.progress import Progress
 from batchchol.tune import compile
-from batchchol.tune.cluster import dispatch, measure, workers
+from batchchol.tune.cluster import measure, remote, workers
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.measure import Seats
 from batchchol.tune.cluster.remote import Setup
@@ -32,8 +34,6 @@ from kernelgen import KernelSpec, Problem, ThreadSchedule
 
 from ...fake_nvcc import compiled, write_fake_nvcc
 from ...sweep_benches import LOG, points
-
-pytest.importorskip("distributed")
 
 TESTS = Path(__file__).parents[2]
 
@@ -56,6 +56,7 @@ def crew(log: Path, nvcc: Path) -> Iterator[Crew]:
         patch.setenv("PYTHONPATH", str(TESTS))
         patch.setenv(LOG, str(log))
         patch.setenv("BATCHCHOL_NVCC", str(nvcc))
+        patch.setattr(workers, "_LOOK_SECONDS", 0.0)
         with connect("local", backend="cpu", workers=2, threads=2, say=[].append) as crew:
             yield crew
 
@@ -64,6 +65,7 @@ def crew(log: Path, nvcc: Path) -> Iterator[Crew]:
 def begun(log: Path, crew: Crew) -> Callable[[], list[tuple[int, str]]]:
     """The process and the key of each point that was begun."""
     log.write_text("")
+    crew._client.wait_for_workers(2)
     crew.look()
 
     def read() -> list[tuple[int, str]]:
@@ -79,7 +81,7 @@ class Sweeping:
     def __init__(self, crew: Crew, bench: str, backend: str = "cpu") -> None:
         self.crew = crew
         self.compilers = ClusterCompilers(crew)
-        setup = Setup(crew.name, backend, Settings(samples=3), 5.0, f"sweep_benches:{bench}")
+        setup = Setup(backend, Settings(samples=3), 5.0, f"sweep_benches:{bench}")
         self.seats = Seats(crew, setup, self.compilers, per_host=2)
         self.seats.open()
 
@@ -121,21 +123,24 @@ def test_every_point_is_measured_once_on_either_worker(
     assert {(row["space"], row["device"], row["copy_bytes_per_second"]) for row in rows} == {("mine", "a fake", 1e9)}
 
 
-def test_a_worker_that_is_killed_loses_nothing(
-    crew: Crew, tmp_path: Path, begun: Callable[[], list[tuple[int, str]]]
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_that_are_killed_lose_nothing(
+    count: int, crew: Crew, tmp_path: Path, begun: Callable[[], list[tuple[int, str]]]
 ) -> None:
+    """One, or all that there are."""
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
         if progress.done >= 20 and not killed:
-            killed.append(pids(crew)[0])
-            os.kill(killed[0], signal.SIGKILL)
+            killed.extend(pids(crew)[:count])
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
 
     summary = Sweeping(crew, "Slow").sweep(tmp_path, points(96), show=kill)
     assert (summary.statuses, summary.left) == ({"correct": 96}, 0)
     assert kept(tmp_path) == keys(points(96))
-    # No more is measured again than what one worker had been given.
-    assert 0 < len(begun()) - 96 + 1 <= 2 * 16
+    # No more is measured again than what those workers had been given.
+    assert len(begun()) - 96 <= count * 2 * 16
     assert "was lost" in said(crew)[-1]
 
 
@@ -143,7 +148,7 @@ def test_a_point_that_takes_its_worker_with_it_is_found(
     crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of 3 do; one loss alone is enough here, so that there are fewer workers to start again."""
-    monkeypatch.setattr(dispatch, "MOST_LOSSES", 1)
+    monkeypatch.setattr(crew._client.cluster.scheduler, "allowed_failures", 0)
     many = points(20)[5:]
     summary = Sweeping(crew, "Fatal").sweep(tmp_path, many)
     assert summary.statuses == {"correct": 14, "runtime": 1}
@@ -189,7 +194,9 @@ def test_every_kernel_is_compiled_once_and_found_by_whoever_measures(
     crew: Crew, nvcc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client and each worker have caches of their own."""
+    crew._client.wait_for_workers(2)
     crew.look()
+    crew._client.run(remote.leave, crew.name)
     for number, address in enumerate(crew.members):
         chosen = f"import os; os.environ['BATCHCHOL_CACHE'] = {str(tmp_path / f'worker{number}')!r}"
         crew._client.run(exec, chosen, workers=[address])
@@ -197,7 +204,7 @@ def test_every_kernel_is_compiled_once_and_found_by_whoever_measures(
     monkeypatch.setenv("BATCHCHOL_NVCC", str(nvcc))
     crew.members.clear()
     crew.look()
-    assert not any(member.about.shares_cache for member in crew.members.values())
+    assert not any(member.shares_cache for member in crew.members.values())
     schedules = [ThreadSchedule(nb, threads=32) for nb in (2, 3, 4)]
     specs = [KernelSpec(Problem(n), "chunked", "col", each, "cuda") for n in (4, 5) for each in schedules]
     many = [Point(spec, batch, 32, 1, "queued") for spec in specs for batch in (1000, 2000)]
@@ -233,19 +240,21 @@ def test_a_scheduler_is_used_by_its_address(
     assert "measured: 1 correct; 0 points left" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("address", "installed", "message"),
-    [
-        ("tcp://127.0.0.1:9", True, "got 'tcp://127.0.0.1:9', expected 'local' or the address of a scheduler"),
-        ("nowhere", True, "got 'nowhere', expected 'local' or the address of a scheduler"),
-        ("local", False, "pip install -e '.[cluster]'"),
-    ],
-)
-def test_what_is_no_cluster_is_said(
-    address: str, installed: bool, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere"])
+def test_what_is_no_cluster_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_CONNECT_SECONDS", 0.3)
-    if not installed:
-        monkeypatch.setitem(sys.modules, "distributed", None)
+    message = f"got {address!r}, expected 'local' or the address of a scheduler"
     with pytest.raises(BatchcholError, match=re.escape(message)), connect(address, backend="cpu"):
         pass
+
+
+def test_without_dask_it_is_said_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    for module in [name for name in sys.modules if name.startswith("batchchol.tune.cluster")]:
+        monkeypatch.delitem(sys.modules, module)
+    space = tmp_path / "tiny.toml"
+    space.write_text("[[kernels]]\nn = 1\nnb = 1\nbatch = 500\n")
+    assert cli.main(["tune", "--space", str(space), "--data", str(tmp_path / "data"), "--cluster", "local"]) == 2
+    assert "pip install -e '.[cluster]'" in capsys.readouterr().err
