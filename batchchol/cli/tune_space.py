@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
 def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
     from batchchol.measure.dataset import DataSet, read_rows
-    from batchchol.tune.finalists import finalists
+    from batchchol.tune.winners import again
 
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
@@ -125,12 +125,10 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
             print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)
         if arguments.finalists and not summary.left and data.keys:
-            again = [
-                point for point in finalists(read_rows(folder), arguments.finalists) if point.key not in data.keys
-            ]
-            if again:
-                print(f"{len(again):,} finalists are measured with code of their own", file=sys.stderr)
-            summary = summary.plus(_measure(arguments, space, again, here, data))
+            left = [point for point in again(read_rows(folder), arguments.finalists) if point.key not in data.keys]
+            if left:
+                print(f"{len(left):,} finalists are measured with code of their own", file=sys.stderr)
+            summary = summary.plus(_measure(arguments, space, left, here, data))
     statuses = ", ".join(f"{count:,} {status}" for status, count in summary.statuses.most_common())
     print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
     _export(folder, arguments.t4)

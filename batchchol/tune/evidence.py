@@ -8,24 +8,22 @@ from itertools import groupby, pairwise
 from math import log
 
 from batchchol.defaults.tables import Case, Entry, Evidence, Table
-from batchchol.tune.cells import by_cell, case_of, counts, finalists, for_any_chunk, latest
-from batchchol.tune.tuning import Point
+from batchchol.measure.row import Row
+from batchchol.tune.winners import case_of, cell_of, counts, finalists, for_any_chunk, grouped, latest, ns
 from kernelgen import Schedule
 from kernelgen.schedules import has_math, with_math
 
-_DIGITS = 4
 
+def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
+    """The table with what rows say of its entries: what is chosen at their batches stays.
 
-def with_evidence(table: Table, points: Iterable[Point]) -> Table:
-    """The table with what points say of its entries: what is chosen at their batches stays.
-
-    Entries of a dtype that no point is of stay as they are.
+    Entries of a dtype that no row is of stay as they are.
 
     Between two batches of an order an entry serves until the next one's schedule is faster, if both were measured at
     both batches: the times in between are taken to lie on a line in logarithms.
     """
-    usable = latest(point for point in points if counts(point) and point.spec.target == table.target)
-    measured = {point.spec.problem.dtype for point in usable}
+    usable = latest(row for row in rows if counts(row) and row.spec.target == table.target)
+    measured = {row.spec.problem.dtype for row in usable}
     cases = {
         case: _entries(entries, _Cells(usable, case), case) if case.dtype in measured else entries
         for case, entries in table.cases.items()
@@ -34,33 +32,26 @@ def with_evidence(table: Table, points: Iterable[Point]) -> Table:
 
 
 class _Cells:
-    """The points that a case was chosen from, by order and batch."""
+    """The rows that a case was chosen from, by order and batch."""
 
-    def __init__(self, points: Sequence[Point], case: Case) -> None:
-        own = [point for point in points if point.spec.problem.dtype == case.dtype]
-        self._case = case
-        self._by_math = {
-            math: [by_cell(cell) for cell in self._pools([p for p in own if p.spec.schedule.math == math])]
-            for math in dict.fromkeys((case.math, *(point.spec.schedule.math for point in own)))
-        }
+    def __init__(self, rows: Sequence[Row], case: Case) -> None:
+        own = grouped((row for row in rows if row.spec.problem.dtype == case.dtype), lambda r: r.spec.schedule.math)
+        maths = dict.fromkeys((case.math, *own))
+        self._by_math = [[grouped(pool, cell_of) for pool in _pools(own.get(math, []), case)] for math in maths]
 
-    def _pools(self, points: Sequence[Point]) -> list[list[Point]]:
-        """Those of the case's own place; where an order has none, those for any chunk."""
-        case = self._case
-        placed = [
-            point
-            for point in points
-            if replace(case_of(point.spec, point.chunk), dtype=case.dtype, math=case.math) == case
-        ]
-        return [placed, for_any_chunk(points)] if case.layout == "chunked" else [placed]
-
-    def of(self, n: int) -> Mapping[int, Sequence[Point]]:
-        """The points of an order by their batches; of another math where its own was not measured there."""
-        found: dict[int, Sequence[Point]] = {}
-        for pools in self._by_math.values():
-            rows = ({batch: points for (order, batch), points in pool.items() if order == n} for pool in pools)
-            found = next((row for row in rows if row), {}) | found
+    def of(self, n: int) -> dict[int, Sequence[Row]]:
+        """The rows of an order by their batches; of another math where its own was not measured there."""
+        found: dict[int, Sequence[Row]] = {}
+        for pools in self._by_math:
+            batches = ({batch: rows for (order, batch), rows in pool.items() if order == n} for pool in pools)
+            found = next((each for each in batches if each), {}) | found
         return found
+
+
+def _pools(rows: Sequence[Row], case: Case) -> list[list[Row]]:
+    """Those of the case's own place; where an order has none, those for any chunk."""
+    placed = [row for row in rows if replace(case_of(row.point), dtype=case.dtype, math=case.math) == case]
+    return [placed, for_any_chunk(rows)] if case.layout == "chunked" else [placed]
 
 
 def _entries(entries: Sequence[Entry], cells: _Cells, case: Case) -> tuple[Entry, ...]:
@@ -75,46 +66,42 @@ def _entries(entries: Sequence[Entry], cells: _Cells, case: Case) -> tuple[Entry
     return tuple(made)
 
 
-def _evidence(schedule: Schedule, points: Sequence[Point], case: Case) -> Evidence | None:
-    chosen = _of(schedule, points)
+def _evidence(schedule: Schedule, rows: Sequence[Row], case: Case) -> Evidence | None:
+    chosen = _of(schedule, rows)
     if chosen is None:
         return None
     rivals = [
-        point
-        for point in finalists(points)
-        if point.spec.schedule != chosen.spec.schedule and has_math(point.spec.schedule, schedule.math)
+        row
+        for row in finalists(rows)
+        if row.spec.schedule != chosen.spec.schedule and has_math(row.spec.schedule, schedule.math)
     ]
-    best = min(rivals, key=lambda point: point.median_seconds, default=None)
-    measured = case_of(chosen.spec, chosen.chunk)
+    best = min(rivals, key=lambda row: row.median_seconds, default=None)
+    batch, measured = chosen.point.batch, case_of(chosen.point)
     return Evidence(
-        chosen.batch,
-        _ns(chosen),
+        batch,
+        ns(chosen.median_seconds, batch),
         None if best is None else with_math(best.spec.schedule, schedule.math),
-        None if best is None else _ns(best),
+        None if best is None else ns(best.median_seconds, batch),
         None if measured.math == case.math else measured.math,
         None if measured.chunk == case.chunk else measured.chunk,
     )
 
 
-def _of(schedule: Schedule, points: Sequence[Point]) -> Point | None:
+def _of(schedule: Schedule, rows: Sequence[Row]) -> Row | None:
     """The measurement of a schedule, whatever its math."""
-    alike = (each for each in points if has_math(each.spec.schedule, schedule.math))
+    alike = (each for each in rows if has_math(each.spec.schedule, schedule.math))
     return next((each for each in alike if with_math(each.spec.schedule, schedule.math) == schedule), None)
 
 
-def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Point]]) -> int | None:
+def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Row]]) -> int | None:
     """The largest batch that an entry's schedule is the faster one for; None if that is not known."""
     if entry.batch is None or following.batch is None or entry.schedule == following.schedule:
         return None
     first, last = measured.get(entry.batch, ()), measured.get(following.batch, ())
-    pairs = [(_of(entry.schedule, points), _of(following.schedule, points)) for points in (first, last)]
+    pairs = [(_of(entry.schedule, rows), _of(following.schedule, rows)) for rows in (first, last)]
     logs = [log(theirs.median_seconds / own.median_seconds) for own, theirs in pairs if own and theirs]
     if len(logs) < 2 or max(logs[0], 0) + max(-logs[1], 0) <= 0:
         return None
     before, after = max(logs[0], 0.0), max(-logs[1], 0.0)
     crossing = int(entry.batch * (following.batch / entry.batch) ** (before / (before + after)))
     return min(max(crossing, entry.batch), following.batch - 1)
-
-
-def _ns(point: Point) -> float:
-    return float(f"{point.median_seconds / point.batch * 1e9:.{_DIGITS}g}")

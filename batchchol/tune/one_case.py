@@ -15,10 +15,9 @@ from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress
 from batchchol.tune.compile import build
-from batchchol.tune.contest import ROUNDS, Contest, Site
-from batchchol.tune.layout_choice import placements
+from batchchol.tune.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.ranking import Candidate, Wanted, apart, candidates, layouts_of_today, variations
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import KernelSpec, Layout
 
 SECONDS = 50.0
@@ -100,7 +99,7 @@ class _Search:
         found = [
             (row.median_seconds, each)
             for each, row in self.rows.items()
-            if row.status == "correct" and each.spec.layout == kind and chunk in (None, each.chunk)
+            if row.correct and each.spec.layout == kind and chunk in (None, each.chunk)
         ]
         return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
@@ -135,7 +134,7 @@ def tune_case(
     everything = list(dict.fromkeys([*usual, *found]))
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
     search.measure(usual, FINAL_SAMPLES)
-    known = [row for row in search.rows.values() if row.status == "correct"]
+    known = [row for row in search.rows.values() if row.correct]
     # So many layouts are decided, each by today's schedule and its challengers.
     each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
@@ -172,7 +171,7 @@ def _explore(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], 
 
 def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
     """What the rows of the search decide, of the contests whose schedule of today they have."""
-    rows = {row.point: row for row in search.rows.values() if row.status == "correct"}
+    rows = {row.point: row for row in search.rows.values() if row.correct}
     entries = []
     for contest in contests:
         today, *others = contest.points(search.site)

@@ -15,9 +15,10 @@ from typing import Any
 from batchchol.batches.sizes import LARGEST, LONGEST_LIST, matrices
 from batchchol.errors import BatchcholError
 from batchchol.files import read_file
-from batchchol.tune import rows
-from batchchol.tune.best import Best, value_of
-from batchchol.tune.tuning import Point
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
+from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
 from kernelgen.schedule_checks import CACHES, MATHS, UNROLLS
 from kernelgen.schedules import LOOKINGS
@@ -209,24 +210,24 @@ def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], fol
         raise source.error("count", place, f"got {len(count)} numbers, expected one")
     refuse = partial(source.error, "data", place)
     kept = {name: axes[name] for name in _NARROWING if name in axes}
-    points = tuple(point for point in _measured(entry.get("data", []), refuse, folder) if _is_of(point, kept))
-    if not points:
+    rows = tuple(row for row in _measured(entry.get("data", []), refuse, folder) if _is_of(row.point, kept))
+    if not rows:
         raise refuse(f"has no correct measurement of that {', '.join(kept)}")
     changes = {key: values for key, values in axes.items() if key not in _BEST}
     for key in changes:
-        if not any(hasattr(point.spec.schedule, key) for point in points):
-            families = dict.fromkeys(point.spec.family for point in points)
+        if not any(hasattr(row.spec.schedule, key) for row in rows):
+            families = dict.fromkeys(row.spec.family for row in rows)
             raise source.error(key, place, f"no kernel of the data has it, they are of {', '.join(families)}")
-    return Best(axes.get("backend", _WORDS["backend"]), points, count[0], changes)
+    return Best(axes.get("backend", _WORDS["backend"]), rows, count[0], changes)
 
 
-def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Point]:
-    """The points of the files that a table names."""
+def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Row]:
+    """The correct rows of the files that a table names."""
     names = data if isinstance(data, list) else [data]
     if not names or not all(isinstance(name, str) for name in names):
         raise refuse("expected a file of measurements, CSV or Parquet, or a list of them")
     try:
-        return [point for name in names for point in rows.read_points(folder / name).points]
+        return [row for name in names for row in read_correct(folder / name)]
     except BatchcholError as error:
         raise refuse(str(error)) from error
 

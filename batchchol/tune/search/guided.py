@@ -55,7 +55,7 @@ class Times(dict[str, float | None]):
 
     def add(self, row: Row) -> None:
         """Take in a new row."""
-        self[row.point.key] = row.median_seconds if row.status == "correct" else None
+        self[row.point.key] = row.seconds
 
 
 @dataclass

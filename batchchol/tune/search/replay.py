@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,12 +16,13 @@ import numpy as np
 from batchchol.errors import DataFileError
 from batchchol.measure import dataset
 from batchchol.measure.point import Point
-from batchchol.measure.row import points_of
+from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress
 from batchchol.tune.search.cases import Case, case_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.tune.search.transfer import lessons_of
+from batchchol.tune.winners import grouped
 
 LEAST_POINTS = 100
 """A case of fewer has nothing to search: 5% of it are a handful."""
@@ -113,13 +114,11 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
         If it cannot be read, or has no such case.
     """
     rows = dataset.read(path, warn).select(_COLUMNS).to_pylist()
-    chosen: dict[str, tuple[Point, dict[str, Any]]] = {}
-    for point, row in points_of(rows):
-        if point.own.key not in chosen or point.any_block:
-            chosen[point.own.key] = point, row
-    cases: dict[Case, list[tuple[Point, dict[str, Any]]]] = {}
-    for point, row in chosen.values():
-        cases.setdefault(case_of(point), []).append((point, row))
+    chosen: dict[str, Row] = {}
+    for row in rows_of(rows):
+        if row.point.own.key not in chosen or row.point.any_block:
+            chosen[row.point.own.key] = row
+    cases = grouped(chosen.values(), lambda row: case_of(row.point))
     surfaces = [_surface(case, cases[case]) for case in sorted(cases) if len(cases[case]) >= LEAST_POINTS]
     surfaces = [surface for surface in surfaces if any(surface.seconds)]
     if not surfaces:
@@ -129,12 +128,10 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     return surfaces
 
 
-def _surface(case: Case, rows: Sequence[tuple[Point, Mapping[str, Any]]]) -> Surface:
-    correct = [row["status"] == "correct" and bool(row["median_seconds"]) for _, row in rows]
-    seconds = [row["median_seconds"] if good else None for good, (_, row) in zip(correct, rows, strict=True)]
-    spreads = [row["spread"] for good, (_, row) in zip(correct, rows, strict=True) if good and row["spread"]]
+def _surface(case: Case, rows: Sequence[Row]) -> Surface:
+    spreads = [row.spread for row in rows if row.seconds and row.spread]
     noise = median(spreads) if spreads else math.nan
-    return Surface(case, tuple(point for point, _ in rows), tuple(seconds), noise)
+    return Surface(case, tuple(row.point for row in rows), tuple(row.seconds for row in rows), noise)
 
 
 def replay(

@@ -103,7 +103,7 @@ def test_a_data_set_makes_a_table_of_defaults(space: Path, tmp_path: Path, plant
         machine = Machine.of(measurer.facts())
         sweep(expand(load_space(space), machine).points, measurer, kept)
         shared = replace(expand(load_space(space), machine).points[0], any_block=True)
-        kept.append(Row(shared, "correct", seconds=(1e-12,)))
+        kept.append(Row.timed(shared, (1e-12,)))
     for source in (data, tmp_path / "one.parquet"):
         merge(data, tmp_path / "one.parquet")
         assert tune("--from", source, "--table", table, "--arch", "sm_90") == 0

@@ -25,7 +25,7 @@ from batchchol.tune import compile, executors, explain, learn, one_case
 from batchchol.tune.contest import Site, spec_of
 from batchchol.tune.one_case import tune_case
 from batchchol.tune.ranking import Candidate, Wanted
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 
 N, BATCH = 20, 1000
@@ -93,7 +93,7 @@ class FakeMeasurer:
         chunk = {8: 0.8, None: 3.0}.get(point.chunk, 1.0)
         seconds = point.batch * 1e-9 * family * chunk * (1 + 1 / getattr(schedule, "nb", 1))
         seconds *= 1 + self.noise * (len(self.points) % 2)
-        return Row(point, "correct", seconds=(seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
+        return Row.timed(point, (seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
 
 
 def tune(*options: Any) -> int:
@@ -259,7 +259,7 @@ def test_on_this_cpu_in_a_worker(
 def rows_of(seconds: Mapping[KernelSpec, float], chunk: int | None = 32) -> list[dict[str, Any]]:
     about = {"device": "a fake", "copy_bytes_per_second": 1e12, "toolkit": "CUDA", "date": "2026-11-22T00:00:00"}
     return [
-        Row(SITE.point(spec, chunk, BATCH), "correct", seconds=(taken,) * 20, about=about).values()
+        Row.timed(SITE.point(spec, chunk, BATCH), (taken,) * 20, about=about).values()
         for spec, taken in seconds.items()
     ]
 
