@@ -90,14 +90,11 @@ def _tune(
     from batchchol.progress import ProgressDisplay
     from batchchol.tune.one_case import tune_case
 
-    display = ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}")
     kinds = arguments.layout or LAYOUTS
-    try:
+    with ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}") as display:
         outcome = tune_case(
             measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
         )
-    finally:
-        display.finish()
     _print(wanted, outcome, site)
     if arguments.no_table or not user.enabled():
         why = "--no-table" if arguments.no_table else f"{user.VARIABLE}=shipped"

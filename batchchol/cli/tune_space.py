@@ -173,13 +173,10 @@ def _measure(
     from batchchol.progress import ProgressDisplay
 
     built = _built(here, points, here.facts()["architecture"], arguments)
-    display = ProgressDisplay(sys.stderr, "measuring")
-    try:
+    with ProgressDisplay(sys.stderr, "measuring") as display:
         return here.sweep(
             built.points, data, space=space, failed=built.failed, seconds=arguments.duration, show=display
         )
-    finally:
-        display.finish()
 
 
 def _export(data: Path, t4_file: Path | None) -> None:
@@ -202,11 +199,8 @@ def _export(data: Path, t4_file: Path | None) -> None:
 def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
     from batchchol.progress import ProgressDisplay
 
-    display = ProgressDisplay(sys.stderr, "compiling")
-    try:
+    with ProgressDisplay(sys.stderr, "compiling") as display:
         return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
-    finally:
-        display.finish()
 
 
 def _introduce(space: str, expansion: Expansion) -> None:

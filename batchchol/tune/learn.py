@@ -128,9 +128,7 @@ def _held(
         for done, contest in enumerate(contests, start=1):
             if entry := contest.held(measurer, site, _ROUNDS):
                 entries.append(entry)
-            elapsed = time.monotonic() - begin
-            left = elapsed / done * (len(contests) - done)
-            show(Progress(done, len(contests), 0, done - len(entries), elapsed, left, "contests"))
+            show(Progress.since(begin, done, len(contests), done - len(entries), "contests"))
     except KeyboardInterrupt as interrupt:
         measurer.close()
         return entries, interrupt
@@ -153,15 +151,13 @@ def keep(
     rows = dataset.read_rows(folder, warn)
     if not usable(rows):
         return
-    display = ProgressDisplay(sys.stderr, "choosing")
     try:
-        site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
+        with ProgressDisplay(sys.stderr, "choosing") as display:
+            site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
         path = lookup.learn(site.device, site.target, site.arch, entries, placed)
     except BatchcholError as error:
         warn(f"the user's table is as it was: {error}")
         return
-    finally:
-        display.finish()
     new = sum(entry.schedule != entry.incumbent for entry in entries)
     moved = sum(each.layout != each.incumbent for each in placed)
     print(f"{path}: {new} of {len(entries)} cases have another kernel now, {moved} of {len(placed)} another layout")

@@ -230,9 +230,8 @@ class _Clock:
 
     def show_round(self, progress: Progress) -> None:
         """How far the round is: said of the whole."""
-        done, elapsed = self._done + progress.done, time.monotonic() - self._begin
-        left = elapsed * (self._total - done) / done if done else None
-        self._show(Progress(done, self._total, 0, self._failed + progress.failed, elapsed, left, "points"))
+        done, failed = self._done + progress.done, self._failed + progress.failed
+        self._show(Progress.since(self._begin, done, self._total, failed, "points"))
 
 
 def _lost(done: Summary) -> int:

@@ -172,9 +172,7 @@ def replay(
     total = sum(len(task.numbers) for task in tasks)
     for found in in_processes(search, tuple(surfaces), tasks, processes):
         runs += found
-        elapsed = time.monotonic() - begin
-        left = elapsed * (total - len(runs)) / len(runs)
-        show(Progress(len(runs), total, 0, 0, elapsed, left, "searches"))
+        show(Progress.since(begin, len(runs), total, things="searches"))
     order = [*STRATEGIES, TAUGHT]
     return sorted(runs, key=lambda run: (order.index(run.strategy), run.number, run.repeat))
 

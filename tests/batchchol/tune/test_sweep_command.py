@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchchol import cli
+from batchchol.artifacts.cuda_modules import Outcome
 from batchchol.defaults import tables
 from batchchol.measure import process
 from batchchol.measure.dataset import DataSet, merge, read
@@ -50,8 +51,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def plant(bench: str) -> None:
         if bench != "SmallCache":
-            built = compile._Outcome("built", "", None)
-            monkeypatch.setattr(compile, "_build_cpu", lambda points, *_: [built] * len(points))
+            built = Outcome("a kernel", "built")
+            monkeypatch.setattr(compile, "_build_cpu", lambda points, *_: dict.fromkeys(points, built))
         monkeypatch.setattr(process, "BENCH", f"sweep_benches:{bench}")
         monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
