@@ -55,19 +55,20 @@ class Site:
     def gpu(self) -> bool:
         return TARGETS[self.target].gpu
 
+    def at(self, dtype: str) -> dict[str, Any]:
+        """The place and the type, as the library's choices ask for them."""
+        return {"target": self.target, "dtype": dtype, "arch": self.arch, "device": self.device}
+
     def today(self, n: int, batch: int, case: Case) -> Choice:
         """What is used now in a case, for an order and a batch."""
         return default_choice(
             n,
             batch=batch,
-            device=self.device,
-            target=self.target,
-            arch=self.arch,
-            dtype=case.dtype,
             math=case.math,
             layout=case.layout,
             chunk=case.chunk,
             order=case.order or "col",
+            **self.at(case.dtype),
         )
 
     def point(self, spec: KernelSpec, chunk: int | None, batch: int) -> Point:
@@ -183,7 +184,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
 def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, floor: float) -> Iterator[Placed]:
     """Those of a dtype, an order and a batch; none where today's layout was not measured, or no other one."""
     dtype, n, batch = where
-    at = {"target": site.target, "dtype": dtype, "arch": site.arch, "device": site.device}
+    at = site.at(dtype)
     chunks = {Layout.chunked(entry.case.chunk): entry for entry in entries if entry.case.chunk}
     rows = {Layout.canonical("row"): e for e in entries if (e.case.layout, e.case.order) == ("canonical", "row")}
     packed = {layout: entry.ns for layout, entry in chunks.items()}
@@ -201,7 +202,7 @@ def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, f
         fastest = min(times, key=times.__getitem__)
         margin = max(measured[today].margin, measured[fastest].margin)
         best = fastest if times[today] > times[fastest] * (1 + margin) else today
-        users = tuned_placement(section, n, batch, site.target, dtype, site.arch, site.device)
+        users = tuned_placement(section, n, batch, **at)
         yield Placed(
             section,
             dtype,

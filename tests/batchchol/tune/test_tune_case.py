@@ -24,7 +24,7 @@ from batchchol.measure.row import Row
 from batchchol.tune import compile, executors, explain, learn, one_case
 from batchchol.tune.contest import Site, spec_of
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.ranking import Candidate, Wanted
+from batchchol.tune.ranking import Wanted
 from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 
@@ -272,7 +272,7 @@ def test_the_two_best_kernels_are_varied_however_they_are_launched(
     arch: str, early: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedules = (ThreadSchedule(nb, pdl=pdl) for nb in (2, 3, 5) for pdl in (None, True))
-    both = [Candidate(replace(OTHERS[0], schedule=schedule), 8) for schedule in schedules]
+    both = [SITE.point(replace(OTHERS[0], schedule=schedule), 8, BATCH) for schedule in schedules]
     monkeypatch.setattr(one_case, "candidates", lambda *_: both)
     measurer: Any = FakeMeasurer()
     tune_case(measurer, replace(SITE, arch=arch), WANTED, ("chunked",), ALL)
