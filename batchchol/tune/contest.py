@@ -91,10 +91,6 @@ class Contest:
     measured: int = 0
     candidates: int = 0
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.case.layout, self.case.chunk, self.case.order or "col")
-
     def points(self, site: Site) -> list[Point]:
         """The points of a round."""
         specs = dict.fromkeys((self.incumbent.spec, *self.challengers))
@@ -123,17 +119,10 @@ class Contest:
         margin = max(MARGIN, *(_noise(runs[spec]) for spec in rivals))
         stays = own in times and not (others and times[own] > times[others[0]] * (1 + margin))
         best = own if stays else others[0]
-        return self._entry(best, times, margin, site, sum(row.samples for row in runs[best]))
-
-    def _entry(
-        self, best: KernelSpec, times: Mapping[KernelSpec, float], margin: float, site: Site, samples: int
-    ) -> Tuned:
-        own = self.incumbent.spec
         second = min((spec for spec in times if spec != best), key=lambda spec: times[spec], default=None)
+        samples = sum(row.samples for row in runs[best])
         counted = {"samples": samples, "measured": self.measured, "candidates": self.candidates}
-
         taken = {spec: ns(seconds, self.batch) for spec, seconds in times.items()}
-
         return Tuned(
             self.case,
             self.n,

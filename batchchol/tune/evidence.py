@@ -9,7 +9,7 @@ from math import log
 
 from batchchol.defaults.tables import Case, Entry, Evidence, Table
 from batchchol.measure.row import Row
-from batchchol.tune.winners import case_of, cell_of, counts, finalists, for_any_chunk, grouped, latest, ns
+from batchchol.tune.winners import case_of, counts, finalists, for_any_chunk, grouped, latest, ns
 from kernelgen import Schedule
 from kernelgen.schedules import has_math, with_math
 
@@ -25,27 +25,24 @@ def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
     usable = latest(row for row in rows if counts(row) and row.spec.target == table.target)
     measured = {row.spec.problem.dtype for row in usable}
     cases = {
-        case: _entries(entries, _Cells(usable, case), case) if case.dtype in measured else entries
+        case: _entries(entries, _cells(usable, case), case) if case.dtype in measured else entries
         for case, entries in table.cases.items()
     }
     return replace(table, cases=cases)
 
 
-class _Cells:
-    """The rows that a case was chosen from, by order and batch."""
-
-    def __init__(self, rows: Sequence[Row], case: Case) -> None:
-        own = grouped((row for row in rows if row.spec.problem.dtype == case.dtype), lambda r: r.spec.schedule.math)
-        maths = dict.fromkeys((case.math, *own))
-        self._by_math = [[grouped(pool, cell_of) for pool in _pools(own.get(math, []), case)] for math in maths]
-
-    def of(self, n: int) -> dict[int, Sequence[Row]]:
-        """The rows of an order by their batches; of another math where its own was not measured there."""
-        found: dict[int, Sequence[Row]] = {}
-        for pools in self._by_math:
-            batches = ({batch: rows for (order, batch), rows in pool.items() if order == n} for pool in pools)
-            found = next((each for each in batches if each), {}) | found
-        return found
+def _cells(rows: Iterable[Row], case: Case) -> dict[int, dict[int, list[Row]]]:
+    """The rows that a case was chosen from, by order and batch; of another math where its own was not measured."""
+    of_dtype = [row for row in rows if row.spec.problem.dtype == case.dtype]
+    by_math = grouped(of_dtype, lambda row: row.spec.schedule.math)
+    found: dict[int, dict[int, list[Row]]] = {}
+    for math in dict.fromkeys((case.math, *by_math)):
+        own: dict[int, list[Row]] = {}
+        for pool in reversed(_pools(by_math.get(math, []), case)):
+            own |= grouped(pool, lambda row: row.spec.problem.n)
+        for n, alike in own.items():
+            found[n] = grouped(alike, lambda row: row.point.batch) | found.get(n, {})
+    return found
 
 
 def _pools(rows: Sequence[Row], case: Case) -> list[list[Row]]:
@@ -54,10 +51,10 @@ def _pools(rows: Sequence[Row], case: Case) -> list[list[Row]]:
     return [placed, for_any_chunk(rows)] if case.layout == "chunked" else [placed]
 
 
-def _entries(entries: Sequence[Entry], cells: _Cells, case: Case) -> tuple[Entry, ...]:
+def _entries(entries: Sequence[Entry], cells: Mapping[int, Mapping[int, list[Row]]], case: Case) -> tuple[Entry, ...]:
     made: list[Entry] = []
     for n, group in groupby(entries, lambda entry: entry.n):
-        row, measured = list(group), cells.of(n)
+        row, measured = list(group), cells.get(n, {})
         untils = [_crossing(entry, other, measured) for entry, other in pairwise(row)]
         for entry, until in zip(row, [*untils, None], strict=True):
             batches = sorted(measured) if entry.batch is None else [entry.batch]

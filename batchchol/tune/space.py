@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from importlib.resources import files
@@ -183,13 +183,7 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
     known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
     if not candidates:
         known |= {field.name: None for field in fields(FAMILIES[families[0]])} | {"math": ("ieee",)}
-    axes: dict[str, Axis] = {}
-    for key, values in entry.items():
-        if key == "family":
-            continue
-        if key not in known:
-            raise source.error(key, place, f"unknown, expected one of family, {', '.join(known)}")
-        axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    axes = _axes(source, place, entry, ("family", *known), families)
     needed = ["n"] if candidates else ["n", *_needed(families[0])]
     for key in needed:
         if key not in axes:
@@ -198,13 +192,7 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
 
 
 def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], folder: Path) -> Best:
-    axes: dict[str, Axis] = {}
-    for key, values in entry.items():
-        refuse = partial(source.error, key, place)
-        if key not in (*_BEST, *_CHOICES):
-            raise refuse(f"unknown, expected one of {', '.join(dict.fromkeys((*_BEST, *_CHOICES)))}")
-        if key != "data":
-            axes[key] = _values(values, refuse, "orders" if key == "count" else _kind(key, tuple(FAMILIES)))
+    axes = _axes(source, place, entry, dict.fromkeys((*_BEST, *_CHOICES)), tuple(FAMILIES))
     count = axes.get("count", (1,))
     if len(count) != 1:
         raise source.error("count", place, f"got {len(count)} numbers, expected one")
@@ -219,6 +207,20 @@ def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], fol
             families = dict.fromkeys(row.spec.family for row in rows)
             raise source.error(key, place, f"no kernel of the data has it, they are of {', '.join(families)}")
     return Best(axes.get("backend", _WORDS["backend"]), rows, count[0], changes)
+
+
+def _axes(
+    source: _Source, place: tuple[str, int], entry: Mapping[str, Any], known: Collection[str], families: Sequence[str]
+) -> dict[str, Axis]:
+    """The values of each key of a table but those of its kernels' source; refuses a key that is not known."""
+    axes: dict[str, Axis] = {}
+    other = "data" if place[0] == "best" else "family"
+    for key, values in entry.items():
+        if key not in known:
+            raise source.error(key, place, f"unknown, expected one of {', '.join(known)}")
+        if key != other:
+            axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    return axes
 
 
 def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Row]:
@@ -259,8 +261,8 @@ def _kind(key: str, families: Sequence[str]) -> str:
     """What values of a key are: its name if words, "sizes", "orders", "bools", "choices", "texts" or "numbers"."""
     if key in _WORDS:
         return key
-    if key in ("batch", "n", "any_block", "variations"):
-        return {"batch": "sizes", "n": "orders"}.get(key, "bools")
+    if key in ("batch", "n", "count", "any_block", "variations"):
+        return {"batch": "sizes", "n": "orders", "count": "orders"}.get(key, "bools")
     types = {field.name: str(field.type) for family in families for field in fields(FAMILIES[family])}
     said = types.get(key, "int")
     return "choices" if "bool" in said else "texts" if "str" in said else "numbers"

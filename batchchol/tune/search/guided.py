@@ -226,13 +226,9 @@ class _Clock:
     def add(self, done: Summary) -> None:
         """A round is over."""
         self._done += done.statuses.total()
-        self._failed += _lost(done)
+        self._failed += done.lost
 
     def show_round(self, progress: Progress) -> None:
         """How far the round is: said of the whole."""
         done, failed = self._done + progress.done, self._failed + progress.failed
         self._show(Progress.since(self._begin, done, self._total, failed, "points"))
-
-
-def _lost(done: Summary) -> int:
-    return done.statuses.total() - done.statuses["correct"] - done.statuses["unsupported"]

@@ -42,8 +42,16 @@ def test_every_column_is_documented() -> None:
     documented = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", DOCUMENT.read_text(), re.MULTILINE)))
     assert set(COLUMNS) - set(choice_columns()) <= set(documented), "docs/tuning-data.md says what each column is"
     assert set(documented) <= set(COLUMNS)
+    assert all(column.doc for column in COLUMNS.values())
     assert all(f'"{status}"' in DOCUMENT.read_text() for status in STATUSES)
     assert f"this page is version {SCHEMA_VERSION}" in DOCUMENT.read_text()
+
+
+def test_the_documented_types_are_those_of_the_columns() -> None:
+    for names, types in re.findall(r"^\| (`.*?) \| (.*?) \|", DOCUMENT.read_text(), re.MULTILINE):
+        columns, said = re.findall(r"`(\w+)`", names), types.replace("list of float32", "float32 list").split(", ")
+        expected = said * len(columns) if len(said) == 1 else said
+        assert [COLUMNS[name].dtype for name in columns] == expected, names
 
 
 def test_every_choice_of_every_family_has_a_column() -> None:
