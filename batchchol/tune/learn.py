@@ -66,11 +66,11 @@ def learn(
         raise ValueError("rows: got none of which something can be learned")
     site = Site.of(facts, known[-1], known[-1]["threads"])
     contests = _contests(known, site)
-    entries = [entry for contest, found in contests if (entry := _settled(contest, found, site, measurer is None))]
+    settled = [(contest, _settled(contest, found, site, measurer is None)) for contest, found in contests]
+    entries = [entry for _, entry in settled if entry]
     interrupt = None
     if measurer is not None:
-        done = {(entry.case, entry.n, entry.batch) for entry in entries}
-        left = [contest for contest, _ in contests if (contest.case, contest.n, contest.batch) not in done]
+        left = [contest for contest, entry in settled if entry is None]
         held, interrupt = _held(left, measurer, site, jobs, show)
         entries += held
     floor = max((row["floor_seconds"] or 0.0 for row in known), default=0.0)
