@@ -27,15 +27,24 @@ class Progress:
     seconds_left: float | None
     things: str = "kernels"
 
+    @classmethod
+    def since(cls, begin: float, done: int, total: int, failed: int = 0, things: str = "kernels") -> Progress:
+        """How far it is since a moment of the monotonic clock, at the pace so far."""
+        seconds = time.monotonic() - begin
+        return cls(done, total, 0, failed, seconds, seconds / done * (total - done) if done else None, things)
+
 
 class ProgressDisplay:
-    """Shows a :class:`Progress` whenever it is called with one; `finish` ends the line of the bar."""
+    """Shows a :class:`Progress` whenever it is called with one; the end of its context ends the bar's line."""
 
     def __init__(self, stream: TextIO, label: str) -> None:
         self._stream = stream
         self._label = label
         self._terminal = stream.isatty()
         self._shown = time.monotonic()
+
+    def __enter__(self) -> ProgressDisplay:
+        return self
 
     def __call__(self, progress: Progress) -> None:
         if self._terminal:
@@ -47,8 +56,11 @@ class ProgressDisplay:
             self._shown = time.monotonic()
             print(f"{self._label} {describe(progress)}", file=self._stream, flush=True)
 
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
     def finish(self) -> None:
-        """Whatever is written next begins a line of its own."""
+        """Have what is written next begin a line of its own."""
         if self._terminal:
             print(file=self._stream, flush=True)
 

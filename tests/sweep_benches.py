@@ -55,7 +55,7 @@ class Quick:
                 stream.write(f"{os.getpid()} {point.key}\n")
         seconds = tuple(1e-6 * (1 + sample / 8) for sample in range(samples or self.samples))
         conditions = {"temperature_c": 40.0}
-        return Row(point, "correct", seconds=seconds, calls=2, ratio=0.25, source="0a", conditions=conditions)
+        return Row.timed(point, seconds, calls=2, ratio=0.25, source="0a", about=conditions)
 
 
 class FakeGpu(Quick):
@@ -68,7 +68,8 @@ class FakeGpu(Quick):
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
         row = super().measure(point, samples)
-        return replace(row, seconds=tuple(seconds / point.spec.schedule.nb for seconds in row.seconds))
+        seconds = tuple(each / point.spec.schedule.nb for each in row.sample_seconds)
+        return Row.timed(point, seconds, calls=row.calls, ratio=row.ratio, source=row.source, about=row.about)
 
 
 class SmallCache(Bench):

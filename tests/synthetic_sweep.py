@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from batchchol.measure import parquet
 from batchchol.measure.point import Point
@@ -59,9 +60,11 @@ def row(point: Point, status: str = "correct", seed: int = 1) -> Row:
     """The point with three samples about the formula's time."""
     noise = random.Random(f"{point.key} {seed}")
     exact = seconds(point)
-    samples = tuple(exact * (1 + 0.01 * noise.random()) for _ in range(3)) if status == "correct" else ()
-    code = {"registers": 32 + point.spec.problem.n, "spill_bytes": 0}
-    return Row(point, status, seconds=samples, calls=1, ratio=0.2, floor_seconds=1e-6, code=code, about=ABOUT)
+    about = ABOUT | {"registers": 32 + point.spec.problem.n, "spill_bytes": 0}
+    columns: dict[str, Any] = {"calls": 1, "ratio": 0.2, "floor_seconds": 1e-6, "about": about}
+    if status != "correct":
+        return Row(point, status, **columns)
+    return Row.timed(point, [exact * (1 + 0.01 * noise.random()) for _ in range(3)], **columns)
 
 
 def write(path: Path, rows: Sequence[Row]) -> Path:

@@ -159,8 +159,7 @@ def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:
 
 
 def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Namespace) -> list[Outcome]:
-    display = ProgressDisplay(sys.stderr, arch)
-    try:
+    with ProgressDisplay(sys.stderr, arch) as display:
         return build_all(
             sources,
             arch,
@@ -169,8 +168,6 @@ def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Nam
             time_limit=arguments.time_limit,
             progress=display,
         )
-    finally:
-        display.finish()
 
 
 def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:

@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
     points = sum(len(surface.points) for surface in surfaces)
     print(f"{arguments.data}: {len(surfaces):,} cases, {points:,} points", file=sys.stderr)
-    display = ProgressDisplay(sys.stderr, "searching")
-    try:
+    with ProgressDisplay(sys.stderr, "searching") as display:
         runs = replay.replay(
             surfaces,
             arguments.strategies,
@@ -65,8 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
             ahead=arguments.ahead,
             show=display,
         )
-    finally:
-        display.finish()
     print(table(replay.lines(surfaces, runs)))
     make_folder(folder)
     replace_file(folder / _CSV, csv(surfaces, runs).encode())
@@ -96,12 +93,10 @@ def table(lines: Sequence[Line]) -> str:
 def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
     """The same for each case, a line a strategy and closeness; `inf` is what was not reached."""
     from batchchol.tune.search.replay import CLOSE, line
+    from batchchol.tune.winners import grouped
 
-    groups: dict[tuple[int, str], list[Run]] = {}
-    for each in runs:
-        groups.setdefault((each.number, each.strategy), []).append(each)
     found = [_HEADER]
-    for (number, _), mine in sorted(groups.items()):
+    for (number, _), mine in sorted(grouped(runs, lambda run: (run.number, run.strategy)).items()):
         surface = surfaces[number]
         case = surface.case
         about = (case.n, case.dtype, case.math, case.batch, case.target, len(surface.points))

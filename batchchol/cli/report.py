@@ -13,9 +13,9 @@ from batchchol.batches.sizes import positive
 from batchchol.files import beside, check_folder, check_writable, for_reading
 
 if TYPE_CHECKING:
+    from batchchol.measure.row import Row
     from batchchol.report.page import Report
     from batchchol.report.stability import Stability
-    from batchchol.tune.rows import Measured
 
 HELP = "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of `tune`"
 
@@ -58,19 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from batchchol.errors import DataFileError
+    from batchchol.measure.dataset import read_correct
     from batchchol.measure.timing import busy_warning
-    from batchchol.tune.rows import read
 
     if arguments.plot is not None:
         from batchchol.report import gflops_plot
 
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
-    measured = read(arguments.file)
+    measured = read_correct(arguments.file)
     rows = best(measured)
-    if not rows:
-        raise DataFileError(arguments.file, "whole file", "has no correct measurement")
     print(table(rows))
     print(footer(rows))
     if warning := busy_warning(disagreements(measured)):
@@ -158,42 +155,44 @@ def _stable(compared: Stability) -> list[str]:
     return lines
 
 
-def best(rows: Iterable[Measured]) -> list[Measured]:
+def best(rows: Iterable[Row]) -> list[Row]:
     """The fastest row of each case, of those with the most samples of the case."""
-    fastest: dict[tuple[object, ...], Measured] = {}
-    for row in rows:
-        case = (row.n, row.dtype, row.batch, row.math, row.protocol, row.machine)
-        known = fastest.get(case)
-        if known is None or (-row.samples, row.seconds) < (-known.samples, known.seconds):
-            fastest[case] = row
-    return sorted(fastest.values(), key=lambda row: (row.dtype, row.math, row.n, row.batch, row.protocol))
+    from batchchol.tune.winners import grouped, surest
+
+    found = [surest(alike) for alike in grouped(rows, lambda row: (*_case(row), row.about["device"])).values()]
+    return sorted(found, key=_case)
 
 
-def disagreements(rows: Iterable[Measured]) -> list[float]:
+def _case(row: Row) -> tuple[str, str, int, int, str]:
+    problem = row.spec.problem
+    return problem.dtype, row.spec.problem.math, problem.n, row.point.batch, row.point.protocol
+
+
+def disagreements(rows: Iterable[Row]) -> list[float]:
     """What measurements of the same kernel on the same batch differ by."""
     from batchchol.measure.timing import disagreement
+    from batchchol.tune.winners import grouped
 
-    times: dict[tuple[object, ...], list[float]] = {}
-    for row in rows:
-        times.setdefault((row.spec, row.batch, row.protocol, row.machine), []).append(row.seconds)
-    return [disagreement(min(found), max(found)) for found in times.values()]
+    same = grouped(rows, lambda row: (row.spec, row.point.batch, row.point.protocol, row.about["device"]))
+    times = ([row.median_seconds for row in found] for found in same.values())
+    return [disagreement(min(found), max(found)) for found in times]
 
 
-def table(rows: Sequence[Measured]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table; without the columns of what none of them says."""
     from batchchol.operations.roofline import fraction_text
 
     columns = {
-        "n": [f"{row.n}" for row in rows],
-        "batch": [f"{row.batch:,}" for row in rows],
-        "math": [row.math for row in rows],
-        "protocol": [row.protocol for row in rows],
+        "n": [f"{row.spec.problem.n}" for row in rows],
+        "batch": [f"{row.point.batch:,}" for row in rows],
+        "math": [row.spec.problem.math for row in rows],
+        "protocol": [row.point.protocol for row in rows],
         "GFLOP/s": [f"{row.gflops:,.0f}" for row in rows],
-        "roofline": [fraction_text(row.roofline_fraction) for row in rows],
+        "roofline": [fraction_text(row.roofline_seconds / row.median_seconds) for row in rows],
         "floor, us": [_known(row.floor_seconds * 1e6, ".1f") for row in rows],
         "spread": [f"{row.spread:.1%}" for row in rows],
         "residual": [f"{row.ratio:.3f}" for row in rows],
-        "spec": [f"`{row.spec}`" for row in rows],
+        "spec": [f"`{row.spec.name}`" for row in rows],
     }
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     rules = ("---" if name in ("math", "protocol", "spec") else "---:" for name in columns)
@@ -205,27 +204,39 @@ def _known(value: float, form: str) -> str:
     return "" if math.isnan(value) else format(value, form)
 
 
-def footer(rows: Sequence[Measured]) -> str:
+def footer(rows: Sequence[Row]) -> str:
     """Where and when, and how often each was timed."""
-    machines = ", ".join(sorted({row.machine for row in rows}))
-    dates = ", ".join(sorted({row.date for row in rows}))
+    machines = ", ".join(sorted({str(row.about["device"]) for row in rows}))
+    dates = ", ".join(sorted({row.day for row in rows}))
     samples = ", ".join(map(str, sorted({row.samples for row in rows})))
     roofline = "" if all(math.isnan(row.roofline_seconds) for row in rows) else "; roofline by the machine's own copy"
     return f"\n{machines}; {dates}; medians of {samples} samples; cold data{roofline}"
 
 
-def draw(rows: Sequence[Measured], stem: Path) -> list[Path]:
+def draw(rows: Sequence[Row], stem: Path) -> list[Path]:
     """GFLOP/s over n, a line for each batch of the first protocol and accuracy class; the roofline above."""
     from batchchol.report import gflops_plot
 
     first = rows[0]
-    chosen = [row for row in rows if (row.dtype, row.math, row.protocol) == (first.dtype, first.math, first.protocol)]
-    points = [gflops_plot.Point(_label(row, chosen), row.n, row.gflops, row.roofline_gflops) for row in chosen]
-    title = f"Batched Cholesky, {first.dtype}, {first.math}, {first.protocol} launches"
-    return gflops_plot.draw(points, stem, title=title, subtitle=f"{first.machine}, {first.date}, cold data, medians")
+    dtype, accuracy, *_, protocol = _case(first)
+    chosen = [row for row in rows if (*_case(row)[:2], row.point.protocol) == (dtype, accuracy, protocol)]
+    points = [
+        gflops_plot.Point(
+            _label(row, chosen),
+            row.spec.problem.n,
+            row.gflops,
+            row.gflops * row.median_seconds / row.roofline_seconds,
+        )
+        for row in chosen
+    ]
+    title = f"Batched Cholesky, {dtype}, {accuracy}, {protocol} launches"
+    subtitle = f"{first.about['device']}, {first.day}, cold data, medians"
+    return gflops_plot.draw(points, stem, title=title, subtitle=subtitle)
 
 
-def _label(row: Measured, rows: Sequence[Measured]) -> str:
+def _label(row: Row, rows: Sequence[Row]) -> str:
     """The batch, or "largest" where each n has one of its own that fills so much memory."""
-    everywhere = {other.n for other in rows} == {other.n for other in rows if other.batch == row.batch}
-    return f"batch {row.batch:,}" if everywhere else "largest batch"
+    batch = row.point.batch
+    orders = {other.spec.problem.n for other in rows}
+    everywhere = orders == {other.spec.problem.n for other in rows if other.point.batch == batch}
+    return f"batch {batch:,}" if everywhere else "largest batch"

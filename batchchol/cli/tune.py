@@ -10,9 +10,9 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from batchchol import interrupts
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
@@ -27,7 +27,7 @@ from kernelgen.spec import LAYOUT_KINDS
 if TYPE_CHECKING:
     from batchchol.backends import Backend
     from batchchol.defaults.tables import Table
-    from batchchol.tune.tuning import Point, Points
+    from batchchol.measure.row import Row
     from kernelgen import KernelSpec
 
 HELP = "find the fastest kernels on this machine, for one case or a whole search space, and use them"
@@ -124,15 +124,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure_all(arguments: argparse.Namespace) -> int:
-    """Measure order by order; the points of each order and batch are on disk before the next begins."""
+    """Measure order by order; the rows of each order and batch are on disk before the next begins."""
     from batchchol.backends import get_backend
     from batchchol.batches.host_memory import require_memory
+    from batchchol.measure.bench import FEW_POINTS
+    from batchchol.measure.csv_file import append, check_appendable
     from batchchol.measure.process import Measurer
     from batchchol.measure.provenance import about
     from batchchol.tune import candidates, tuning
-    from batchchol.tune.isolated import FEW_POINTS, ceilings_of, isolated
-    from batchchol.tune.rows import append, check_appendable, row
-    from batchchol.tune.tuning import Points
 
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
@@ -143,7 +142,7 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     for n, size in itertools.product(arguments.n, arguments.batch):
         require_memory(matrices(size, n, arguments.dtype), n, arguments.dtype, backend.free_bytes())
     target = arguments.target or backend.target
-    families = _families(arguments, target)
+    families = tune_case.families(arguments.family, target)
     pools = {
         (n, math, layout): specs
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
@@ -152,7 +151,7 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     _build(backend, [spec for specs in pools.values() for spec in specs])
     origin = about(backend)
     print(_HEADER)
-    points: list[Point] = []
+    rows: list[Row] = []
     done = (
         f"what was measured is in {arguments.out}: leave out the orders that it has, and --from makes a table of it"
     )
@@ -160,33 +159,19 @@ def _measure_all(arguments: argparse.Namespace) -> int:
         interrupts.advice(done),
         Measurer(backend.name, settings=FEW_POINTS, time_limit=arguments.time_limit) as measurer,
     ):
-        ceilings = ceilings_of(measurer, arguments.dtype, arguments.threads, backend.target)
         for ((n, _, _), specs), size in itertools.product(pools.items(), arguments.batch):
-            batch, threads = matrices(size, n, arguments.dtype), arguments.threads
-            found: list[Point] = []
-            one = isolated(measurer, backend, batch, threads)
+            batch = matrices(size, n, arguments.dtype)
+            found: list[Row] = []
             try:
-                tuning.measure(backend, specs, batch, threads, _noting(one, found))
+                for row in tuning.measure(backend, specs, batch, arguments.threads, measurer.measure):
+                    found.append(row)
             finally:
-                append(arguments.out, [row(point, ceilings, origin) for point in found])
+                append(arguments.out, found, origin)
             _print(tuning.best(found))
-            points += found
+            rows += found
     if arguments.table:
-        place = origin.get("gpu") or origin["cpu"], origin.get("toolkit") or origin["compiler"], origin["date"]
-        measured = Points(tuple(points), *place, ceilings.copy_bytes_per_second)
-        _write_table(arguments.table, [measured], backend.architecture)
+        _write_table(arguments.table, rows, backend.architecture)
     return 0
-
-
-def _noting(measured: Callable[..., Point], found: list[Point]) -> Callable[..., Point]:
-    """Measures, and adds every point to `found`: what ends the measuring early does not lose them."""
-
-    def noted(*arguments: Any) -> Point:
-        point = measured(*arguments)
-        found.append(point)
-        return point
-
-    return noted
 
 
 def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
@@ -204,28 +189,28 @@ def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
 
 
 def _choose(arguments: argparse.Namespace) -> int:
-    """The table of defaults out of files of points."""
-    from batchchol.tune.rows import read_points
+    """The table of defaults out of files of rows."""
+    from batchchol.measure.dataset import read_correct
 
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
     _check_table(arguments.table)
-    sources = [read_points(path) for path in arguments.source]
+    rows = [row for path in arguments.source for row in read_correct(path)]
     if arguments.keep_choices:
-        _put_evidence(arguments.table, sources)
+        _put_evidence(arguments.table, rows)
     else:
-        _write_table(arguments.table, sources, arguments.arch)
+        _write_table(arguments.table, rows, arguments.arch)
     return 0
 
 
-def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> None:
+def _write_table(path: Path, rows: Sequence[Row], arch: str | None) -> None:
     """Put the winners into a file of tables, which may be there already."""
     from batchchol.defaults import tables
     from batchchol.files import replace_file
     from batchchol.tune import make_tables
 
     known = _tables(path)
-    found = make_tables.tables_of(sources, arch)
+    found = make_tables.tables_of(rows, arch)
     for table in found:
         known[table.name] = known[table.name].updated(table) if table.name in known else table
     replace_file(path, tables.render(known.values()).encode())
@@ -234,15 +219,14 @@ def _write_table(path: Path, sources: Sequence[Points], arch: str | None) -> Non
         print(f"{path}: {count} entries for {table.name}")
 
 
-def _put_evidence(path: Path, sources: Sequence[Points]) -> None:
-    """Put into a file of tables what the points say of its choices, and nothing else."""
+def _put_evidence(path: Path, rows: Sequence[Row]) -> None:
+    """Put into a file of tables what the rows say of its choices, and nothing else."""
     from batchchol.defaults import tables
     from batchchol.files import replace_file
     from batchchol.tune.evidence import with_evidence
 
-    points = [point for source in sources for point in source.points]
-    targets = {point.spec.target for point in points}
-    known = {name: with_evidence(t, points) if t.target in targets else t for name, t in _tables(path).items()}
+    targets = {row.spec.target for row in rows}
+    known = {name: with_evidence(t, rows) if t.target in targets else t for name, t in _tables(path).items()}
     entries = [entry for table in known.values() for found in table.cases.values() for entry in found]
     replace_file(path, tables.render(known.values()).encode())
     print(f"{path}: {sum(bool(entry.evidence) for entry in entries)} of {len(entries)} entries have measurements")
@@ -270,17 +254,6 @@ def _tables(path: Path) -> dict[str, Table]:
         raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
 
 
-def _families(arguments: argparse.Namespace, target: str) -> tuple[str, ...]:
-    """The families that --family means; refuses one that the target lacks."""
-    from batchchol.tune.candidates import families_of
-
-    known = families_of(target)
-    chosen = known if arguments.family == "all" else (arguments.family,)
-    if not set(chosen) <= set(known):
-        raise BatchcholError(f"--family: got {arguments.family!r}, target {target!r} has {', '.join(known)}")
-    return chosen
-
-
 def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
     """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
     reported = time.monotonic()
@@ -294,11 +267,10 @@ def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
     backend.build(specs, progress=progress)
 
 
-def _print(point: Point) -> None:
-    spec, n, per_matrix = point.spec, point.spec.problem.n, point.median_seconds / point.batch
-    schedule = tune_case.short_name(spec)
+def _print(row: Row) -> None:
+    spec, batch = row.spec, row.point.batch
     print(
-        f"{n:4} {point.batch:10,} {schedule:52} {per_matrix * 1e9:10.2f} {n**3 / 3 / per_matrix / 1e9:9.2f} "
-        f"{point.spread:6.1%} {point.ratio:6.3f}",
+        f"{spec.problem.n:4} {batch:10,} {tune_case.short_name(spec):52} {row.median_seconds / batch * 1e9:10.2f} "
+        f"{row.gflops:9.2f} {row.spread:6.1%} {row.ratio:6.3f}",
         flush=True,
     )

@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol.batches.host_memory import require_memory
     from batchchol.defaults import user
     from batchchol.files import check_folder
+    from batchchol.measure.bench import FEW_POINTS
     from batchchol.measure.process import Measurer
     from batchchol.parallel import available_threads
     from batchchol.tune.contest import Site
-    from batchchol.tune.isolated import FEW_POINTS
     from batchchol.tune.ranking import Wanted
 
     if not arguments.n:
@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
             )
         if not arguments.no_table and user.enabled():
             check_folder(user.path_of(site.device, site.arch or site.target).parent)
-        families = _families(arguments.family, site.target)
+        chosen = families(arguments.family or "all", site.target)
         for n, size, math in asked:
             wanted = Wanted(n, matrices(size, n, dtype), dtype, math)
-            if interrupt := _tune(wanted, arguments, families, site, measurer):
+            if interrupt := _tune(wanted, arguments, chosen, site, measurer):
                 raise interrupt
     return 0
 
@@ -90,14 +90,11 @@ def _tune(
     from batchchol.progress import ProgressDisplay
     from batchchol.tune.one_case import tune_case
 
-    display = ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}")
     kinds = arguments.layout or LAYOUTS
-    try:
+    with ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}") as display:
         outcome = tune_case(
             measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
         )
-    finally:
-        display.finish()
     _print(wanted, outcome, site)
     if arguments.no_table or not user.enabled():
         why = "--no-table" if arguments.no_table else f"{user.VARIABLE}=shipped"
@@ -110,14 +107,14 @@ def _tune(
     return outcome.interrupt
 
 
-def _families(asked: str | None, target: str) -> tuple[str, ...]:
-    """The families to try, all that the target has if nobody says."""
+def families(asked: str, target: str) -> tuple[str, ...]:
+    """The families that --family means; refuses one that the target lacks."""
     from batchchol.tune.candidates import families_of
 
     known = families_of(target)
-    if asked not in (None, "all", *known):
+    if asked not in ("all", *known):
         raise BatchcholError(f"--family: got {asked!r}, target {target!r} has {', '.join(known)}")
-    return known if asked in (None, "all") else (asked,)
+    return known if asked == "all" else (asked,)
 
 
 def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:

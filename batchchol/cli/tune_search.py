@@ -96,21 +96,20 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
     left = sum(each.left for each in searches)
     lessons = f", {len(taught):,} points known of others" if taught else ""
     print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{lessons}", file=sys.stderr)
-    display = ProgressDisplay(sys.stderr, "searching")
     try:
-        return guided.guided(
-            searches,
-            times,
-            build,
-            here.sweep,
-            data,
-            ahead=arguments.ahead or arguments.jobs or available_threads(),
-            space=space,
-            seconds=arguments.duration,
-            show=display,
-        )
+        with ProgressDisplay(sys.stderr, "searching") as display:
+            return guided.guided(
+                searches,
+                times,
+                build,
+                here.sweep,
+                data,
+                ahead=arguments.ahead or arguments.jobs or available_threads(),
+                space=space,
+                seconds=arguments.duration,
+                show=display,
+            )
     finally:
-        display.finish()
         for each in searches:
             print(_said(each))
 

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
 def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
     from batchchol.measure.dataset import DataSet, read_rows
-    from batchchol.tune.finalists import finalists
+    from batchchol.tune.winners import again
 
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
@@ -125,12 +125,10 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
             print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)
         if arguments.finalists and not summary.left and data.keys:
-            again = [
-                point for point in finalists(read_rows(folder), arguments.finalists) if point.key not in data.keys
-            ]
-            if again:
-                print(f"{len(again):,} finalists are measured with code of their own", file=sys.stderr)
-            summary = summary.plus(_measure(arguments, space, again, here, data))
+            left = [point for point in again(read_rows(folder), arguments.finalists) if point.key not in data.keys]
+            if left:
+                print(f"{len(left):,} finalists are measured with code of their own", file=sys.stderr)
+            summary = summary.plus(_measure(arguments, space, left, here, data))
     statuses = ", ".join(f"{count:,} {status}" for status, count in summary.statuses.most_common())
     print(f"measured: {statuses or 'nothing'}; {summary.left:,} points left")
     _export(folder, arguments.t4)
@@ -175,13 +173,10 @@ def _measure(
     from batchchol.progress import ProgressDisplay
 
     built = _built(here, points, here.facts()["architecture"], arguments)
-    display = ProgressDisplay(sys.stderr, "measuring")
-    try:
+    with ProgressDisplay(sys.stderr, "measuring") as display:
         return here.sweep(
             built.points, data, space=space, failed=built.failed, seconds=arguments.duration, show=display
         )
-    finally:
-        display.finish()
 
 
 def _export(data: Path, t4_file: Path | None) -> None:
@@ -204,11 +199,8 @@ def _export(data: Path, t4_file: Path | None) -> None:
 def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
     from batchchol.progress import ProgressDisplay
 
-    display = ProgressDisplay(sys.stderr, "compiling")
-    try:
+    with ProgressDisplay(sys.stderr, "compiling") as display:
         return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
-    finally:
-        display.finish()
 
 
 def _introduce(space: str, expansion: Expansion) -> None:

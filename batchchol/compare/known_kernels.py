@@ -10,8 +10,8 @@ from pathlib import Path
 
 from batchchol.defaults.lookup import default_spec
 from batchchol.defaults.shipped import source_of
-from batchchol.tune.rows import read_points
-from batchchol.tune.tuning import FIRST_SAMPLES
+from batchchol.measure.dataset import read_correct
+from batchchol.tune.winners import FIRST_SAMPLES
 from kernelgen import KernelSpec, Layout, SpecError
 from kernelgen.schedules import DEFAULT_THREADS
 
@@ -50,17 +50,17 @@ def read(path: Path) -> list[Known]:
     DataFileError
         If the file is none of a tuning run.
     """
-    points = read_points(path).points
+    rows = read_correct(path)
     return [
         Known(
-            point.spec,
-            Layout(point.spec.layout, point.chunk if point.spec.layout == "chunked" else None, point.spec.order),
-            point.batch,
-            point.median_seconds / point.batch * 1e9,
-            point.samples,
+            row.spec,
+            Layout(row.spec.layout, row.point.chunk if row.spec.layout == "chunked" else None, row.spec.order),
+            row.point.batch,
+            row.median_seconds / row.point.batch * 1e9,
+            row.samples,
         )
-        for point in points
-        if point.protocol == points[0].protocol
+        for row in rows
+        if row.point.protocol == rows[0].point.protocol
     ]
 
 

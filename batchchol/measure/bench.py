@@ -45,6 +45,10 @@ class Settings:
     burst_seconds: float = 100e-6
 
 
+FEW_POINTS = Settings(burst_seconds=1e-3)
+"""Where there are few points, each can take its time."""
+
+
 @dataclass(frozen=True)
 class _Data:
     """Inputs and outputs of cold calls, and the small batch for the check."""
@@ -108,12 +112,8 @@ class Bench:
         row = self._attempt(point, samples or self._settings.samples)
         self._read_conditions()
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        return replace(
-            row,
-            wall_seconds=time.perf_counter() - begin,
-            conditions=self._conditions,
-            about={"date": date},
-        )
+        about = {**row.about, **self._conditions, "date": date}
+        return replace(row, wall_seconds=time.perf_counter() - begin, about=about)
 
     def _attempt(self, point: Point, samples: int) -> Row:
         refused = partial(Row, point)
@@ -150,17 +150,16 @@ class Bench:
         seconds, calls, timed = self._timed(kernel, data, point, samples)
         begin = clock()
         ratio = max(ratio, self._check(*timed, point))
-        return Row(
+        return Row.timed(
             point,
-            "correct",
-            seconds=tuple(seconds),
+            seconds,
             calls=calls,
             ratio=ratio,
             floor_seconds=self._backend.floor(point.protocol),
             check_seconds=checking + clock() - begin,
             source=chosen.hash,
             flags=" ".join(chosen.source.flags),
-            code=shared_code.numbers(self._backend, kernel),
+            about=shared_code.numbers(self._backend, kernel),
         )
 
     def _timed(

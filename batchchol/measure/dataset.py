@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.files import replacing
-from batchchol.measure import parquet
+from batchchol.measure import csv_file, parquet
 from batchchol.measure.point import key_of
-from batchchol.measure.row import SCHEMA_VERSION, Row
+from batchchol.measure.row import SCHEMA_VERSION, Row, rows_of
 
 SHARD_ROWS = 2_000
 _SYNC_SECONDS = 1.0
@@ -196,6 +197,33 @@ def read_rows(folder: Path, warn: Warn = lambda _: None) -> list[dict[str, Any]]
     rows = [row for table in _tables(folder, warn) for row in table.to_pylist()]
     seen = {key_of_row(row) for row in rows}
     return rows + [row for row in _journal(folder, warn) if key_of_row(row) not in seen]
+
+
+def read_correct(path: Path) -> list[Row]:
+    """The correct rows of a data set, or of a CSV file of `tune`, whose points ran their specs' own code.
+
+    Those of a data set whose kernels this version cannot build any more are left out, with a warning.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read or is something else, or has none.
+    """
+    if not path.is_dir() and path.suffix != ".parquet":
+        known = list(csv_file.read(path))
+        if not known:
+            raise DataFileError(path, "reading", "has no correct measurement: choose another file")
+        return known
+    found = [row for row in read(path).to_pylist() if row["status"] == "correct" and not row["any_block"]]
+    if not found:
+        raise DataFileError(path, "reading", "has no correct measurement of a spec's own code: choose another one")
+    known = list(rows_of(found))
+    if not known:
+        raise DataFileError(path, "reading", "has no kernel that this version can build: measure again")
+    if left_out := len(found) - len(known):
+        which = f"{left_out:,} of {len(found):,} points are of kernels that this version cannot build"
+        warnings.warn(f"{path}: {which}, and are left out", stacklevel=2)
+    return known
 
 
 def merge(folder: Path, file: Path, warn: Warn = lambda _: None) -> int:

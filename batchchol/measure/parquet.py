@@ -53,7 +53,7 @@ def schema() -> Any:
     types["bool"] = arrow.bool_
     columns = [
         (name, arrow.list_(types[kind.split()[0]]()) if kind.endswith(" list") else types[kind]())
-        for name, kind in COLUMNS.items()
+        for name, kind in ((name, column.dtype) for name, column in COLUMNS.items())
     ]
     return arrow.schema(columns, metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
 

@@ -1,22 +1,21 @@
-"""What a sweep keeps of a point: one row of a data set, in schema version 1 (docs/tuning-data.md)."""
+"""One measured row: a point, what came of it and under which conditions, in a schema (docs/tuning-data.md)."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from batchchol.measure.point import Point
 from batchchol.measure.timing import spread
+from batchchol.operations.roofline import Ceilings, flops, roofline_seconds
 from kernelgen import FAMILIES, KernelSpec, SpecError
 from kernelgen.axes import axes_of
-
-_Values = TypeVar("_Values", bound=Mapping[str, Any])
 
 SCHEMA_VERSION = 1
 """Raised when a column changes its meaning or goes; one that is new is null in older files."""
@@ -27,13 +26,121 @@ STATUSES = ("correct", "compile", "timeout", "wrong", "runtime", "unsupported")
 Value = str | int | float | bool | None
 
 
-def _choices() -> dict[str, str]:
-    """What schedules choose, of any family, with Arrow's types: a row has a column for each."""
-    axes = {column_of(name): axis for family in FAMILIES.values() for name, axis in axes_of(family).items()}
-    kinds = {name: "string" if axis.words else "bool" if axis.is_switch else "int32" for name, axis in axes.items()}
-    # The math was a choice of the schedule when the first data sets were written: it stays among its columns.
-    first = list(kinds)[: list(kinds).index("unroll") + 1]
-    return {name: kinds[name] for name in first} | {"math": "string"} | kinds
+@dataclass(frozen=True)
+class Column:
+    """A column of a data set: Arrow's type for it, what it says, and the unit of its numbers."""
+
+    dtype: str
+    doc: str
+    unit: str = ""
+
+
+def _outcome(dtype: str, doc: str, unit: str = "", *, default: Any = MISSING) -> Any:
+    """A field of `Row` that is a column of its name."""
+    return field(default=default, metadata={"column": Column(dtype, doc, unit)})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point and what came of it: see `timed` for a correct one, and `COLUMNS` for what the fields say.
+
+    `about` has more columns by name: of the code, of the device at that moment, of the machine and the software.
+    """
+
+    point: Point
+    status: str = _outcome("string", "one of `STATUSES`")
+    message: str = _outcome("string", "why there is no number", default="")
+    samples: int = _outcome("int32", "timed samples", default=0)
+    calls: int = _outcome("int32", "calls of a sample, back to back", default=0)
+    sample_seconds: tuple[float, ...] = _outcome("float32 list", "a call, each sample's", "s", default=())
+    median_seconds: float = _outcome("float64", "the samples' median", "s", default=math.nan)
+    spread: float = _outcome("float64", "the samples' interquartile range over their median", default=math.nan)
+    ratio: float = _outcome("float64", "the largest residual ratio of all that was checked", default=math.nan)
+    floor_seconds: float = _outcome("float64", "a call that does nothing", "s", default=math.nan)
+    check_seconds: float = _outcome("float64", "the check", "s", default=math.nan)
+    wall_seconds: float = _outcome("float64", "the whole point", "s", default=math.nan)
+    source: str = _outcome("string", "the hash of the code's text", default="")
+    flags: str = _outcome("string", "further options of the compiler", default="")
+    about: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status: got {self.status!r}, expected one of {', '.join(STATUSES)}")
+
+    @classmethod
+    def timed(cls, point: Point, seconds: Sequence[float], **columns: Any) -> Row:
+        """The row of a correct point whose calls took these seconds, a number a sample."""
+        columns |= {"median_seconds": float(np.median(seconds)), "spread": spread(seconds)}
+        return cls(point, "correct", samples=len(seconds), sample_seconds=tuple(seconds), **columns)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], spec: KernelSpec | None = None) -> Row:
+        """The row that `values` describe, at least the columns of its point; others may be missing or null.
+
+        Parameters
+        ----------
+        spec : KernelSpec, optional
+            The kernel, by default that of the column `definition`.
+
+        Raises
+        ------
+        SpecError
+            If its definition is of no kernel that can be built now.
+        """
+        spec = spec or KernelSpec.from_dict(json.loads(values["definition"]))
+        placed = {name: values[name] for name in ("batch", "chunk", "threads", "protocol")}
+        point = Point(spec, **placed, any_block=bool(values["any_block"]))
+        known = {name: value for name in (*_OUTCOMES, *_ABOUT) if (value := values.get(name)) is not None}
+        about = {name: known.pop(name) for name in _ABOUT if name in known}
+        return cls(point, **known | {"sample_seconds": tuple(known.get("sample_seconds", ()))}, about=about)
+
+    def values(self) -> dict[str, Any]:
+        """The row as a data set has it: every column, None where there is nothing to say."""
+        values = dict(self.about) | _kernel(self.spec) | {name: getattr(self.point, name) for name in _BATCH}
+        values |= {name: _finite(getattr(self, name)) for name in _OUTCOMES}
+        values["sample_seconds"] = list(self.sample_seconds)
+        return {name: values.get(name) for name in COLUMNS}
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The kernel."""
+        return self.point.spec
+
+    @property
+    def correct(self) -> bool:
+        """Whether there is a number."""
+        return self.status == "correct"
+
+    @property
+    def seconds(self) -> float | None:
+        """The samples' median; None if the point has no number."""
+        return self.median_seconds if self.correct and self.median_seconds > 0 else None
+
+    @property
+    def toolkit(self) -> str:
+        """What compiled the code: CUDA's version, or the first words of what the compiler says of itself."""
+        return toolkit_of(self.about)
+
+    @property
+    def day(self) -> str:
+        """When it was measured, such as "2026-11-21"."""
+        return str(self.about["date"])[:10]
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s of the textbook's flops."""
+        return flops(self.spec.problem.n) * self.point.batch / self.median_seconds / 1e9
+
+    @property
+    def roofline_seconds(self) -> float:
+        """What the batch takes at least by the ceilings that were measured, NaN if none were."""
+        found = [self.about.get(name) for name in ("copy_bytes_per_second", "peak_flops_per_second")]
+        rates = [float(rate) for rate in found if rate]
+        if len(rates) < len(found):
+            return math.nan
+        problem = self.spec.problem
+        ceilings = Ceilings(rates[0], rates[1], self.point.threads, problem.dtype, self.spec.target)
+        return roofline_seconds(problem.n, self.point.batch, self.point.layout, ceilings)
 
 
 def choice_columns() -> tuple[str, ...]:
@@ -46,176 +153,100 @@ def column_of(choice: str) -> str:
     return "block" if choice == "threads" else choice
 
 
-COLUMNS: Mapping[str, str] = MappingProxyType(
-    {
-        # The kernel.
-        "spec": "string",
-        "definition": "string",
-        "family": "string",
-        "op": "string",
-        "n": "int32",
-        "dtype": "string",
-        "uplo": "string",
-        "target": "string",
-        "layout": "string",
-        "order": "string",
-        "in_place": "bool",
-        **_choices(),
-        # The batch, and the manner of measuring.
-        "space": "string",
-        "chunk": "int32",
-        "batch": "int64",
-        "threads": "int32",
-        "protocol": "string",
-        "any_block": "bool",
-        "recipe": "string",
-        # What came of it.
-        "status": "string",
-        "message": "string",
-        "samples": "int32",
-        "calls": "int32",
-        "sample_seconds": "float32 list",
-        "median_seconds": "float64",
-        "spread": "float64",
-        "ratio": "float64",
-        "floor_seconds": "float64",
-        "check_seconds": "float64",
-        "wall_seconds": "float64",
-        # The code.
-        "source": "string",
-        "flags": "string",
-        "compile_seconds": "float64",
-        "code_bytes": "int64",
-        "registers": "int32",
-        "spill_bytes": "int32",
-        "shared_bytes": "int32",
-        "stack_bytes": "int32",
-        "occupancy": "float64",
-        # The device at that moment.
-        "gpu_clock_mhz": "float64",
-        "memory_clock_mhz": "float64",
-        "temperature_c": "float64",
-        "power_w": "float64",
-        "throttle": "string",
-        # The machine, and the software on it.
-        "device": "string",
-        "gpu": "string",
-        "cpu": "string",
-        "driver": "string",
-        "toolkit": "string",
-        "compiler": "string",
-        "copy_bytes_per_second": "float64",
-        "peak_flops_per_second": "float64",
-        "version": "string",
-        "python": "string",
-        "numpy": "string",
-        "pycuda": "string",
-        "commit": "string",
-        "date": "string",
-    }
-)
-"""The columns of a row and the types that Arrow has for them."""
-
-CODE = ("compile_seconds", "code_bytes", "registers", "spill_bytes", "shared_bytes", "stack_bytes", "occupancy")
-"""The columns that describe compiled code in numbers."""
+def toolkit_of(about: Mapping[str, Any]) -> str:
+    """What compiles, by the columns of a machine: CUDA's version, or a compiler's name and version."""
+    return str(about.get("toolkit") or str(about.get("compiler") or "").split("|")[0].strip())
 
 
-@dataclass(frozen=True)
-class Row:
-    """One point and what came of it.
-
-    Attributes
-    ----------
-    point : Point
-        What was measured.
-    status : str
-        One of `STATUSES`.
-    message : str
-        Why there is no number.
-    seconds : tuple of float
-        Of a call, each sample's.
-    calls : int
-        In a sample, back to back.
-    ratio : float
-        The largest residual ratio of all results that were checked.
-    floor_seconds, check_seconds, wall_seconds : float
-        Of a call that does nothing; of the check; of the whole point.
-    source, flags : str
-        Hash of the code's text, and what the compiler was told besides.
-    code, conditions, about : mapping
-        More columns: of the code (`CODE`), of the device at that moment, of the machine and the software.
-    """
-
-    point: Point
-    status: str
-    message: str = ""
-    seconds: tuple[float, ...] = ()
-    calls: int = 0
-    ratio: float = math.nan
-    floor_seconds: float = math.nan
-    check_seconds: float = math.nan
-    wall_seconds: float = math.nan
-    source: str = ""
-    flags: str = ""
-    code: Mapping[str, Value] = field(default_factory=dict)
-    conditions: Mapping[str, Value] = field(default_factory=dict)
-    about: Mapping[str, Value] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status: got {self.status!r}, expected one of {', '.join(STATUSES)}")
-
-    @property
-    def median_seconds(self) -> float:
-        return float(np.median(self.seconds)) if self.seconds else math.nan
-
-    @property
-    def spread(self) -> float:
-        """The interquartile range over the median."""
-        return spread(self.seconds) if self.seconds else math.nan
-
-    def values(self) -> dict[str, Any]:
-        """The row as a data set has it: every column, None where there is nothing to say."""
-        values: dict[str, Any] = dict.fromkeys(COLUMNS)
-        values |= _kernel(self.point.spec)
-        values |= {"chunk": self.point.chunk, "batch": self.point.batch, "threads": self.point.threads}
-        values |= {"protocol": self.point.protocol, "any_block": self.point.any_block}
-        values |= {"status": self.status, "message": self.message}
-        values |= {"samples": len(self.seconds), "calls": self.calls, "sample_seconds": list(self.seconds)}
-        measured = ("median_seconds", "spread", "ratio", "floor_seconds", "check_seconds", "wall_seconds")
-        values |= {name: _finite(getattr(self, name)) for name in measured}
-        values |= {"source": self.source, "flags": self.flags}
-        for more in (self.code, self.conditions, self.about):
-            values |= {name: value for name, value in more.items() if name in COLUMNS}
-        return values
-
-
-def point_of(values: Mapping[str, Any]) -> Point:
-    """The point of a row.
-
-    Raises
-    ------
-    SpecError
-        If its definition is of no kernel that can be built now.
-    """
-    spec = KernelSpec.from_dict(json.loads(values["definition"]))
-    return Point(
-        spec, values["batch"], values["chunk"], values["threads"], values["protocol"], bool(values["any_block"])
-    )
-
-
-def points_of(rows: Iterable[_Values]) -> Iterator[tuple[Point, _Values]]:
-    """The points of rows, with their rows; but for those of kernels that this version cannot build any more."""
-    for row in rows:
+def rows_of(values: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The rows of a data set, but for those of kernels that this version cannot build any more."""
+    for each in values:
         try:
-            yield point_of(row), row
+            yield Row.of(each)
         except SpecError:
             continue
 
 
+def _choices() -> dict[str, Column]:
+    """What schedules choose, of any family: a row has a column for each."""
+    axes = {column_of(name): axis for family in FAMILIES.values() for name, axis in axes_of(family).items()}
+    kinds = {name: "string" if axis.words else "bool" if axis.is_switch else "int32" for name, axis in axes.items()}
+    columns = {name: Column(kind, axes[name].help) for name, kind in kinds.items()}
+    # The math was a choice of the schedule when the first data sets were written: it stays among its columns.
+    first = list(columns)[: list(columns).index("unroll") + 1]
+    return {name: columns[name] for name in first} | {"math": Column("string", "the accuracy class")} | columns
+
+
+_BATCH: Mapping[str, Column] = MappingProxyType(
+    {
+        "chunk": Column("int32", "matrices of a chunk"),
+        "batch": Column("int64", "matrices of a call"),
+        "threads": Column("int32", "threads of the host"),
+        "protocol": Column("string", "how calls were timed: one of the backend's"),
+        "any_block": Column("bool", "whether code for blocks of any size ran"),
+    }
+)
+_OUTCOMES: Mapping[str, Column] = MappingProxyType(
+    {each.name: each.metadata["column"] for each in fields(Row) if each.metadata}
+)
+_KERNEL: Mapping[str, Column] = MappingProxyType(
+    {
+        "spec": Column("string", "the kernel's name"),
+        "definition": Column("string", "the spec as JSON"),
+        "family": Column("string", "who works on a matrix"),
+        "op": Column("string", "the operation"),
+        "n": Column("int32", "order of each matrix"),
+        "dtype": Column("string", "type of the elements"),
+        "uplo": Column("string", "which triangle"),
+        "target": Column("string", '"cuda", or a CPU\'s instruction set'),
+        "layout": Column("string", '"canonical", "interleaved" or "chunked"'),
+        "order": Column("string", "order of the elements of a matrix"),
+        "in_place": Column("bool", "whether the input is overwritten"),
+        **_choices(),
+    }
+)
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        **_KERNEL,
+        "space": Column("string", "the search space"),
+        **_BATCH,
+        "recipe": Column("string", "the recipe of the data that were timed"),
+        **_OUTCOMES,
+        "compile_seconds": Column("float64", "compiling, of a module its part", "s"),
+        "code_bytes": Column("int64", "machine code", "B"),
+        "registers": Column("int32", "registers of a thread"),
+        "spill_bytes": Column("int32", "spills stored and loaded", "B"),
+        "shared_bytes": Column("int32", "static shared memory of a block", "B"),
+        "stack_bytes": Column("int32", "stack of a thread", "B"),
+        "occupancy": Column("float64", "resident threads over the most that there can be"),
+        "gpu_clock_mhz": Column("float64", "the clock of the multiprocessors", "MHz"),
+        "memory_clock_mhz": Column("float64", "the clock of the memory", "MHz"),
+        "temperature_c": Column("float64", "the device's temperature", "°C"),
+        "power_w": Column("float64", "the device's power", "W"),
+        "throttle": Column("string", "what held the clock back"),
+        "device": Column("string", "what was measured: the name of the GPU, or of the CPU"),
+        "gpu": Column("string", "the GPU's name"),
+        "cpu": Column("string", "the CPU's name"),
+        "driver": Column("string", "the GPU's driver"),
+        "toolkit": Column("string", "CUDA's version"),
+        "compiler": Column("string", "what the compiler says of itself"),
+        "copy_bytes_per_second": Column("float64", "the ceiling of a copy, read plus written", "B/s"),
+        "peak_flops_per_second": Column("float64", "the ceiling of arithmetic", "FLOP/s"),
+        "version": Column("string", "of batchchol"),
+        "python": Column("string", "version"),
+        "numpy": Column("string", "version"),
+        "pycuda": Column("string", "version"),
+        "commit": Column("string", 'of batchchol, "-dirty" if it was changed since'),
+        "date": Column("string", "when the point was finished, UTC, ISO 8601"),
+    }
+)
+"""The columns of a row."""
+
+_ABOUT = tuple(name for name in COLUMNS if name not in {**_KERNEL, **_BATCH, **_OUTCOMES})
+
+
 def _kernel(spec: KernelSpec) -> dict[str, Any]:
     definition = spec.to_dict()
-    chosen = {column_of(name): value for name, value in definition["schedule"].items()}
     return {
         "spec": spec.name,
         "definition": json.dumps(definition, separators=(",", ":")),
@@ -224,10 +255,10 @@ def _kernel(spec: KernelSpec) -> dict[str, Any]:
         "layout": spec.layout,
         "order": spec.order,
         "in_place": spec.in_place,
-        **{name: value for name, value in chosen.items() if name in COLUMNS},
+        **{column_of(name): value for name, value in definition["schedule"].items()},
     }
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: Any) -> Any:
     """Numbers that say nothing are null; an infinite ratio says something."""
-    return None if math.isnan(value) else value
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import Outcome, build_all
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import BuildOutcome, get_backend
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
@@ -48,12 +47,6 @@ class Compilers(Protocol):
     def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]: ...
 
 
-class _Outcome(NamedTuple):
-    status: str
-    message: str
-    stats: CompileStats | None
-
-
 def build(
     points: Sequence[Point],
     arch: str | None,
@@ -88,30 +81,19 @@ def build(
     if not points:
         return Built([], [])
     if not TARGETS[points[0].spec.target].gpu:
-        if compilers is None:
-            outcomes = _build_cpu(points, show, jobs, time_limit)
-        else:
-            outcomes = _spread(points, lambda specs: compilers.cpu(specs, show, time_limit))
-        return _sorted_out(points, outcomes)
+        here = partial(_build_here, jobs=jobs)
+        return _sorted_out(points, _build_cpu(points, here if compilers is None else compilers.cpu, show, time_limit))
     assert arch is not None, "a GPU's kernels are for an architecture"
-
-    def compiled(wanted: Sequence[Point], support: bool) -> list[_Outcome]:
-        compile_all = compile_here if compilers is None else compilers.cuda
-        limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
-        return _build_cuda(wanted, support, lambda sources: compile_all(sources, arch, **limits))
-
-    outcomes = compiled(points, support=True)
-    settled = [_settled(point, outcome) for point, outcome in zip(points, outcomes, strict=True)]
-    changed = [point for point, before in zip(settled, points, strict=True) if point is not before]
-    again = iter(compiled(changed, support=False) if changed else [])
-    outcomes = [
-        outcome if point is before else next(again)
-        for point, before, outcome in zip(settled, points, outcomes, strict=True)
-    ]
+    limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
+    compiled = partial(compile_here if compilers is None else compilers.cuda, arch=arch, **limits)
+    outcomes = _build_cuda(points, support_kernels(), compiled)
+    settled = [_settled(point, outcomes[point]) for point in points]
+    if changed := [point for point in settled if point not in outcomes]:
+        outcomes |= _build_cuda(changed, (), compiled)
     return _sorted_out(settled, outcomes)
 
 
-def _settled(point: Point, outcome: _Outcome) -> Point:
+def _settled(point: Point, outcome: Outcome) -> Point:
     schedule, stats = point.spec.schedule, outcome.stats
     if not point.any_block or stats is None or not isinstance(schedule, ThreadSchedule):
         return point
@@ -119,15 +101,13 @@ def _settled(point: Point, outcome: _Outcome) -> Point:
 
 
 def _build_cuda(
-    points: Sequence[Point], support: bool, compile_all: Callable[[list[KernelSource]], list[Outcome]]
-) -> list[_Outcome]:
-    """An outcome for each point; the sources are made once for all points of one code."""
+    points: Sequence[Point], support: Iterable[KernelSource], compile_all: Callable[..., list[Outcome]]
+) -> dict[Point, Outcome]:
+    """The outcome of each point; the sources are made once for all points of one code."""
     codes = {shared_code.identity(point): point for point in points}
     sources = [shared_code.code_of(point).source for point in codes.values()]
-    found = compile_all(sources + (list(support_kernels()) if support else []))
-    by_code = dict(zip(codes, found[: len(sources)], strict=True))
-    chosen = [by_code[shared_code.identity(point)] for point in points]
-    return [_Outcome(outcome.status, outcome.message, outcome.stats) for outcome in chosen]
+    by_code = dict(zip(codes, compile_all([*sources, *support]), strict=False))
+    return {point: by_code[shared_code.identity(point)] for point in points}
 
 
 def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> list[Outcome]:
@@ -139,27 +119,28 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     return found
 
 
-def _build_cpu(points: Sequence[Point], show: Show, jobs: int | None, time_limit: float) -> list[_Outcome]:
+def _build_cpu(
+    points: Sequence[Point], build: Callable[..., list[BuildOutcome]], show: Show, time_limit: float
+) -> dict[Point, BuildOutcome]:
+    """The outcome of each point of a CPU; specs are built once."""
+    specs = list(dict.fromkeys(point.spec for point in points))
+    found = {outcome.spec: outcome for outcome in build(specs, show, time_limit)}
+    return {point: found[point.spec] for point in points}
+
+
+def _build_here(specs: Sequence[KernelSpec], show: Show, time_limit: float, jobs: int | None) -> list[BuildOutcome]:
     begin = time.monotonic()
 
     def report(done: int, total: int) -> None:
-        seconds = time.monotonic() - begin
-        show(Progress(done, total, 0, 0, seconds, seconds * (total - done) / done if done else None))
+        show(Progress.since(begin, done, total))
 
-    build = partial(get_backend("cpu").build, jobs=jobs, time_limit=time_limit, progress=report)
-    return _spread(points, build)
+    return get_backend("cpu").build(specs, jobs=jobs, time_limit=time_limit, progress=report)
 
 
-def _spread(points: Sequence[Point], build: Callable[[Sequence[KernelSpec]], list[BuildOutcome]]) -> list[_Outcome]:
-    """An outcome for each point of a CPU; specs are built once."""
-    specs = list(dict.fromkeys(point.spec for point in points))
-    found = {outcome.spec: outcome for outcome in build(specs)}
-    return [_Outcome(found[point.spec].status, found[point.spec].message, None) for point in points]
-
-
-def _sorted_out(points: Sequence[Point], outcomes: Sequence[_Outcome]) -> Built:
+def _sorted_out(points: Sequence[Point], outcomes: Mapping[Point, Outcome | BuildOutcome]) -> Built:
     built = Built([], [])
-    for point, outcome in zip(points, outcomes, strict=True):
+    for point in points:
+        outcome = outcomes[point]
         if outcome.status == "built":
             built.points.append(point)
         else:

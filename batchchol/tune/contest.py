@@ -1,26 +1,27 @@
-"""Whether another schedule replaces the one that is used today: both measured in turns, and a margin above noise."""
+"""Whether another schedule or layout replaces the one that is used today: by more than a margin above noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from statistics import median
 from typing import Any
 
-from batchchol.defaults.lookup import Choice, Request, default_choice
+from batchchol.defaults.lookup import Choice, Request, array_layout, default_choice, default_layout, tuned_placement
 from batchchol.defaults.tables import Case
-from batchchol.defaults.user import Tuned
+from batchchol.defaults.user import Placed, Tuned
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
-from batchchol.measure.row import Row
-from batchchol.tune.tuning import FINAL_SAMPLES, MARGIN
+from batchchol.measure.row import Row, toolkit_of
+from batchchol.measure.timing import disagreement
+from batchchol.tune.make_tables import packed_seconds
+from batchchol.tune.winners import FINAL_SAMPLES, MARGIN, grouped, ns, rounded
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
+from kernelgen.axes import MATHS
 
 ROUNDS = 4
 """How often each schedule is measured in turns: what differs between the rounds is noise."""
-
-_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class Site:
     @classmethod
     def of(cls, facts: Mapping[str, Any], about: Mapping[str, Any], threads: int) -> Site:
         """The site whose facts a measurer knows, and the columns of its rows."""
-        compiler = str(about.get("compiler") or "").split("|")[0].strip()
-        said = {"driver": about.get("driver"), "toolkit": about.get("toolkit") or compiler}
+        said = {"driver": about.get("driver"), "toolkit": toolkit_of(about)}
         said |= {"version": about.get("version"), "commit": about.get("commit"), "protocol": facts["protocol"]}
         return cls(
             str(about["device"]),
@@ -54,6 +54,10 @@ class Site:
     @property
     def gpu(self) -> bool:
         return TARGETS[self.target].gpu
+
+    def at(self, dtype: str) -> dict[str, Any]:
+        """The place and the type, as the library's choices ask for them."""
+        return {"target": self.target, "dtype": dtype, "arch": self.arch, "device": self.device}
 
     def today(self, n: int, batch: int, case: Case) -> Choice:
         """What is used now in a case, for an order and a batch."""
@@ -80,10 +84,6 @@ class Contest:
     measured: int = 0
     candidates: int = 0
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.case.layout, self.case.chunk, self.case.order or "col")
-
     def points(self, site: Site) -> list[Point]:
         """The points of a round."""
         specs = dict.fromkeys((self.incumbent.spec, *self.challengers))
@@ -102,10 +102,7 @@ class Contest:
         The margin is 3%, or what the rounds of either differ by, or the spread of the samples where there is one
         round: whichever is the largest.
         """
-        runs: dict[KernelSpec, list[Row]] = {}
-        for row in rows:
-            if row.status == "correct":
-                runs.setdefault(row.point.spec, []).append(row)
+        runs = grouped((row for row in rows if row.correct), lambda row: row.spec)
         times = {spec: median(row.median_seconds for row in found) for spec, found in runs.items()}
         if not times:
             return None
@@ -115,32 +112,22 @@ class Contest:
         margin = max(MARGIN, *(_noise(runs[spec]) for spec in rivals))
         stays = own in times and not (others and times[own] > times[others[0]] * (1 + margin))
         best = own if stays else others[0]
-        return self._entry(best, times, margin, site, sum(len(row.seconds) for row in runs[best]))
-
-    def _entry(
-        self, best: KernelSpec, times: Mapping[KernelSpec, float], margin: float, site: Site, samples: int
-    ) -> Tuned:
-        own = self.incumbent.spec
         second = min((spec for spec in times if spec != best), key=lambda spec: times[spec], default=None)
+        samples = sum(row.samples for row in runs[best])
         counted = {"samples": samples, "measured": self.measured, "candidates": self.candidates}
-
-        def ns(spec: KernelSpec | None) -> float | None:
-            if spec is None or spec not in times:
-                return None
-            return float(f"{times[spec] / self.batch * 1e9:.{_DIGITS}g}")
-
+        taken = {spec: ns(seconds, self.batch) for spec, seconds in times.items()}
         return Tuned(
             self.case,
             self.n,
             self.batch,
             best.schedule,
-            ns(best) or 0.0,
+            taken[best],
             kept=best == own and self.incumbent.tuned is None,
             incumbent=own.schedule,
-            incumbent_ns=ns(own),
+            incumbent_ns=taken.get(own),
             margin=round(margin, 4),
             runner_up=None if second is None else second.schedule,
-            runner_up_ns=ns(second),
+            runner_up_ns=None if second is None else taken[second],
             about={"date": date.today().isoformat(), **site.about, **counted},
         )
 
@@ -155,4 +142,59 @@ def _noise(rows: Sequence[Row]) -> float:
     if len(rows) == 1:
         return rows[0].spread
     medians = [row.median_seconds for row in rows]
-    return (max(medians) - min(medians)) / min(medians)
+    return disagreement(min(medians), max(medians))
+
+
+def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> list[Placed]:
+    """The layouts of batches and arrays that entries of one session speak for.
+
+    Those of today stay unless another is faster by more than the margin of either. A CPU has one layout for each.
+    Only the default math counts.
+
+    Parameters
+    ----------
+    entries : iterable of Tuned
+        Of any cases, orders and batches.
+    site : Site
+        The device; its rate of copies, and a launch of `floor_seconds` each, is what packing and unpacking cost.
+    """
+    usual = [entry for entry in entries if entry.case.math == MATHS[0]] if site.gpu else []
+    places = grouped(usual, lambda entry: (entry.case.dtype, entry.n, entry.batch))
+    return [placed for where in sorted(places) for placed in _placed(where, places[where], site, floor_seconds)]
+
+
+def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, floor: float) -> Iterator[Placed]:
+    """Those of a dtype, an order and a batch; none where today's layout was not measured, or no other one."""
+    dtype, n, batch = where
+    at = site.at(dtype)
+    chunks = {Layout.chunked(entry.case.chunk): entry for entry in entries if entry.case.chunk}
+    rows = {Layout.canonical("row"): e for e in entries if (e.case.layout, e.case.order) == ("canonical", "row")}
+    packed = {layout: entry.ns for layout, entry in chunks.items()}
+    arrays = {
+        layout: packed_seconds(taken * batch / 1e9, n, dtype, batch, site.copy_bytes_per_second, floor) / batch * 1e9
+        for layout, taken in packed.items()
+    } | {layout: entry.ns for layout, entry in rows.items()}
+    for section, today, times in (
+        ("layouts", default_layout(n, batch=batch, **at), packed),
+        ("arrays", array_layout(n, batch, **at), arrays),
+    ):
+        if today not in times or len(times) < 2:
+            continue
+        measured = chunks | rows
+        fastest = min(times, key=times.__getitem__)
+        margin = max(measured[today].margin, measured[fastest].margin)
+        best = fastest if times[today] > times[fastest] * (1 + margin) else today
+        users = tuned_placement(section, n, batch, **at)
+        yield Placed(
+            section,
+            dtype,
+            n,
+            batch,
+            best,
+            rounded(times[best]),
+            kept=best == today and users is None,
+            incumbent=today,
+            incumbent_ns=rounded(times[today]),
+            margin=margin,
+            about=measured[best].about,
+        )

@@ -13,8 +13,8 @@ from typing import Any
 from batchchol.batches.sizes import matrices
 from batchchol.measure.point import Point
 from batchchol.tune import candidates
-from batchchol.tune.best import Best, value_of
 from batchchol.tune.space import ALL_FAMILIES, CHUNK, DEFAULT, Space, SpaceError, Table
+from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.axes import axes_of
 from kernelgen.targets import ELEMENT_BYTES
@@ -89,8 +89,16 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
         said = "".join(f", {name} of {', '.join(map(str, sorted(values)))}" for name, values in kept.items())
         said += _other_backends(space, machine)
         raise SpaceError(f"space {space.name!r} has no points on backend {machine.backend!r}{said}")
-    expansion.points.sort(key=_Order(expansion.points))
+    orders = sorted({point.spec.problem.n for point in expansion.points})
+    random.Random(_SEED).shuffle(orders)
+    expansion.points.sort(key=lambda point: _place(point, orders))
     return expansion
+
+
+def _place(point: Point, orders: Sequence[int]) -> tuple[Any, ...]:
+    """Where a point comes in the sequence, by its order, its data and its protocol."""
+    problem = point.spec.problem
+    return orders.index(problem.n), problem.dtype, point.batch, str(point.layout), point.protocol
 
 
 def _other_backends(space: Space, machine: Machine) -> str:
@@ -192,13 +200,9 @@ def _candidates(table: Table, machine: Machine) -> Iterator[Point | str]:
     for n, dtype, math, layout in itertools.product(*axes):
         specs = candidates.specs(n, dtype, math, machine.target, families, layout)
         if True in table.axes["variations"]:
-            specs = list(dict.fromkeys(varied for spec in specs for varied in _varied(spec)))
+            specs = list(dict.fromkeys(varied for spec in specs for varied in candidates.variations(spec)))
         for spec, *values in itertools.product(specs, *rest.values()):
             yield _sized(spec, candidates.layout_of(spec).chunk, dict(zip(rest, values, strict=True)), machine)
-
-
-def _varied(spec: KernelSpec) -> Sequence[KernelSpec]:
-    return candidates.variations(spec)
 
 
 def _sized(spec: KernelSpec, chunk: int | None, choice: Mapping[str, Any], machine: Machine) -> Point | str:
@@ -217,17 +221,3 @@ def _sized(spec: KernelSpec, chunk: int | None, choice: Mapping[str, Any], machi
 def _reason(message: str) -> str:
     """Which choice was refused: messages have the values too, and are all different."""
     return message.split("=", 1)[0] + ": " + re.sub(r"[\d,]*\d", "#", message.split(": ", 1)[-1])
-
-
-class _Order:
-    """The key that puts points in order."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        orders = sorted({point.spec.problem.n for point in points})
-        random.Random(_SEED).shuffle(orders)
-        self._rank = {n: rank for rank, n in enumerate(orders)}
-
-    def __call__(self, point: Point) -> tuple[Any, ...]:
-        problem = point.spec.problem
-        chosen = str(point.layout)
-        return self._rank[problem.n], problem.dtype, point.batch, chosen, point.protocol

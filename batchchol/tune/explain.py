@@ -22,7 +22,7 @@ from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Evidence, nearest, values_of
 from batchchol.defaults.user import Tuned
 from batchchol.measure.timing import QUIET
-from batchchol.tune.tuning import MARGIN
+from batchchol.tune.winners import MARGIN
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
 
 

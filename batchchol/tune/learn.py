@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,19 +15,17 @@ from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure import dataset
 from batchchol.measure.process import Measurer
-from batchchol.measure.row import Row, points_of
+from batchchol.measure.row import Row, rows_of
 from batchchol.progress import Progress, ProgressDisplay
-from batchchol.tune.cells import case_of
 from batchchol.tune.compile import build
-from batchchol.tune.contest import Contest, Site
-from batchchol.tune.layout_choice import placements
-from batchchol.tune.tuning import MARGIN
+from batchchol.tune.contest import Contest, Site, placements
+from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, grouped
 
 # A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
 
 Show = Callable[[Progress], None]
-_Where = tuple[Case, int, int]
+_Where = tuple[Case, Cell]
 
 
 class Learned(NamedTuple):
@@ -69,11 +66,11 @@ def learn(
         raise ValueError("rows: got none of which something can be learned")
     site = Site.of(facts, known[-1], known[-1]["threads"])
     contests = _contests(known, site)
-    entries = [entry for contest, found in contests if (entry := _settled(contest, found, site, measurer is None))]
+    settled = [(contest, _settled(contest, found, site, measurer is None)) for contest, found in contests]
+    entries = [entry for _, entry in settled if entry]
     interrupt = None
     if measurer is not None:
-        done = {(entry.case, entry.n, entry.batch) for entry in entries}
-        left = [contest for contest, _ in contests if (contest.case, contest.n, contest.batch) not in done]
+        left = [contest for contest, entry in settled if entry is None]
         held, interrupt = _held(left, measurer, site, jobs, show)
         entries += held
     floor = max((row["floor_seconds"] or 0.0 for row in known), default=0.0)
@@ -91,30 +88,28 @@ def _usable(row: Mapping[str, Any]) -> bool:
     return own and row["uplo"] == "lower" and (row["layout"] == "canonical" or row["order"] == "col")
 
 
-def _contests(rows: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Contest, list[Row]]]:
+def _contests(values: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Contest, list[Row]]]:
     """A contest for each case, order and batch, and the rows of those that compete in it."""
-    cells: dict[_Where, list[Row]] = defaultdict(list)
-    for point, values in points_of(rows):
-        row = Row(point, "correct", seconds=tuple(values["sample_seconds"]), floor_seconds=values["floor_seconds"])
-        if point.protocol == site.protocol and point.threads == site.threads and row.seconds:
-            cells[case_of(point.spec, point.chunk), point.spec.problem.n, point.batch].append(row)
+    rows = [
+        row for row in rows_of(values) if (row.point.protocol, row.point.threads) == (site.protocol, site.threads)
+    ]
+    cells = grouped((row for row in rows if row.samples), lambda row: (case_of(row.point), cell_of(row)))
     return [_contest(where, found, site) for where, found in sorted(cells.items(), key=lambda item: str(item[0]))]
 
 
 def _contest(where: _Where, rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
-    case, n, batch = where
+    case, (n, batch) = where
     today = site.today(n, batch, case)
     ranked = sorted(rows, key=lambda row: row.median_seconds)
-    best = [row for row in ranked if row.point.spec != today.spec][:_CHALLENGERS]
-    own = [row for row in ranked if row.point.spec == today.spec][:1]
-    specs = tuple(row.point.spec for row in best)
-    return Contest(case, n, batch, today, specs, len(rows), len(rows)), own + best
+    best = [row for row in ranked if row.spec != today.spec][:_CHALLENGERS]
+    own = [row for row in ranked if row.spec == today.spec][:1]
+    return Contest(case, n, batch, today, tuple(row.spec for row in best), len(rows), len(rows)), own + best
 
 
 def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) -> Tuned | None:
     """What is decided without another measurement: that today's stays, or all there is to decide by."""
-    own = [row for row in rows if row.point.spec == contest.incumbent.spec]
-    others = [row for row in rows if row.point.spec != contest.incumbent.spec]
+    own = [row for row in rows if row.spec == contest.incumbent.spec]
+    others = [row for row in rows if row.spec != contest.incumbent.spec]
     if not own:
         return None
     behind = others and own[0].median_seconds > others[0].median_seconds * (1 + MARGIN)
@@ -133,9 +128,7 @@ def _held(
         for done, contest in enumerate(contests, start=1):
             if entry := contest.held(measurer, site, _ROUNDS):
                 entries.append(entry)
-            elapsed = time.monotonic() - begin
-            left = elapsed / done * (len(contests) - done)
-            show(Progress(done, len(contests), 0, done - len(entries), elapsed, left, "contests"))
+            show(Progress.since(begin, done, len(contests), done - len(entries), "contests"))
     except KeyboardInterrupt as interrupt:
         measurer.close()
         return entries, interrupt
@@ -158,15 +151,13 @@ def keep(
     rows = dataset.read_rows(folder, warn)
     if not usable(rows):
         return
-    display = ProgressDisplay(sys.stderr, "choosing")
     try:
-        site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
+        with ProgressDisplay(sys.stderr, "choosing") as display:
+            site, entries, placed, interrupt = learn(rows, facts, measurer, jobs=arguments.jobs, show=display)
         path = lookup.learn(site.device, site.target, site.arch, entries, placed)
     except BatchcholError as error:
         warn(f"the user's table is as it was: {error}")
         return
-    finally:
-        display.finish()
     new = sum(entry.schedule != entry.incumbent for entry in entries)
     moved = sum(each.layout != each.incumbent for each in placed)
     print(f"{path}: {new} of {len(entries)} cases have another kernel now, {moved} of {len(placed)} another layout")

@@ -15,10 +15,9 @@ from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress
 from batchchol.tune.compile import build
-from batchchol.tune.contest import ROUNDS, Contest, Site
-from batchchol.tune.layout_choice import placements
-from batchchol.tune.ranking import Candidate, Wanted, apart, candidates, layouts_of_today, variations
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES
+from batchchol.tune.contest import ROUNDS, Contest, Site, placements
+from batchchol.tune.ranking import Wanted, apart, candidates, layouts_of_today, variations
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import KernelSpec, Layout
 
 SECONDS = 50.0
@@ -62,47 +61,43 @@ class _Search:
     total: int
     begin: float = field(default_factory=time.monotonic)
     deadline: float = 0.0
-    rows: dict[Candidate, Row] = field(default_factory=dict)
+    rows: dict[Point, Row] = field(default_factory=dict)
     failed: int = 0
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self.begin
 
-    def point(self, candidate: Candidate) -> Point:
-        return self.site.point(candidate.spec, candidate.chunk, self.wanted.batch)
-
-    def measure(self, found: Sequence[Candidate], samples: int = FIRST_SAMPLES) -> None:
+    def measure(self, found: Sequence[Point], samples: int = FIRST_SAMPLES) -> None:
         """Compile and measure in rounds of as many kernels as there are compilers, until the time is over."""
-        pending = [each for each in found if each not in self.rows]
+        pending = [point for point in found if point not in self.rows]
         size = max(4, 2 * self.jobs)
         for start in range(0, len(pending), size):
             part = pending[start : start + size]
             left = self.deadline - self.elapsed
             if left <= 0:
                 return
-            points = [self.point(each) for each in part]
             limit = min(_COMPILE_SECONDS, max(left, _LEAST_SECONDS))
-            built = build(points, self.site.arch, jobs=self.jobs, per_module=1, time_limit=limit)
+            built = build(part, self.site.arch, jobs=self.jobs, per_module=1, time_limit=limit)
             lost = {row.point: row for row in built.failed}
-            for each, point in zip(part, points, strict=True):
+            for point in part:
                 if point not in lost and self.elapsed > self.deadline:
                     return
-                self._keep(each, lost.get(point) or self.measurer.measure(point, samples))
+                self._keep(lost.get(point) or self.measurer.measure(point, samples))
 
-    def _keep(self, candidate: Candidate, row: Row) -> None:
-        self.rows[candidate] = row
+    def _keep(self, row: Row) -> None:
+        self.rows[row.point] = row
         self.failed += row.status not in ("correct", "unsupported")
         self.show(Progress(len(self.rows), self.total, 0, self.failed, self.elapsed, None, "candidates"))
 
-    def best(self, kind: str, chunk: int | None = None) -> list[Candidate]:
+    def best(self, kind: str, chunk: int | None = None) -> list[Point]:
         """What was measured of a kind of layout, the fastest first; on one chunk, or on all."""
         found = [
-            (row.median_seconds, each)
-            for each, row in self.rows.items()
-            if row.status == "correct" and each.spec.layout == kind and chunk in (None, each.chunk)
+            row
+            for point, row in self.rows.items()
+            if row.correct and point.spec.layout == kind and chunk in (None, point.chunk)
         ]
-        return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+        return [row.point for row in sorted(found, key=lambda row: row.median_seconds)]
 
 
 def tune_case(
@@ -130,12 +125,13 @@ def tune_case(
     """
     begin = time.monotonic()
     today = layouts_of_today(wanted, kinds, site)
-    usual = [Candidate(site.today(wanted.n, wanted.batch, wanted.case(each)).spec, each.chunk) for each in today]
+    choices = [(site.today(wanted.n, wanted.batch, wanted.case(layout)), layout) for layout in today]
+    usual = [site.point(choice.spec, layout.chunk, wanted.batch) for choice, layout in choices]
     found = candidates(wanted, kinds, families, site)
     everything = list(dict.fromkeys([*usual, *found]))
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
     search.measure(usual, FINAL_SAMPLES)
-    known = [row for row in search.rows.values() if row.status == "correct"]
+    known = [row for row in search.rows.values() if row.correct]
     # So many layouts are decided, each by today's schedule and its challengers.
     each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
@@ -159,7 +155,7 @@ def tune_case(
     return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupt)
 
 
-def _explore(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], seconds: float) -> None:
+def _explore(search: _Search, found: Sequence[Point], kinds: Sequence[str], seconds: float) -> None:
     """Measure candidates, and variations of the best of them, for so long."""
     search.deadline = seconds * (1 - _VARIATIONS_SHARE)
     search.measure(found)
@@ -172,7 +168,7 @@ def _explore(search: _Search, found: Sequence[Candidate], kinds: Sequence[str], 
 
 def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
     """What the rows of the search decide, of the contests whose schedule of today they have."""
-    rows = {row.point: row for row in search.rows.values() if row.status == "correct"}
+    rows = {point: row for point, row in search.rows.items() if row.correct}
     entries = []
     for contest in contests:
         today, *others = contest.points(search.site)

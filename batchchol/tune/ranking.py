@@ -13,8 +13,10 @@ from batchchol.defaults.lookup import array_layout, default_layout, user_table
 from batchchol.defaults.runnable import has_pdl
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case
+from batchchol.measure.point import Point
 from batchchol.tune import candidates as enumerated
 from batchchol.tune.contest import Site, spec_of
+from batchchol.tune.winners import grouped
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule, ThreadSchedule
 from kernelgen.schedules import DEFAULT_THREADS
 
@@ -24,13 +26,6 @@ _BATCH_WEIGHT, _MATH_WEIGHT, _DTYPE_WEIGHT, _CHUNK_WEIGHT = 0.25, 0.5, 1.0, 0.25
 _NEIGHBOURS = 24
 
 _T = TypeVar("_T")
-
-
-class Candidate(NamedTuple):
-    """A kernel, and the chunk of the batch to measure it on."""
-
-    spec: KernelSpec
-    chunk: int | None
 
 
 class Wanted(NamedTuple):
@@ -49,14 +44,14 @@ class Wanted(NamedTuple):
 
 def layouts_of_today(wanted: Wanted, kinds: Sequence[str], site: Site) -> list[Layout]:
     """The layouts whose schedules are used today, of these kinds: that of arrays, and that of batches."""
-    at = {"target": site.target, "dtype": wanted.dtype, "arch": site.arch, "device": site.device}
+    at = site.at(wanted.dtype)
     chunked = [default_layout(wanted.n, batch=wanted.batch, math=math, **at) for math in (None, wanted.math)]
     chunked.append(array_layout(wanted.n, wanted.batch, math=wanted.math, **at))
     layouts = [Layout.canonical("row"), *chunked, Layout.interleaved()]
     return [layout for layout in dict.fromkeys(layouts) if layout.kind in kinds]
 
 
-def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Candidate]:
+def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Point]:
     """Everything that is worth trying, of these kinds of layouts in turns.
 
     First what tables name for orders, batches and chunks nearby, the nearest first; then the candidates of each
@@ -66,16 +61,17 @@ def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], si
     return _unique(each for each in _in_turns(queues))
 
 
-def _of_kind(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> list[Candidate]:
+def _of_kind(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> list[Point]:
     near = list(_neighbours(wanted, kind, families, site))[:_NEIGHBOURS]
     known = enumerated.specs(wanted.n, wanted.dtype, wanted.math, site.target, families, kind)
     by_family = [[spec for spec in known if spec.family == family] for family in families]
     ranked = [sorted(specs, key=lambda spec: _unlike_neighbours(spec.schedule, near)) for specs in by_family]
     chunk = _usual_chunk(wanted, kind, site)
-    return _unique([*near, *(Candidate(spec, spec.schedule.stride or chunk) for spec in _in_turns(ranked))])
+    others = (site.point(spec, spec.schedule.stride or chunk, wanted.batch) for spec in _in_turns(ranked))
+    return _unique([*near, *others])
 
 
-def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> Iterator[Candidate]:
+def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> Iterator[Point]:
     """What tables name, nearest first."""
     shipped = source_of(site.target, site.arch).table
     named = [
@@ -100,7 +96,7 @@ def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) 
         layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
         plain = spec_of(wanted.case(layout), wanted.n, ThreadSchedule(1), site.target)
         if (spec := fitted(plain, schedule, chunk)) is not None and _fits(spec, chunk):
-            yield Candidate(spec, chunk)
+            yield site.point(spec, chunk, wanted.batch)
 
 
 def _fits(spec: KernelSpec, chunk: int | None) -> bool:
@@ -110,30 +106,29 @@ def _fits(spec: KernelSpec, chunk: int | None) -> bool:
 def _usual_chunk(wanted: Wanted, kind: str, site: Site) -> int | None:
     if kind != "chunked":
         return None
-    at = {"target": site.target, "dtype": wanted.dtype, "arch": site.arch, "device": site.device}
-    return default_layout(wanted.n, batch=wanted.batch, **at).chunk or DEFAULT_THREADS
+    return default_layout(wanted.n, batch=wanted.batch, **site.at(wanted.dtype)).chunk or DEFAULT_THREADS
 
 
-def _unlike_neighbours(schedule: Schedule, near: Iterable[Candidate]) -> int:
+def _unlike_neighbours(schedule: Schedule, near: Iterable[Point]) -> int:
     """How far a tile size is from those of the same family nearby; those without one are all alike."""
     nb = getattr(schedule, "nb", 0)
     sizes = [getattr(each.spec.schedule, "nb", 0) for each in near if each.spec.family == schedule.family]
     return min((abs(nb - size) for size in sizes), default=0)
 
 
-def apart(found: Iterable[Candidate]) -> list[Candidate]:
+def apart(found: Iterable[Point]) -> list[Point]:
     """The first of those that differ in nothing but `pdl`."""
-    firsts: dict[Candidate, Candidate] = {}
-    for each in found:
-        spec = replace(each.spec, schedule=replace(each.spec.schedule, pdl=None))
-        firsts.setdefault(each._replace(spec=spec), each)
-    return list(firsts.values())
+
+    def late(point: Point) -> Point:
+        return replace(point, spec=replace(point.spec, schedule=replace(point.spec.schedule, pdl=None)))
+
+    return [first for first, *_ in grouped(found, late).values()]
 
 
-def variations(best: Iterable[Candidate], site: Site) -> list[Candidate]:
+def variations(best: Iterable[Point], site: Site) -> list[Point]:
     """Good candidates with the choices that matter less, in turns; `pdl` only where it is another kernel."""
     pdl = site.gpu and has_pdl(site.arch)
-    queues = [[Candidate(spec, chunk) for spec in enumerated.variations(spec, pdl=pdl)] for spec, chunk in best]
+    queues = [[replace(each, spec=spec) for spec in enumerated.variations(each.spec, pdl=pdl)] for each in best]
     return _unique(_in_turns(queues))
 
 

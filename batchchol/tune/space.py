@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -15,9 +15,10 @@ from typing import Any
 from batchchol.batches.sizes import LARGEST, LONGEST_LIST, matrices
 from batchchol.errors import BatchcholError
 from batchchol.files import read_file
-from batchchol.tune import rows
-from batchchol.tune.best import Best, value_of
-from batchchol.tune.tuning import Point
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
+from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
 from kernelgen.axes import CACHES, LOOKINGS, MATHS, UNROLLS, axes_of, required_axes
 from kernelgen.spec import LAYOUT_KINDS, ORDERS
@@ -181,13 +182,7 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
     known: dict[str, Axis | None] = dict(_CANDIDATES if candidates else _KERNELS)
     if not candidates:
         known |= dict.fromkeys(axes_of(FAMILIES[families[0]]))
-    axes: dict[str, Axis] = {}
-    for key, values in entry.items():
-        if key == "family":
-            continue
-        if key not in known:
-            raise source.error(key, place, f"unknown, expected one of family, {', '.join(known)}")
-        axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    axes = _axes(source, place, entry, ("family", *known), families)
     needed = ["n"] if candidates else ["n", *required_axes(FAMILIES[families[0]])]
     for key in needed:
         if key not in axes:
@@ -196,36 +191,44 @@ def _table(source: _Source, place: tuple[str, int], entry: Mapping[str, Any]) ->
 
 
 def _best(source: _Source, place: tuple[str, int], entry: Mapping[str, Any], folder: Path) -> Best:
-    axes: dict[str, Axis] = {}
-    for key, values in entry.items():
-        refuse = partial(source.error, key, place)
-        if key not in (*_BEST, *_CHOICES):
-            raise refuse(f"unknown, expected one of {', '.join(dict.fromkeys((*_BEST, *_CHOICES)))}")
-        if key != "data":
-            axes[key] = _values(values, refuse, "orders" if key == "count" else _kind(key, tuple(FAMILIES)))
+    axes = _axes(source, place, entry, dict.fromkeys((*_BEST, *_CHOICES)), tuple(FAMILIES))
     count = axes.get("count", (1,))
     if len(count) != 1:
         raise source.error("count", place, f"got {len(count)} numbers, expected one")
     refuse = partial(source.error, "data", place)
     kept = {name: axes[name] for name in _NARROWING if name in axes}
-    points = tuple(point for point in _measured(entry.get("data", []), refuse, folder) if _is_of(point, kept))
-    if not points:
+    rows = tuple(row for row in _measured(entry.get("data", []), refuse, folder) if _is_of(row.point, kept))
+    if not rows:
         raise refuse(f"has no correct measurement of that {', '.join(kept)}")
     changes = {key: values for key, values in axes.items() if key not in _BEST}
     for key in changes:
-        if not any(hasattr(point.spec.schedule, key) for point in points):
-            families = dict.fromkeys(point.spec.family for point in points)
+        if not any(hasattr(row.spec.schedule, key) for row in rows):
+            families = dict.fromkeys(row.spec.family for row in rows)
             raise source.error(key, place, f"no kernel of the data has it, they are of {', '.join(families)}")
-    return Best(axes.get("backend", _WORDS["backend"]), points, count[0], changes)
+    return Best(axes.get("backend", _WORDS["backend"]), rows, count[0], changes)
 
 
-def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Point]:
-    """The points of the files that a table names."""
+def _axes(
+    source: _Source, place: tuple[str, int], entry: Mapping[str, Any], known: Collection[str], families: Sequence[str]
+) -> dict[str, Axis]:
+    """The values of each key of a table but those of its kernels' source; refuses a key that is not known."""
+    axes: dict[str, Axis] = {}
+    other = "data" if place[0] == "best" else "family"
+    for key, values in entry.items():
+        if key not in known:
+            raise source.error(key, place, f"unknown, expected one of {', '.join(known)}")
+        if key != other:
+            axes[key] = _values(values, partial(source.error, key, place), _kind(key, families))
+    return axes
+
+
+def _measured(data: Any, refuse: Callable[[str], SpaceError], folder: Path) -> list[Row]:
+    """The correct rows of the files that a table names."""
     names = data if isinstance(data, list) else [data]
     if not names or not all(isinstance(name, str) for name in names):
         raise refuse("expected a file of measurements, CSV or Parquet, or a list of them")
     try:
-        return [point for name in names for point in rows.read_points(folder / name).points]
+        return [row for name in names for row in read_correct(folder / name)]
     except BatchcholError as error:
         raise refuse(str(error)) from error
 
@@ -252,8 +255,8 @@ def _kind(key: str, families: Sequence[str]) -> str:
     """What values of a key are: its name if words, "sizes", "orders", "bools", "choices", "texts" or "numbers"."""
     if key in _WORDS:
         return key
-    if key in ("batch", "n", "any_block", "variations"):
-        return {"batch": "sizes", "n": "orders"}.get(key, "bools")
+    if key in ("batch", "n", "count", "any_block", "variations"):
+        return {"batch": "sizes", "n": "orders", "count": "orders"}.get(key, "bools")
     axes = [axes[key] for family in families if key in (axes := axes_of(FAMILIES[family]))]
     if not axes:
         return "numbers"

@@ -12,8 +12,10 @@ from typing import Any
 
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import read_file, replace_file
-from batchchol.tune.rows import read_points
-from batchchol.tune.tuning import Point
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.row import Row
+from batchchol.tune.make_tables import period
+from batchchol.tune.winners import grouped, rounded, surest
 
 SCHEMA = 1
 """The version of the file's schema; docs/benchmarks.md describes it."""
@@ -49,27 +51,22 @@ def choose(path: Path, dtype: str | None = None, protocol: str | None = None, ba
     """
     if path.is_dir():
         raise BatchcholError(f"--winners: {path} is a folder that may grow: give the file that `tune --data` merged")
-    read = read_points(path)
-    points = _narrowed(read.points, dtype, protocol, batch)
-    best: dict[tuple[Any, ...], Point] = {}
-    for point in points:
-        size = (point.spec.problem.n, point.spec.problem.math, point.spec.layout)
-        rival = best.get(size)
-        if rival is None or (-point.samples, point.median_seconds) < (-rival.samples, rival.median_seconds):
-            best[size] = point
-    first = points[0]
+    read = read_correct(path)
+    rows = _narrowed(read, dtype, protocol, batch)
+    sizes = grouped(rows, lambda row: (row.spec.problem.n, row.spec.problem.math, row.spec.layout))
+    first, last = rows[0], read[-1]
     common = {
         "target": first.spec.target,
         "dtype": first.spec.problem.dtype,
-        "batch": first.batch,
-        "protocol": first.protocol,
-        "device": read.machine,
-        "toolkit": read.toolkit,
-        "date": read.date,
+        "batch": first.point.batch,
+        "protocol": first.point.protocol,
+        "device": last.about["device"],
+        "toolkit": last.toolkit,
+        "date": period(row.day for row in read),
         "data": path.name,
         "sha256": sha256(read_file(path)).hexdigest(),
     }
-    return Winners(common, tuple(_entry(best[size]) for size in sorted(best)))
+    return Winners(common, tuple(_entry(surest(sizes[size])) for size in sorted(sizes)))
 
 
 def write(path: Path, winners: Winners) -> int:
@@ -88,21 +85,21 @@ def write(path: Path, winners: Winners) -> int:
     return sum(len(each["winners"]) for each in every)
 
 
-def _narrowed(points: Sequence[Point], dtype: str | None, protocol: str | None, batch: int | None) -> Sequence[Point]:
-    """The points of one dtype, protocol and batch: those asked for, or the commonest."""
-    asked: tuple[tuple[str, Any, Callable[[Point], Any]], ...] = (
-        ("dtype", dtype, lambda point: point.spec.problem.dtype),
-        ("protocol", protocol, lambda point: point.protocol),
-        ("batch", batch, lambda point: point.batch),
+def _narrowed(rows: Sequence[Row], dtype: str | None, protocol: str | None, batch: int | None) -> Sequence[Row]:
+    """The rows of one dtype, protocol and batch: those asked for, or the commonest."""
+    asked: tuple[tuple[str, Any, Callable[[Row], Any]], ...] = (
+        ("dtype", dtype, lambda row: row.spec.problem.dtype),
+        ("protocol", protocol, lambda row: row.point.protocol),
+        ("batch", batch, lambda row: row.point.batch),
     )
     for name, wanted, value in asked:
-        there = Counter(map(value, points))
+        there = Counter(map(value, rows))
         if wanted is not None and wanted not in there:
             known = ", ".join(map(str, sorted(there)))
             raise BatchcholError(f"--{name}: got {wanted!r}, and no kernel's own code was measured with it: {known}")
         chosen = there.most_common(1)[0][0] if wanted is None else wanted
-        points = [point for point in points if value(point) == chosen]
-    return points
+        rows = [row for row in rows if value(row) == chosen]
+    return rows
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -118,8 +115,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return list(sets)
 
 
-def _entry(point: Point) -> dict[str, Any]:
-    spec = point.spec
+def _entry(row: Row) -> dict[str, Any]:
+    spec, point = row.spec, row.point
     return {
         "n": spec.problem.n,
         "math": spec.problem.math,
@@ -127,7 +124,7 @@ def _entry(point: Point) -> dict[str, Any]:
         # Files from before a chunk was a choice do not name it.
         "chunk": (point.chunk or spec.lanes) if spec.layout == "chunked" else None,
         "threads": point.threads,
-        "ns": float(f"{point.median_seconds / point.batch * 1e9:.6g}"),
+        "ns": rounded(row.median_seconds / point.batch * 1e9, 6),
         "spec": spec.to_dict(),
     }
 

@@ -36,6 +36,11 @@ class Summary:
     statuses: Counter[str] = field(default_factory=Counter)
     left: int = 0
 
+    @property
+    def lost(self) -> int:
+        """How many of the points should have been measured and could not be."""
+        return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
+
     def plus(self, other: Summary) -> Summary:
         """Both of two sweeps."""
         return Summary(self.statuses + other.statuses, self.left + other.left)
@@ -105,8 +110,8 @@ class Keeper:
 
     @property
     def lost(self) -> int:
-        """How many rows are of points that should have been measured."""
-        return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
+        """See `Summary`."""
+        return Summary(self.statuses).lost
 
     def keep(self, row: Row) -> None:
         """One row."""

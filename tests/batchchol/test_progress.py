@@ -39,10 +39,9 @@ def test_minutes() -> None:
 def test_a_terminal_gets_a_bar_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
-    display = ProgressDisplay(stream, "sm_90")
-    for done in (2, 4):
-        display(progress(done))
-    display.finish()
+    with ProgressDisplay(stream, "sm_90") as display:
+        for done in (2, 4):
+            display(progress(done))
     first, second = stream.getvalue().removesuffix("\n").split("\r")[1:]
     assert first.startswith("sm_90 [######..................] 2 of 8 kernels")
     assert second.startswith("sm_90 [############............] 4 of 8 kernels")
@@ -53,8 +52,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = iter([0.0, 1.0, 5.5, 5.5, 9.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
     stream = io.StringIO()
-    display = ProgressDisplay(stream, "sm_90")
-    for done in (1, 2, 3):
-        display(progress(done))
-    display.finish()
+    with ProgressDisplay(stream, "sm_90") as display:
+        for done in (1, 2, 3):
+            display(progress(done))
     assert stream.getvalue() == "sm_90 2 of 8 kernels, 0:31, about 1:00 left\n"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from batchchol.batches.sizes import shown
 from batchchol.measure.point import Point
+from batchchol.tune.winners import grouped
 
 
 @dataclass(frozen=True, order=True)
@@ -64,10 +65,7 @@ def case_of(point: Point) -> Case:
 
 def by_case(points: Iterable[Point]) -> dict[Case, list[Point]]:
     """The points of each case, in their order; cases in the order of their first points."""
-    cases: dict[Case, list[Point]] = {}
-    for point in points:
-        cases.setdefault(case_of(point), []).append(point)
-    return cases
+    return grouped(points, case_of)
 
 
 @dataclass(frozen=True)

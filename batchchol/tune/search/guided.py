@@ -56,7 +56,7 @@ class Times(dict[str, float | None]):
 
     def add(self, row: Row) -> None:
         """Take in a new row."""
-        self[row.point.key] = row.median_seconds if row.status == "correct" else None
+        self[row.point.key] = row.seconds
 
 
 @dataclass
@@ -166,9 +166,8 @@ def guided(
 
     def show_all(here: Progress) -> None:
         """How far all rounds are, by how far this one is."""
-        done, elapsed = summary.statuses.total() + here.done, time.monotonic() - begin
-        left = elapsed * (total - done) / done if done else None
-        show(Progress(done, total, 0, _lost(summary) + here.failed, elapsed, left, "points"))
+        done, failed = summary.statuses.total() + here.done, summary.lost + here.failed
+        show(Progress.since(begin, done, total, failed, "points"))
 
     while time.monotonic() < end and (asked := _ask(searches, ahead)):
         built = build([point for points in asked.values() for point in points])
@@ -209,7 +208,3 @@ class _Heard:
     def append(self, row: Row) -> None:
         self._data.append(row)
         self._times.add(row)
-
-
-def _lost(done: Summary) -> int:
-    return done.statuses.total() - done.statuses["correct"] - done.statuses["unsupported"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,12 +16,13 @@ import numpy as np
 from batchchol.errors import DataFileError
 from batchchol.measure import dataset
 from batchchol.measure.point import Point
-from batchchol.measure.row import points_of
+from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress
-from batchchol.tune.search.cases import Case, by_case
+from batchchol.tune.search.cases import Case, case_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.tune.search.transfer import lessons_of
+from batchchol.tune.winners import grouped
 
 LEAST_POINTS = 100
 """A case of fewer has nothing to search: 5% of it are a handful."""
@@ -113,13 +114,12 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
         If it cannot be read, or has no such case.
     """
     rows = dataset.read(path, warn).select(_COLUMNS).to_pylist()
-    chosen: dict[str, tuple[Point, dict[str, Any]]] = {}
-    for point, row in points_of(rows):
-        if point.own.key not in chosen or point.any_block:
-            chosen[point.own.key] = point, row
-    rows_of = dict(chosen.values())
-    cases = sorted(by_case(rows_of).items())
-    surfaces = [_surface(case, points, rows_of) for case, points in cases if len(points) >= LEAST_POINTS]
+    chosen: dict[str, Row] = {}
+    for row in rows_of(rows):
+        if row.point.own.key not in chosen or row.point.any_block:
+            chosen[row.point.own.key] = row
+    cases = grouped(chosen.values(), lambda row: case_of(row.point))
+    surfaces = [_surface(case, cases[case]) for case in sorted(cases) if len(cases[case]) >= LEAST_POINTS]
     surfaces = [surface for surface in surfaces if any(surface.seconds)]
     if not surfaces:
         raise DataFileError(
@@ -128,13 +128,10 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     return surfaces
 
 
-def _surface(case: Case, points: Sequence[Point], rows: Mapping[Point, Mapping[str, Any]]) -> Surface:
-    correct = {
-        point: row for point in points if (row := rows[point])["status"] == "correct" and row["median_seconds"]
-    }
-    seconds = tuple(correct[point]["median_seconds"] if point in correct else None for point in points)
-    spreads = [row["spread"] for row in correct.values() if row["spread"]]
-    return Surface(case, tuple(points), seconds, median(spreads) if spreads else math.nan)
+def _surface(case: Case, rows: Sequence[Row]) -> Surface:
+    spreads = [row.spread for row in rows if row.seconds and row.spread]
+    noise = median(spreads) if spreads else math.nan
+    return Surface(case, tuple(row.point for row in rows), tuple(row.seconds for row in rows), noise)
 
 
 def replay(
@@ -176,9 +173,7 @@ def replay(
     total = sum(len(task.numbers) for task in tasks)
     for found in in_processes(search, tuple(surfaces), tasks, processes):
         runs += found
-        elapsed = time.monotonic() - begin
-        left = elapsed * (total - len(runs)) / len(runs)
-        show(Progress(len(runs), total, 0, 0, elapsed, left, "searches"))
+        show(Progress.since(begin, len(runs), total, things="searches"))
     order = [*STRATEGIES, TAUGHT]
     return sorted(runs, key=lambda run: (order.index(run.strategy), run.number, run.repeat))
 

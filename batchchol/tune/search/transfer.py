@@ -11,9 +11,10 @@ import numpy as np
 
 from batchchol.measure.dataset import key_of_row
 from batchchol.measure.point import Point
-from batchchol.measure.row import points_of
-from batchchol.tune.search.cases import by_case
+from batchchol.measure.row import rows_of
+from batchchol.tune.search.cases import case_of
 from batchchol.tune.search.encoding import Numbers
+from batchchol.tune.winners import grouped
 from kernelgen import TARGETS
 
 
@@ -35,14 +36,9 @@ def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[st
     without : collection of str
         Keys of rows that the search knows anyway.
     """
-    known = points_of(row for row in rows if key_of_row(row) not in without)
-    times = {
-        point: row["median_seconds"] if row["status"] == "correct" else None
-        for point, row in known
-        if TARGETS[point.spec.target].gpu == gpu
-    }
-    cases = by_case(times).values()
-    return [lesson for case in cases for lesson in lessons_of((point, times[point]) for point in case)]
+    known = rows_of(row for row in rows if key_of_row(row) not in without)
+    cases = grouped((row for row in known if TARGETS[row.spec.target].gpu == gpu), lambda row: case_of(row.point))
+    return [lesson for case in cases.values() for lesson in lessons_of((row.point, row.seconds) for row in case)]
 
 
 def lessons_of(case: Iterable[tuple[Point, float | None]]) -> list[Lesson]:

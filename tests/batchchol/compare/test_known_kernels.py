@@ -9,9 +9,9 @@ import pytest
 
 from batchchol.compare.known_kernels import Known, Wanted, best_canonical, best_packed, read
 from batchchol.compare.references import Reference, lines, references
-from batchchol.operations.roofline import Ceilings
-from batchchol.tune.rows import append, row
-from batchchol.tune.tuning import Point
+from batchchol.measure.csv_file import append
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
 from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
 
 WANTED = Wanted(16, 16_384, "float32", "fast", "cuda", "sm_90")
@@ -75,11 +75,9 @@ def test_on_canonical_arrays_the_block_family_serves_with_its_schedule_on_chunks
 
 
 def test_a_tuning_run_is_read_with_its_chunks(tmp_path: Path) -> None:
-    path, ceilings = tmp_path / "tune.csv", Ceilings(4e12, 6e13, 1, "float32", "cuda")
-    points = [
-        Point(shared(4), 8, 1_000, 1, protocol, "correct", 2e-6, 0.1, 0.3, 5) for protocol in ("queued", "single")
-    ]
-    append(path, [row(point, ceilings, ABOUT) for point in points])
+    path = tmp_path / "tune.csv"
+    points = [Point(shared(4), 1_000, 8, 1, protocol) for protocol in ("queued", "single")]
+    append(path, [Row.timed(point, [2e-6] * 5, ratio=0.3) for point in points], ABOUT)
     (found,) = read(path)
     assert (found.spec, found.layout, found.batch) == (shared(4), Layout.chunked(8), 1_000)
     assert found.ns_per_matrix == pytest.approx(2.0)

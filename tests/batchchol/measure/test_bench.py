@@ -43,15 +43,15 @@ def test_a_point_is_measured(backend: Backend) -> None:
     bench = Bench(backend, BRIEF)
     row = bench.measure(point(backend))
     assert (row.status, row.message) == ("correct", "")
-    assert len(row.seconds) == BRIEF.samples
-    assert all(seconds > 0 for seconds in row.seconds)
+    assert row.samples == len(row.sample_seconds) == BRIEF.samples
+    assert all(seconds > 0 for seconds in row.sample_seconds)
     assert row.calls == 1 if backend.name == "cpu" else row.calls > 1
     assert 0 < row.ratio <= 1.5
     assert 0 < row.check_seconds < row.wall_seconds
     assert row.source == shared_code.code_of(row.point).hash
-    assert row.code["code_bytes"] > 0
-    assert (row.code["registers"] is None) == (backend.name == "cpu")
-    assert row.code.get("occupancy") == (None if backend.name == "cpu" else 0.5)
+    assert row.about["code_bytes"] > 0
+    assert (row.about["registers"] is None) == (backend.name == "cpu")
+    assert row.about.get("occupancy") == (None if backend.name == "cpu" else 0.5)
     assert bench.about()["device"] == (backend.device().get("gpu") or backend.device()["cpu"])
 
 
@@ -220,9 +220,9 @@ def test_conditions_are_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     backend, temperatures = get_backend("cpu"), iter(range(40, 100))
     monkeypatch.setattr(cpu.CpuBackend, "conditions", lambda self: {"temperature_c": next(temperatures)})
     bench = Bench(backend, BRIEF)
-    assert [bench.measure(point(backend)).conditions["temperature_c"] for _ in range(2)] == [40, 40]
+    assert [bench.measure(point(backend)).about["temperature_c"] for _ in range(2)] == [40, 40]
     monkeypatch.setattr(benches, "_CONDITIONS_SECONDS", 0.0)
-    assert bench.measure(point(backend)).conditions["temperature_c"] == 41
+    assert bench.measure(point(backend)).about["temperature_c"] == 41
 
 
 def test_a_block_needs_its_registers() -> None:

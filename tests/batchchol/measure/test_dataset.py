@@ -18,7 +18,7 @@ from batchchol.errors import DataFileError
 from batchchol.measure import dataset, parquet
 from batchchol.measure.dataset import DataSet, merge, read
 from batchchol.measure.point import Point
-from batchchol.measure.row import COLUMNS, SCHEMA_VERSION, STATUSES, Row, choice_columns, point_of
+from batchchol.measure.row import COLUMNS, SCHEMA_VERSION, STATUSES, Row, choice_columns, rows_of
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule
 from kernelgen.axes import axes_of
 
@@ -29,8 +29,10 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "tuning-data.md"
 
 def row(nb: int, status: str = "correct", **values: Any) -> Row:
     spec = KernelSpec(Problem(16), "chunked", "col", ThreadSchedule(nb), "avx2")
-    measured = {"seconds": (1e-6, 2e-6, 4e-6), "calls": 2, "ratio": 0.5} if status == "correct" else {}
-    return Row(Point(spec, 1000, 16), status, **measured, **values)
+    point = Point(spec, 1000, 16)
+    if status != "correct":
+        return Row(point, status, **values)
+    return Row.timed(point, (1e-6, 2e-6, 4e-6), calls=2, ratio=0.5, **values)
 
 
 def keys(table: Any) -> list[str]:
@@ -41,8 +43,16 @@ def test_every_column_is_documented() -> None:
     documented = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", DOCUMENT.read_text(), re.MULTILINE)))
     assert set(COLUMNS) - set(choice_columns()) <= set(documented), "docs/tuning-data.md says what each column is"
     assert set(documented) <= set(COLUMNS)
+    assert all(column.doc for column in COLUMNS.values())
     assert all(f'"{status}"' in DOCUMENT.read_text() for status in STATUSES)
     assert f"this page is version {SCHEMA_VERSION}" in DOCUMENT.read_text()
+
+
+def test_the_documented_types_are_those_of_the_columns() -> None:
+    for names, types in re.findall(r"^\| (`.*?) \| (.*?) \|", DOCUMENT.read_text(), re.MULTILINE):
+        columns, said = re.findall(r"`(\w+)`", names), types.replace("list of float32", "float32 list").split(", ")
+        expected = said * len(columns) if len(said) == 1 else said
+        assert [COLUMNS[name].dtype for name in columns] == expected, names
 
 
 def test_every_choice_of_every_family_has_a_column() -> None:
@@ -58,9 +68,10 @@ def test_every_choice_of_every_family_has_a_column() -> None:
 def test_a_row_has_the_whole_point(schedule: Any) -> None:
     spec = KernelSpec(Problem(16, uplo="upper"), "chunked", "row", schedule, "cuda")
     point = Point(spec, 1000, 32, 1, "queued", isinstance(schedule, ThreadSchedule))
-    values = Row(point, "correct", seconds=(1.0, 2.0, 3.0, 5.0), ratio=math.inf).values()
+    values = Row.timed(point, (1.0, 2.0, 3.0, 5.0), ratio=math.inf).values()
     assert list(values) == list(COLUMNS)
-    assert point_of(values) == point
+    assert Row.of(values).point == point
+    assert repr(Row.of(values).values()) == repr(values)
     assert dataset.key_of_row(values) == point.key
     assert (values["family"], values["nb"], values["n"]) == (schedule.family, 4, 16)
     assert values["block"] == getattr(spec.schedule, "threads", None)
@@ -75,7 +86,7 @@ def test_a_status_is_one_of_the_list() -> None:
 
 def test_rows_are_kept_and_read_in_one_line(tmp_path: Path) -> None:
     with DataSet(tmp_path / "data", "a CPU") as data:
-        data.append(row(4, conditions={"temperature_c": 50.0}, code={"code_bytes": 100}))
+        data.append(row(4, about={"temperature_c": 50.0, "code_bytes": 100}))
         data.append(row(5, "timeout", message="too slow"))
         assert data.keys == {row(4).point.key, row(5).point.key}
     table = read(tmp_path / "data")
@@ -256,7 +267,7 @@ def test_a_folder_becomes_one_small_file_in_order(tmp_path: Path, monkeypatch: p
             for nb in range(1, 17):
                 spec = KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(nb), "avx2")
                 seconds = tuple(random.uniform(1e-5, 2e-5, 20))
-                data.append(Row(Point(spec, 1000, 16), "correct", seconds=seconds, source=f"{n:08x}{nb:08x}"))
+                data.append(Row.timed(Point(spec, 1000, 16), seconds, source=f"{n:08x}{nb:08x}"))
     file = tmp_path / "data.parquet"
     assert merge(tmp_path / "data", file) == 1600
     table = read(file)
@@ -272,7 +283,7 @@ def test_rows_are_the_same_from_files_and_the_journal(tmp_path: Path, monkeypatc
             data.append(row(nb))
         rows = dataset.read_rows(tmp_path)
         assert [values["nb"] for values in rows] == [3, 4, 5]
-        assert [point_of(values) for values in rows] == [row(nb).point for nb in (3, 4, 5)]
+        assert [each.point for each in rows_of(rows)] == [row(nb).point for nb in (3, 4, 5)]
         assert rows[2] == row(5).values(), "of the journal"
 
 

@@ -46,7 +46,7 @@ def a_point(n: int, **choices: Any) -> Point:
 
 
 def a_row(seconds: float, n: int, **choices: Any) -> Row:
-    return Row(a_point(n, **choices), "correct", seconds=(seconds,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT)
+    return Row.timed(a_point(n, **choices), (seconds,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT)
 
 
 def loaded(folder: Path, rows: Iterable[Row]) -> points.Data:
@@ -300,7 +300,7 @@ def shared_rows(seconds: dict[tuple[int, int, int], float]) -> list[Row]:
             Problem(40, "float32", math="fast"), "chunked", "col", SharedSchedule(nb, "top", matrices), "cuda"
         )
         point = Point(spec, BATCH, chunk, 1, "queued", False)
-        rows.append(Row(point, "correct", seconds=(time,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT))
+        rows.append(Row.timed(point, (time,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT))
     return rows
 
 

@@ -169,9 +169,9 @@ def test_few_points_give_a_page_that_says_what_there_is_not(tmp_path: Path, rows
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_words_of_the_data_are_no_markup(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(synthetic_sweep.ABOUT, "device", "<b>A&B</b>")
-    data = synthetic_sweep.write(tmp_path / "odd.parquet", rows[:2])
+def test_words_of_the_data_are_no_markup(tmp_path: Path, rows: list[Row]) -> None:
+    odd = [replace(row, about={**row.about, "device": "<b>A&B</b>"}) for row in rows[:2]]
+    data = synthetic_sweep.write(tmp_path / "odd.parquet", odd)
     assert cli.main(["report", str(data)]) == 0
     page = (tmp_path / "odd-report" / "report.html").read_text()
     assert "&lt;b&gt;A&amp;B&lt;/b&gt;" in page

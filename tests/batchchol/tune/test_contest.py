@@ -21,7 +21,7 @@ ROWWISE = spec_of(ROWS, N, ThreadSchedule(1, unroll="full", staged=True, threads
 
 def row(spec: KernelSpec, seconds: float, spread: float = 0.0) -> Row:
     point = SITE.point(spec, None, BATCH)
-    return Row(point, "correct", seconds=tuple(seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)))
+    return Row.timed(point, [seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)])
 
 
 CONTEST = Contest(ROWS, N, BATCH, Choice(ROWWISE, None, "a table"), (), 3, 5)

@@ -1,4 +1,4 @@
-"""The table of defaults that measured points make: winners, what is kept within the margin, and what is left out."""
+"""The table of defaults that measured rows make: winners, what is kept within the margin, and what is left out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import pytest
 from batchchol import BatchcholError, cli
 from batchchol.defaults import tables
 from batchchol.defaults.tables import Case, Evidence, Table, nearest, parse, render
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
 from batchchol.tune.evidence import with_evidence
 from batchchol.tune.make_tables import table, tables_of
-from batchchol.tune.rows import read_points
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES, Point, Points
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, StripSchedule, ThreadSchedule
 
 H200 = Path(__file__).parents[3] / "datasets" / "tune_h200.csv"
 SMALL, LARGE = 1024, 1 << 20
+ABOUT = {"device": "a GPU", "toolkit": "CUDA", "date": "2026-11-21T20:00:00"}
 
 
-def point(
+def a_row(
     n: int,
     schedule: Schedule,
     seconds: float,
@@ -33,172 +36,172 @@ def point(
     dtype: str = "float32",
     uplo: str = "lower",
     **said: Any,
-) -> Point:
+) -> Row:
     placed = layout or Layout.chunked(chunk or 32)
-    math = said.pop("math", "ieee")
-    problem = Problem(n, dtype, uplo, math=math)
+    problem = Problem(n, dtype, uplo, math=said.pop("math", "ieee"))
     spec = KernelSpec(problem, placed.kind, placed.order, schedule, said.pop("target", "cuda"))
-    given = {"protocol": "queued", "status": "correct", "samples": FINAL_SAMPLES} | said
-    return Point(spec, placed.chunk, batch, 1, median_seconds=seconds, **given)
+    point = Point(spec, batch, placed.chunk, protocol=said.pop("protocol", "queued"))
+    columns = {"status": "correct", "samples": FINAL_SAMPLES, "about": ABOUT} | said
+    return Row(point, median_seconds=seconds, **columns)
 
 
 def thread(nb: int, stride: int | None = None) -> ThreadSchedule:
     return ThreadSchedule(nb, stride=stride)
 
 
-def chosen(points: list[Point], case: Case | None = None) -> list[tuple[int, int | None, int]]:
+def chosen(rows: list[Row], case: Case | None = None) -> list[tuple[int, int | None, int]]:
     """(n, batch, nb) of each entry."""
-    entries = table(points, "sm_90").cases[case or Case("float32", "ieee", "chunked")]
+    entries = table(rows, "sm_90").cases[case or Case("float32", "ieee", "chunked")]
     return [(entry.n, entry.batch, entry.schedule.nb) for entry in entries]
 
 
 def test_a_winner_within_the_margin_keeps_the_schedule_of_the_order_before() -> None:
-    far = [point(8, thread(4), 1.0), point(8, thread(8), 2.0)]
-    near = [point(9, thread(4), 1.02), point(9, thread(8), 1.0)]
-    past = [point(10, thread(4), 1.2), point(10, thread(8), 1.0)]
+    far = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 2.0)]
+    near = [a_row(9, thread(4), 1.02), a_row(9, thread(8), 1.0)]
+    past = [a_row(10, thread(4), 1.2), a_row(10, thread(8), 1.0)]
     assert chosen(far + near + past) == [(9, None, 4), (10, None, 8)], "and order 8 is served as order 9"
 
 
 def test_a_winner_within_the_margin_keeps_the_schedule_of_the_batch_before() -> None:
-    small = [point(8, thread(4), 1.0), point(8, thread(8), 2.0)]
-    large = [point(8, thread(4), 1.02, LARGE), point(8, thread(8), 1.0, LARGE)]
+    small = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 2.0)]
+    large = [a_row(8, thread(4), 1.02, LARGE), a_row(8, thread(8), 1.0, LARGE)]
     assert chosen(small + large) == [(8, None, 4)]
-    larger = [replace(each, batch=4 * LARGE) for each in (point(8, thread(4), 1.2), point(8, thread(8), 1.0))]
+    larger = [a_row(8, thread(4), 1.2, 4 * LARGE), a_row(8, thread(8), 1.0, 4 * LARGE)]
     assert chosen(small + large + larger) == [(8, SMALL, 4), (8, LARGE, 4), (8, 4 * LARGE, 8)]
 
 
 def test_what_was_chosen_at_another_batch_is_no_neighbour_of_the_next_order() -> None:
-    points = [point(8, thread(4), 1.0), point(8, thread(8), 9.0)]
-    points += [point(8, thread(4), 9.0, LARGE), point(8, thread(8), 1.0, LARGE)]
-    points += [point(9, thread(4), 1.01, LARGE), point(9, thread(8), 1.02, LARGE), point(9, thread(2), 1.0, LARGE)]
-    assert chosen(points)[-1] == (9, None, 8)
+    rows = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 9.0)]
+    rows += [a_row(8, thread(4), 9.0, LARGE), a_row(8, thread(8), 1.0, LARGE)]
+    rows += [a_row(9, thread(4), 1.01, LARGE), a_row(9, thread(8), 1.02, LARGE), a_row(9, thread(2), 1.0, LARGE)]
+    assert chosen(rows)[-1] == (9, None, 8)
 
 
 def test_few_samples_do_not_beat_many_and_a_later_measurement_replaces_an_earlier_one() -> None:
-    lucky = point(8, thread(2), 0.5, samples=FIRST_SAMPLES)
-    assert chosen([lucky, point(8, thread(4), 1.0), point(8, thread(8), 2.0)]) == [(8, None, 4)]
-    again = point(8, thread(8), 0.9)
-    assert chosen([lucky, point(8, thread(4), 1.0), point(8, thread(8), 2.0), again]) == [(8, None, 8)]
+    lucky = a_row(8, thread(2), 0.5, samples=FIRST_SAMPLES)
+    assert chosen([lucky, a_row(8, thread(4), 1.0), a_row(8, thread(8), 2.0)]) == [(8, None, 4)]
+    again = a_row(8, thread(8), 0.9)
+    assert chosen([lucky, a_row(8, thread(4), 1.0), a_row(8, thread(8), 2.0), again]) == [(8, None, 8)]
 
 
 @pytest.mark.parametrize("fault", [{"status": "wrong"}, {"protocol": "single"}])
 def test_what_does_not_count(fault: dict[str, Any]) -> None:
-    assert chosen([point(8, thread(2), 0.5, **fault), point(8, thread(4), 1.0)]) == [(8, None, 4)]
+    assert chosen([a_row(8, thread(2), 0.5, **fault), a_row(8, thread(4), 1.0)]) == [(8, None, 4)]
     with pytest.raises(BatchcholError, match="got correct ones of none, expected one target"):
-        table([point(8, thread(2), 0.5, **fault)], "sm_90")
+        table([a_row(8, thread(2), 0.5, **fault)], "sm_90")
 
 
 def test_a_cpu_times_single_calls() -> None:
-    only = point(8, ThreadSchedule(4), 1.0, target="avx2", protocol="single", layout=Layout.chunked(8))
+    only = a_row(8, ThreadSchedule(4), 1.0, target="avx2", protocol="single", layout=Layout.chunked(8))
     assert table([only], "avx2").target == "avx2"
     with pytest.raises(BatchcholError, match="got correct ones of avx2, cuda, expected one target"):
-        table([only, point(8, thread(4), 1.0)], "sm_90")
+        table([only, a_row(8, thread(4), 1.0)], "sm_90")
 
 
 def test_kernels_of_every_family_compete() -> None:
-    points = [point(8, thread(4), 2.0), point(8, SharedSchedule(2), 1.0)]
-    (entries,) = table(points, "sm_90").cases.values()
+    rows = [a_row(8, thread(4), 2.0), a_row(8, SharedSchedule(2), 1.0)]
+    (entries,) = table(rows, "sm_90").cases.values()
     assert [entry.schedule.family for entry in entries] == ["shared"]
 
 
 def test_a_chunk_whose_winners_are_its_own_has_a_case_of_its_own() -> None:
-    points = [point(8, thread(4), 2.0), point(8, thread(8, stride=32), 1.0)]
-    points += [point(16, thread(4), 1.0), point(16, thread(8, stride=32), 2.0)]
-    cases = table(points, "sm_90").cases
+    rows = [a_row(8, thread(4), 2.0), a_row(8, thread(8, stride=32), 1.0)]
+    rows += [a_row(16, thread(4), 1.0), a_row(16, thread(8, stride=32), 2.0)]
+    cases = table(rows, "sm_90").cases
     assert list(cases) == [Case("float32", "ieee", "chunked"), Case("float32", "ieee", "chunked", 32)]
     own = cases[Case("float32", "ieee", "chunked", 32)]
     assert [(entry.n, entry.schedule.nb, entry.schedule.stride) for entry in own] == [(8, 8, 32), (16, 4, None)]
 
 
 def test_a_chunk_that_was_not_measured_at_an_order_is_served_as_any_chunk() -> None:
-    points = [point(8, thread(2), 1.0), point(16, thread(4), 1.0), point(16, thread(8), 0.5, chunk=4)]
-    assert chosen(points, Case("float32", "ieee", "chunked", 4)) == [(8, None, 2), (16, None, 8)]
+    rows = [a_row(8, thread(2), 1.0), a_row(16, thread(4), 1.0), a_row(16, thread(8), 0.5, chunk=4)]
+    assert chosen(rows, Case("float32", "ieee", "chunked", 4)) == [(8, None, 2), (16, None, 8)]
 
 
 def test_kernels_for_any_chunk_are_chosen_on_the_largest() -> None:
-    points = [point(8, thread(2), 1.0, chunk=64), point(8, thread(4), 2.0, chunk=64)]
-    points += [point(8, thread(2), 2.0, chunk=4), point(8, thread(4), 1.0, chunk=4)]
-    assert chosen(points) == [(8, None, 2)]
-    assert chosen(points, Case("float32", "ieee", "chunked", 4)) == [(8, None, 4)]
+    rows = [a_row(8, thread(2), 1.0, chunk=64), a_row(8, thread(4), 2.0, chunk=64)]
+    rows += [a_row(8, thread(2), 2.0, chunk=4), a_row(8, thread(4), 1.0, chunk=4)]
+    assert chosen(rows) == [(8, None, 2)]
+    assert chosen(rows, Case("float32", "ieee", "chunked", 4)) == [(8, None, 4)]
 
 
 def test_what_one_math_lacks_is_the_others() -> None:
-    points = [point(8, thread(4), 1.0), point(16, thread(8), 1.0, math="fast")]
+    rows = [a_row(8, thread(4), 1.0), a_row(16, thread(8), 1.0, math="fast")]
     for math in ("ieee", "fast"):
-        assert chosen(points, Case("float32", math, "chunked")) == [(8, None, 4), (16, None, 8)]
+        assert chosen(rows, Case("float32", math, "chunked")) == [(8, None, 4), (16, None, 8)]
 
 
 def test_canonical_points_have_cases_of_their_own_by_the_order_of_the_lower_triangle() -> None:
-    points = [point(8, thread(4), 1.0), point(8, thread(2), 0.1, layout=Layout.canonical("row"))]
-    points += [point(8, thread(3), 0.1, layout=Layout.canonical("row"), uplo="upper")]
-    assert chosen(points) == [(8, None, 4)]
-    assert chosen(points, Case("float32", "ieee", "canonical", order="row")) == [(8, None, 2)]
-    assert chosen(points, Case("float32", "ieee", "canonical", order="col")) == [(8, None, 3)]
+    rows = [a_row(8, thread(4), 1.0), a_row(8, thread(2), 0.1, layout=Layout.canonical("row"))]
+    rows += [a_row(8, thread(3), 0.1, layout=Layout.canonical("row"), uplo="upper")]
+    assert chosen(rows) == [(8, None, 4)]
+    assert chosen(rows, Case("float32", "ieee", "canonical", order="row")) == [(8, None, 2)]
+    assert chosen(rows, Case("float32", "ieee", "canonical", order="col")) == [(8, None, 3)]
 
 
 def test_the_layout_of_batches_is_the_best_chunk_at_the_largest_batch() -> None:
-    points = [point(8, thread(4), 1.0, LARGE), point(8, thread(4), 1.5, LARGE, chunk=4)]
-    points += [point(16, thread(4), 1.005, LARGE), point(16, thread(4), 1.0, LARGE, chunk=4)]
-    points += [point(32, thread(4), 1.2, LARGE), point(32, thread(4), 1.0, LARGE, chunk=4)]
-    layouts = [(each.n, each.layout) for each in table(points, "sm_90").layouts]
+    rows = [a_row(8, thread(4), 1.0, LARGE), a_row(8, thread(4), 1.5, LARGE, chunk=4)]
+    rows += [a_row(16, thread(4), 1.005, LARGE), a_row(16, thread(4), 1.0, LARGE, chunk=4)]
+    rows += [a_row(32, thread(4), 1.2, LARGE), a_row(32, thread(4), 1.0, LARGE, chunk=4)]
+    layouts = [(each.n, each.layout) for each in table(rows, "sm_90").layouts]
     assert layouts == [(16, Layout.chunked(32)), (32, Layout.chunked(4))]
 
 
 def test_few_matrices_may_have_a_layout_of_their_own() -> None:
     """Where many were measured alone, all are like them."""
     few, some, many = 100, 10_000, LARGE
-    points = [point(8, thread(4), seconds, batch, 32) for batch, seconds in ((few, 2.0), (some, 1.0), (many, 1.0))]
-    points += [point(8, thread(4), seconds, batch, 4) for batch, seconds in ((few, 1.0), (some, 0.9), (many, 2.0))]
-    points += [point(4, thread(4), 0.1, many, 32)]
-    points += [point(16, thread(4), 3.0, batch, 8) for batch in (few, some, many)]
-    points += [point(32, thread(4), 5.0, many, 8)]
-    layouts = [(each.n, each.batch, each.layout.chunk) for each in table(points, "sm_90").layouts]
+    rows = [a_row(8, thread(4), seconds, batch, 32) for batch, seconds in ((few, 2.0), (some, 1.0), (many, 1.0))]
+    rows += [a_row(8, thread(4), seconds, batch, 4) for batch, seconds in ((few, 1.0), (some, 0.9), (many, 2.0))]
+    rows += [a_row(4, thread(4), 0.1, many, 32)]
+    rows += [a_row(16, thread(4), 3.0, batch, 8) for batch in (few, some, many)]
+    rows += [a_row(32, thread(4), 5.0, many, 8)]
+    layouts = [(each.n, each.batch, each.layout.chunk) for each in table(rows, "sm_90").layouts]
     assert layouts == [(4, None, 32), (8, few, 4), (8, 2 * few, 32), (32, None, 8)]
 
 
 def test_the_layout_of_batches_suits_both_maths() -> None:
-    points = [point(8, thread(4), 1.0, LARGE, chunk, math=math) for math, chunk in (("fast", 4), ("ieee", 8))]
-    points += [point(8, thread(4), 1.3, LARGE, 4), point(8, thread(4), 1.5, LARGE, 8, math="fast")]
-    alone = point(8, thread(4), 0.1, LARGE, 16, math="fast")
+    rows = [a_row(8, thread(4), 1.0, LARGE, chunk, math=math) for math, chunk in (("fast", 4), ("ieee", 8))]
+    rows += [a_row(8, thread(4), 1.3, LARGE, 4), a_row(8, thread(4), 1.5, LARGE, 8, math="fast")]
+    alone = a_row(8, thread(4), 0.1, LARGE, 16, math="fast")
 
-    def chunks(points: list[Point]) -> dict[str | None, int | None]:
-        return {each.math: each.layout.chunk for each in table(points, "sm_90").layouts}
+    def chunks(rows: list[Row]) -> dict[str | None, int | None]:
+        return {each.math: each.layout.chunk for each in table(rows, "sm_90").layouts}
 
-    assert chunks([*points, alone]) == {None: 4, "ieee": 8, "fast": 16}
-    assert chunks([point(8, thread(4), 2.0, LARGE, 8), alone]) == {None: 8, "fast": 16}, "each is said if it differs"
+    assert chunks([*rows, alone]) == {None: 4, "ieee": 8, "fast": 16}
+    assert chunks([a_row(8, thread(4), 2.0, LARGE, 8), alone]) == {None: 8, "fast": 16}, "each is said if it differs"
 
 
 def test_an_order_that_was_measured_on_the_chunk_of_a_faster_one_has_its_own() -> None:
-    faster, slower = [point(16, thread(4), 1.0, LARGE, chunk=4)], [point(15, thread(4), 1.5, LARGE, chunk=8)]
+    faster, slower = [a_row(16, thread(4), 1.0, LARGE, chunk=4)], [a_row(15, thread(4), 1.5, LARGE, chunk=8)]
     assert [each.layout.chunk for each in table([*faster, *slower], "sm_90").layouts] == [4]
-    slower += [point(15, thread(4), 1.7, LARGE, chunk=4)]
+    slower += [a_row(15, thread(4), 1.7, LARGE, chunk=4)]
     layouts = [(each.n, each.layout.chunk) for each in table([*faster, *slower], "sm_90").layouts]
     assert layouts == [(15, 8), (16, 4)]
 
 
 def test_an_order_that_was_measured_on_that_chunk_in_one_math_has_no_layout_for_both() -> None:
-    faster = [point(16, thread(4), 1.0, LARGE, chunk=4, math=math) for math in ("ieee", "fast")]
-    slower = [point(15, thread(4), 1.5, LARGE, chunk=8, math=math) for math in ("ieee", "fast")]
-    slower += [point(15, thread(4), 1.2, LARGE, chunk=4, math="fast")]
+    faster = [a_row(16, thread(4), 1.0, LARGE, chunk=4, math=math) for math in ("ieee", "fast")]
+    slower = [a_row(15, thread(4), 1.5, LARGE, chunk=8, math=math) for math in ("ieee", "fast")]
+    slower += [a_row(15, thread(4), 1.2, LARGE, chunk=4, math="fast")]
     layouts = [(each.math, each.n, each.layout.chunk) for each in table([*faster, *slower], "sm_90").layouts]
     assert layouts == [(None, 16, 4)]
 
 
 def test_arrays_may_have_another_layout_in_another_math() -> None:
     row = Layout.canonical("row")
-    points = [point(16, thread(4), 3.0), point(16, thread(4), 2.0, layout=row)]
-    points += [point(16, thread(4), 0.5, math="fast"), point(16, thread(4), 2.0, layout=row, math="fast")]
+    rows = [a_row(16, thread(4), 3.0), a_row(16, thread(4), 2.0, layout=row)]
+    rows += [a_row(16, thread(4), 0.5, math="fast"), a_row(16, thread(4), 2.0, layout=row, math="fast")]
     copy = 4 * 16**2 * 4 * SMALL
-    arrays = {each.math: each.layout for each in table(points, "sm_90", copy_bytes_per_second=copy).arrays}
+    arrays = {each.math: each.layout for each in table(rows, "sm_90", copy_bytes_per_second=copy).arrays}
     assert arrays == {None: row, "fast": Layout.chunked(32)}
 
 
 def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
     strips = [
-        point(32, StripSchedule(2, stride=4), 1.0, chunk=4, math="fast"),
-        point(32, thread(2), 2.0, chunk=4, math="fast"),
+        a_row(32, StripSchedule(2, stride=4), 1.0, chunk=4, math="fast"),
+        a_row(32, thread(2), 2.0, chunk=4, math="fast"),
     ]
-    strips += [point(16, thread(4), 1.0, chunk=4), point(64, thread(8), 1.0, chunk=4)]
+    strips += [a_row(16, thread(4), 1.0, chunk=4), a_row(64, thread(8), 1.0, chunk=4)]
     made = table(strips, "sm_90").cases
     entries = {math: made[Case("float32", math, "chunked", 4)] for math in ("fast", "ieee")}
     assert {entry.schedule.family for entry in entries["fast"]} == {"thread", "strip"}
@@ -208,11 +211,11 @@ def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
 def test_arrays_are_packed_where_that_is_faster_with_both_copies() -> None:
     row = Layout.canonical("row")
     copy = 4 * 16**2 * 4 * SMALL  # bytes: whole matrices are read and written twice
-    points = [point(16, thread(4), 1.0), point(16, thread(4), 1.5, chunk=4), point(16, thread(4), 3.0, layout=row)]
-    assert table(points, "sm_90").arrays == (), "nobody knows what the copies take"
+    rows = [a_row(16, thread(4), 1.0), a_row(16, thread(4), 1.5, chunk=4), a_row(16, thread(4), 3.0, layout=row)]
+    assert table(rows, "sm_90").arrays == (), "nobody knows what the copies take"
 
     def arrays(rate: float, floor: float = float("nan")) -> list[Layout]:
-        timed = [replace(each, floor_seconds=floor) for each in points]
+        timed = [replace(each, floor_seconds=floor) for each in rows]
         return [each.layout for each in table(timed, "sm_90", copy_bytes_per_second=rate).arrays]
 
     assert arrays(copy / 1.0) == [Layout.chunked(32)]
@@ -221,14 +224,14 @@ def test_arrays_are_packed_where_that_is_faster_with_both_copies() -> None:
 
 
 def test_where_either_way_was_not_measured_nothing_is_said_of_arrays() -> None:
-    assert table([point(16, thread(4), 1.0)], "sm_90", copy_bytes_per_second=1e9).arrays == ()
+    assert table([a_row(16, thread(4), 1.0)], "sm_90", copy_bytes_per_second=1e9).arrays == ()
 
 
 def test_tables_survive_their_file() -> None:
-    points = [point(16, thread(4, stride=32), 1.0), point(16, thread(4), 1.5, chunk=4), point(16, thread(2), 2.0)]
-    points += [point(16, thread(4), 3.0, layout=Layout.canonical("row")), point(16, SharedSchedule(2), 1.0, LARGE)]
-    points += [point(24, thread(4), 1.0, dtype="float64"), point(24, thread(4), 1.0, math="fast")]
-    made = table(points, "sm_90", measured={"float32": "here"}, copy_bytes_per_second=1e9)
+    rows = [a_row(16, thread(4, stride=32), 1.0), a_row(16, thread(4), 1.5, chunk=4), a_row(16, thread(2), 2.0)]
+    rows += [a_row(16, thread(4), 3.0, layout=Layout.canonical("row")), a_row(16, SharedSchedule(2), 1.0, LARGE)]
+    rows += [a_row(24, thread(4), 1.0, dtype="float64"), a_row(24, thread(4), 1.0, math="fast")]
+    made = table(rows, "sm_90", measured={"float32": "here"}, copy_bytes_per_second=1e9)
     text = render([made])
     assert list(parse(text).values()) == [made]
     entries = sum(map(len, made.cases.values())) + len(made.layouts) + len(made.arrays)
@@ -236,8 +239,8 @@ def test_tables_survive_their_file() -> None:
 
 
 def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> None:
-    old = table([point(8, thread(4), 1.0), point(8, thread(2), 1.0, dtype="float64")], "sm_90")
-    new = table([point(8, thread(8), 1.0), point(8, thread(7), 1.0, math="fast")], "sm_90")
+    old = table([a_row(8, thread(4), 1.0), a_row(8, thread(2), 1.0, dtype="float64")], "sm_90")
+    new = table([a_row(8, thread(8), 1.0), a_row(8, thread(7), 1.0, math="fast")], "sm_90")
     both = old.updated(new)
     assert {case: entries[0].schedule.nb for case, entries in both.cases.items()} == {
         Case("float64", "ieee", "chunked"): 2,
@@ -248,10 +251,10 @@ def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> 
 
 
 def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
-    points = [point(8, thread(4), 1.024e-6), point(8, thread(8), 2.048e-6), point(8, thread(2), 1e-9, samples=5)]
-    points += [point(8, thread(4), 2.097152e-3, LARGE), point(8, SharedSchedule(2), 4.194304e-3, LARGE)]
-    points += [point(16, thread(2), 1.024e-6, chunk=64, math="fast")]
-    made = table(points, "sm_90")
+    rows = [a_row(8, thread(4), 1.024e-6), a_row(8, thread(8), 2.048e-6), a_row(8, thread(2), 1e-9, samples=5)]
+    rows += [a_row(8, thread(4), 2.097152e-3, LARGE), a_row(8, SharedSchedule(2), 4.194304e-3, LARGE)]
+    rows += [a_row(16, thread(2), 1.024e-6, chunk=64, math="fast")]
+    made = table(rows, "sm_90")
     first, second = made.cases[Case("float32", "ieee", "chunked")]
     fitting = {family: schedule.settled(TARGETS["cuda"], Problem(16)) for family, schedule in
                {"thread": thread(8), "shared": SharedSchedule(2)}.items()}  # fmt: skip
@@ -267,28 +270,28 @@ def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
 
 def test_an_entry_serves_until_the_next_one_is_faster() -> None:
     """Both were measured at both batches: the second loses by 4 times at the small one and wins by 2 at the large."""
-    points = [point(8, thread(4), 1.0), point(8, thread(8), 4.0)]
-    points += [point(8, thread(4), 2.0, LARGE), point(8, thread(8), 1.0, LARGE)]
-    row = table(points, "sm_90").cases[Case("float32", "ieee", "chunked")]
+    rows = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 4.0)]
+    rows += [a_row(8, thread(4), 2.0, LARGE), a_row(8, thread(8), 1.0, LARGE)]
+    row = table(rows, "sm_90").cases[Case("float32", "ieee", "chunked")]
     crossing = int(SMALL * (LARGE / SMALL) ** (2 / 3))
     assert [(entry.batch, entry.until) for entry in row] == [(SMALL, crossing), (LARGE, None)]
     sizes = [0, SMALL, crossing, crossing + 1, LARGE, 2 * LARGE]
     assert [nearest(row, batch).schedule.nb for batch in sizes] == [4, 4, 4, 8, 8, 8]
-    alone = table([points[0], points[3]], "sm_90").cases[Case("float32", "ieee", "chunked")]
+    alone = table([rows[0], rows[3]], "sm_90").cases[Case("float32", "ieee", "chunked")]
     assert [entry.until for entry in alone] == [None, None], "who knows"
     middle = int((SMALL * LARGE) ** 0.5)
     assert [nearest(alone, batch).schedule.nb for batch in (middle, middle + 1)] == [4, 8]
     # What was kept within the margin is slower everywhere; yet each entry serves its own batch.
-    near = [point(8, thread(4), 1.02), point(8, thread(8), 1.0), point(7, thread(4), 1.0)]
-    kept = table([*near, *points[2:]], "sm_90").cases[Case("float32", "ieee", "chunked")]
+    near = [a_row(8, thread(4), 1.02), a_row(8, thread(8), 1.0), a_row(7, thread(4), 1.0)]
+    kept = table([*near, *rows[2:]], "sm_90").cases[Case("float32", "ieee", "chunked")]
     assert [(e.n, e.batch, e.until, e.schedule.nb) for e in kept[1:]] == [(8, SMALL, SMALL, 4), (8, LARGE, None, 8)]
 
 
 def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     pytest.importorskip("pyarrow")
-    single, double = [of_the_h200(), read_points(data("defaults_h200"))], [read_points(data("defaults_f64_h200"))]
+    single, double = of_the_h200() + read_correct(data("defaults_h200")), read_correct(data("defaults_f64_h200"))
     # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
-    made = [each for sources in (single, double) for each in tables_of(sources, "sm_90")]
+    made = [each for rows in (single, double) for each in tables_of(rows, "sm_90")]
     known = shipped()["sm_90"]
     assert {case: entries for each in made for case, entries in each.cases.items()} == known.cases
     assert (*made[0].layouts, *made[1].layouts) == known.layouts
@@ -308,7 +311,7 @@ def test_evidence_is_put_into_a_table_whose_choices_stay(tmp_path: Path, capsys:
     assert "26 of 38 entries have measurements" in capsys.readouterr().out
     written = tables.parse(path.read_text())
     double = Case("float64", "ieee", "chunked")
-    kept = with_evidence(written["avx512"], [point(8, ThreadSchedule(4), 1.0, target="avx512", protocol="single")])
+    kept = with_evidence(written["avx512"], [a_row(8, ThreadSchedule(4), 1.0, target="avx512", protocol="single")])
     assert [e.evidence for e in kept.cases[double]] == [e.evidence for e in written["avx512"].cases[double]]
     assert written == {name: known[name] for name in ("avx512", "generic")}
     for case, entries in written["avx512"].cases.items():
@@ -316,8 +319,8 @@ def test_evidence_is_put_into_a_table_whose_choices_stay(tmp_path: Path, capsys:
 
 
 @cache
-def of_the_h200() -> Points:
-    return read_points(H200)
+def of_the_h200() -> list[Row]:
+    return read_correct(H200)
 
 
 def data(name: str) -> Path:
@@ -332,21 +335,21 @@ def shipped() -> dict[str, Table]:
 
 def test_points_of_a_file_say_what_was_measured() -> None:
     found = of_the_h200()
-    assert len(found.points) > 4400
-    assert (found.machine, found.toolkit) == ("NVIDIA H200", "CUDA 13.0.88")
-    first = found.points[0]
+    first, *_ = found
+    assert len(found) > 4400
+    assert (first.about["device"], first.toolkit, first.day) == ("NVIDIA H200", "CUDA 13.0.88", "2026-11-21")
     assert first.spec.name == H200.read_text().splitlines()[1].split(",")[0]
-    assert (first.batch, first.chunk, first.median_seconds) == (1024, 32, 6.8636e-06)
-    assert found.copy_bytes_per_second is not None
-    assert found.copy_bytes_per_second > 4e12
+    assert (first.point.batch, first.point.chunk, first.median_seconds) == (1024, 32, 6.8636e-06)
+    assert first.about["copy_bytes_per_second"] == 4230700000000.0
 
 
 def test_the_architecture_of_gpu_points_has_to_be_said() -> None:
-    points = Points((point(8, thread(4), 1.0),), "a GPU", "CUDA", "today", None)
+    rows = [a_row(8, thread(4), 1.0)]
     with pytest.raises(BatchcholError, match="--arch: not given, say on which architecture"):
-        tables_of([points])
-    (made,) = tables_of([points], "sm_86")
-    assert (made.name, made.measured) == ("sm_86", {"float32": "a GPU, CUDA, today"})
+        tables_of(rows)
+    later = a_row(8, thread(5), 2.0, about=ABOUT | {"date": "2026-11-23"})
+    (made,) = tables_of([*rows, later], "sm_86")
+    assert (made.name, made.measured) == ("sm_86", {"float32": "a GPU, CUDA, 2026-11-21 to 2026-11-23"})
 
 
 def test_the_command_makes_a_table_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

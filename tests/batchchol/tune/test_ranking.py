@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from batchchol.defaults.tables import Case, Entry, Placement, Table
+from batchchol.measure.point import Point
 from batchchol.tune.contest import Site
-from batchchol.tune.ranking import Candidate, Wanted, apart, candidates, layouts_of_today, variations
+from batchchol.tune.ranking import Wanted, apart, candidates, layouts_of_today, variations
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 
 N = 20
@@ -16,8 +17,9 @@ SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15)
 WANTED, ALL = Wanted(N, 1000, "float32", "ieee"), tuple(FAMILIES)
 
 
-def candidate(chunk: int, **choices: Any) -> Candidate:
-    return Candidate(KernelSpec(Problem(N), "chunked", "col", BlockSchedule(5, 8, **choices), "cuda"), chunk)
+def candidate(chunk: int, **choices: Any) -> Point:
+    spec = KernelSpec(Problem(N), "chunked", "col", BlockSchedule(5, 8, **choices), "cuda")
+    return SITE.point(spec, chunk, WANTED.batch)
 
 
 LATE, EARLY, OTHER = candidate(8), candidate(8, pdl=True), candidate(32)

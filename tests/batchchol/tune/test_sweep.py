@@ -55,7 +55,7 @@ class Instant:
         self.keys.append(self.point.key)
         if error := self.stop.get(len(self.keys)):
             raise error
-        return Row(self.point, "correct", seconds=(1.0,), about={"device": "a fake"})
+        return Row.timed(self.point, (1.0,), about={"device": "a fake"})
 
 
 def swept(folder: Path, count: int, measurer: Any, **options: Any) -> engine.Summary:

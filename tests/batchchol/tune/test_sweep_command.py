@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchchol import cli
+from batchchol.artifacts.cuda_modules import Outcome
 from batchchol.defaults import tables
 from batchchol.measure import process
 from batchchol.measure.dataset import DataSet, merge, read
@@ -50,8 +51,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def plant(bench: str) -> None:
         if bench != "SmallCache":
-            built = compile._Outcome("built", "", None)
-            monkeypatch.setattr(compile, "_build_cpu", lambda points, *_: [built] * len(points))
+            built = Outcome("a kernel", "built")
+            monkeypatch.setattr(compile, "_build_cpu", lambda points, *_: dict.fromkeys(points, built))
         monkeypatch.setattr(process, "BENCH", f"sweep_benches:{bench}")
         monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
@@ -103,7 +104,7 @@ def test_a_data_set_makes_a_table_of_defaults(space: Path, tmp_path: Path, plant
         machine = Machine.of(measurer.facts())
         sweep(expand(load_space(space), machine).points, measurer, kept)
         shared = replace(expand(load_space(space), machine).points[0], any_block=True)
-        kept.append(Row(shared, "correct", seconds=(1e-12,)))
+        kept.append(Row.timed(shared, (1e-12,)))
     for source in (data, tmp_path / "one.parquet"):
         merge(data, tmp_path / "one.parquet")
         assert tune("--from", source, "--table", table, "--arch", "sm_90") == 0

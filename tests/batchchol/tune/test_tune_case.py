@@ -24,8 +24,8 @@ from batchchol.measure.row import Row
 from batchchol.tune import compile, executors, explain, learn, one_case
 from batchchol.tune.contest import Site, spec_of
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.ranking import Candidate, Wanted
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
+from batchchol.tune.ranking import Wanted
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of
 
@@ -94,7 +94,7 @@ class FakeMeasurer:
         chunk = {8: 0.8, None: 3.0}.get(point.chunk, 1.0)
         seconds = point.batch * 1e-9 * family * chunk * (1 + 1 / getattr(schedule, "nb", 1))
         seconds *= 1 + self.noise * (len(self.points) % 2)
-        return Row(point, "correct", seconds=(seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
+        return Row.timed(point, (seconds,) * (samples or 20), floor_seconds=1e-9, wall_seconds=1e-3)
 
 
 def tune(*options: Any) -> int:
@@ -260,7 +260,7 @@ def test_on_this_cpu_in_a_worker(
 def rows_of(seconds: Mapping[KernelSpec, float], chunk: int | None = 32) -> list[dict[str, Any]]:
     about = {"device": "a fake", "copy_bytes_per_second": 1e12, "toolkit": "CUDA", "date": "2026-11-22T00:00:00"}
     return [
-        Row(SITE.point(spec, chunk, BATCH), "correct", seconds=(taken,) * 20, about=about).values()
+        Row.timed(SITE.point(spec, chunk, BATCH), (taken,) * 20, about=about).values()
         for spec, taken in seconds.items()
     ]
 
@@ -273,7 +273,7 @@ def test_the_two_best_kernels_are_varied_however_they_are_launched(
     arch: str, early: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedules = (ThreadSchedule(nb, pdl=pdl) for nb in (2, 3, 5) for pdl in (None, True))
-    both = [Candidate(replace(OTHERS[0], schedule=schedule), 8) for schedule in schedules]
+    both = [SITE.point(replace(OTHERS[0], schedule=schedule), 8, BATCH) for schedule in schedules]
     monkeypatch.setattr(one_case, "candidates", lambda *_: both)
     measurer: Any = FakeMeasurer()
     tune_case(measurer, replace(SITE, arch=arch), WANTED, ("chunked",), ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,15 @@ from typing import Any
 import pytest
 
 from batchchol import BatchcholError, cli
-from batchchol.artifacts.stats import CompileStats
 from batchchol.batches import host_memory
 from batchchol.defaults import tables
-from batchchol.errors import CompileError, ResidualError
 from batchchol.measure import process
-from batchchol.measure.timing import Sample
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
 from batchchol.operations.residual import RATIO_BOUND
 from batchchol.tune import candidates, tuning
-from batchchol.tune.tuning import FINAL_SAMPLES, FIRST_SAMPLES, GPU_FINALISTS, Point
+from batchchol.tune.tuning import GPU_FINALISTS
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule, WarpSchedule
 from kernelgen.schedules import FAMILIES, LOOKINGS
 
@@ -30,52 +31,41 @@ def spec_of(n: int, nb: int, looking: str = "left", target: str = "cuda", **choi
     return KernelSpec(Problem(n), "chunked", "col", ThreadSchedule(nb, looking, **choices), target)
 
 
-def point(spec: KernelSpec, seconds: float, samples: int = FINAL_SAMPLES, status: str = "correct") -> Point:
-    return Point(spec, 32, 1000, 1, "queued", status, median_seconds=seconds, samples=samples)
+def row(spec: KernelSpec, seconds: float, samples: int = FINAL_SAMPLES, status: str = "correct") -> Row:
+    return Row(Point(spec, 1000, 32, 1, "queued"), status, median_seconds=seconds, samples=samples)
 
 
 class FakeBackend:
-    """Measures what a function of the spec says, in place of a machine."""
+    """Larger tiles and blocks of 64 are faster, right looking kernels wrong, and tiles of 2 late."""
 
-    name, target, targets, threads, protocols = "cuda", "cuda", ("cuda",), 1, ("queued", "single")
+    protocols = ("queued", "single")
 
-    def __init__(self, seconds: Any) -> None:
-        self.seconds_of, self.built, self.asked, self.layouts = seconds, [], [], []
+    def __init__(self) -> None:
+        self.built: list[KernelSpec] = []
+        self.asked: list[tuple[Point, int]] = []
 
-    def empty(self, n: int, batch: int, layout: Any, dtype: str) -> Any:
-        self.layouts.append(layout)
-        return namespace(n=n, batch=batch, layout=layout)
-
-    def fill(self, batch: Any, recipe: str) -> None: ...
-
-    def build(self, specs: Any, progress: Any = None) -> None:
+    def build(self, specs: list[KernelSpec]) -> None:
         self.built += specs
 
-    def kernel(self, spec: KernelSpec) -> Any:
-        if spec.schedule.nb == 2:
-            raise CompileError("timeout", "too slow")
-        return namespace(stats=CompileStats(1.5, 100, "a compiler", 40, 8, 0))
+    def measure(self, point: Point, samples: int) -> Row:
+        self.asked.append((point, samples))
+        schedule = point.spec.schedule
+        if schedule.nb == 2:
+            return Row(point, "timeout", "too slow")
+        if getattr(schedule, "looking", None) == "right":
+            return Row(point, "wrong")
+        seconds = 1 / schedule.nb - 0.01 * (getattr(schedule, "threads", None) == 64)
+        return Row.timed(point, [seconds] * samples)
 
-
-def namespace(**values: Any) -> Any:
-    return type("Namespace", (), values)()
+    def rows(self, specs: list[KernelSpec]) -> list[Row]:
+        """All that is measured of these candidates."""
+        backend: Any = self
+        return list(tuning.measure(backend, specs, 1000, 1, self.measure))
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    """A machine on which larger tiles and blocks of 64 are faster, and right looking kernels wrong."""
-    backend = FakeBackend(lambda spec: 1 / spec.schedule.nb - 0.01 * (getattr(spec.schedule, "threads", None) == 64))
-
-    def sample(backend: FakeBackend, spec: KernelSpec, data: Any, *, samples: int, protocol: str, **_: Any) -> Sample:
-        backend.asked.append((spec, samples, protocol))
-        if getattr(spec.schedule, "looking", None) == "right":
-            raise ResidualError("wrong")
-        conditions = {"before": {"temperature_c": 30}, "after": {"temperature_c": 40}}
-        return Sample((backend.seconds_of(spec),) * samples, 0.1, protocol, 2e-6, conditions)
-
-    monkeypatch.setattr(tuning, "sample_factor", sample)
-    monkeypatch.setattr(tuning, "rotating_buffers", lambda backend, batch: [(batch, batch)])
-    return backend
+def fake() -> FakeBackend:
+    return FakeBackend()
 
 
 @pytest.mark.parametrize("target", ["avx2", "cuda"])
@@ -184,17 +174,15 @@ def test_each_candidate_is_measured_on_its_own_chunk(fake: FakeBackend) -> None:
         KernelSpec(Problem(8), "chunked", "col", schedule, "cuda")
         for schedule in (BlockSchedule(8, 8, stride=8), BlockSchedule(4, 8), SharedSchedule(4), ThreadSchedule(3))
     ]
-    points = tuning.measure(fake, specs, 1000, 1)
-    assert {(p.spec.family, p.spec.schedule.stride, p.chunk) for p in points} == {
+    rows = fake.rows(specs)
+    assert {(each.spec.family, each.spec.schedule.stride, each.point.chunk) for each in rows} == {
         ("block", 8, 8),
         ("block", None, 32),
         ("shared", None, 32),
         ("thread", None, 32),
     }
-    made = [layout.chunk for layout in fake.layouts]
-    assert made == [8, 32, 8, 32, 8], (
-        "the batch of a chunk is made once for each stage, the last of them the winner's"
-    )
+    chunks = [chunk for chunk, _ in itertools.groupby(row.point.chunk for row in rows)]
+    assert chunks == [8, 32, 8, 32, 8], "one chunk after another in each stage, the last of them the winner's"
 
 
 def test_layouts_have_candidates_of_their_own(fake: FakeBackend) -> None:
@@ -203,9 +191,8 @@ def test_layouts_have_candidates_of_their_own(fake: FakeBackend) -> None:
     assert {spec.family for spec in specs} == set(FAMILIES) - {"strip"}, "strips are for chunks alone"
     assert {(spec.order, spec.schedule.stride) for spec in specs} == {("row", None)}
     spread = candidates.specs(16, "float32", "ieee", "cuda", families, "interleaved")
-    points = tuning.measure(fake, [specs[0], spread[0], spec_of(8, 4)], 1000, 1)
-    assert [str(layout) for layout in fake.layouts[:3]] == ["canonical-row", "interleaved-col", "chunked32-col"]
-    assert points[0].chunk is None
+    rows = fake.rows([specs[0], spread[0], spec_of(8, 4)])
+    assert [str(row.point.layout) for row in rows[:3]] == ["canonical-row", "interleaved-col", "chunked32-col"]
 
 
 def test_families_that_the_target_lacks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,40 +202,38 @@ def test_families_that_the_target_lacks_are_refused(capsys: pytest.CaptureFixtur
 
 def test_the_best_are_measured_again_with_their_variations(fake: FakeBackend) -> None:
     specs = [spec_of(8, nb, looking) for nb in (2, 3, 4, 8) for looking in LOOKINGS]
-    points = tuning.measure(fake, specs, 1000, 1)
-    again = [spec for spec, samples, protocol in fake.asked if samples == FINAL_SAMPLES and protocol == "queued"]
+    rows = fake.rows(specs)
+    again = [p.spec for p, samples in fake.asked if samples == FINAL_SAMPLES and p.protocol == "queued"]
     assert len(again) == GPU_FINALISTS * len(candidates.variations(specs[0])) == len(fake.built)
-    assert {p.status for p in points if p.spec.schedule.nb == 2} == {"timeout"}
-    assert {p.status for p in points if p.spec.schedule.looking == "right" and p.spec.schedule.nb > 2} == {"wrong"}
-    best = tuning.best(points)
+    assert {each.status for each in rows if each.spec.schedule.nb == 2} == {"timeout"}
+    right = [each for each in rows if each.spec.schedule.looking == "right" and each.spec.schedule.nb > 2]
+    assert {each.status for each in right} == {"wrong"}
+    best = tuning.best(rows)
     assert (best.spec.schedule.nb, best.spec.schedule.threads, best.samples) == (8, 64, FINAL_SAMPLES)
     assert best.spec.schedule.pdl
-    assert (best.registers, best.spill_bytes, best.floor_seconds, best.compile_seconds) == (40, 8, 2e-6, 1.5)
-    assert best.conditions == {"temperature_c": 40}
-    assert [p.spec for p in points[: len(specs)]] == specs
+    assert [each.spec for each in rows[: len(specs)]] == specs
 
 
 def test_the_winner_is_measured_in_every_protocol(fake: FakeBackend) -> None:
-    points = tuning.measure(fake, [spec_of(8, nb) for nb in (3, 4, 8)], 1000, 1)
-    assert [p.protocol for p in points if p.protocol != "queued"] == ["single"]
-    assert points[-1].spec == tuning.best(points).spec
+    rows = fake.rows([spec_of(8, nb) for nb in (3, 4, 8)])
+    assert [each.point.protocol for each in rows if each.point.protocol != "queued"] == ["single"]
+    assert rows[-1].spec == tuning.best(rows).spec
 
 
 def test_each_stride_has_its_finalists(fake: FakeBackend) -> None:
-    specs = [spec_of(8, nb, stride=stride) for nb in (3, 4, 5, 6, 7, 8) for stride in (None, 32)]
-    tuning.measure(fake, specs, 1000, 1)
-    again = {spec.schedule.stride for spec, samples, _ in fake.asked if samples == FINAL_SAMPLES}
+    fake.rows([spec_of(8, nb, stride=stride) for nb in (3, 4, 5, 6, 7, 8) for stride in (None, 32)])
+    again = {point.spec.schedule.stride for point, samples in fake.asked if samples == FINAL_SAMPLES}
     assert again == {None, 32}
 
 
 def test_few_samples_do_not_beat_many() -> None:
-    lucky, measured = point(spec_of(8, 4), 1.0, FIRST_SAMPLES), point(spec_of(8, 8), 2.0)
+    lucky, measured = row(spec_of(8, 4), 1.0, FIRST_SAMPLES), row(spec_of(8, 8), 2.0)
     assert tuning.best([lucky, measured]) == measured
 
 
 def test_no_correct_result_is_no_winner() -> None:
     with pytest.raises(BatchcholError, match="no candidate gave a correct result"):
-        tuning.best([point(spec_of(8, 4), 1.0, status="wrong")])
+        tuning.best([row(spec_of(8, 4), 1.0, status="wrong")])
 
 
 @pytest.fixture(scope="module")
