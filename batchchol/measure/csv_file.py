@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from batchchol.errors import DataFileError
 from batchchol.files import for_reading
 from batchchol.measure.row import COLUMNS, Row, choice_columns, column_of
 from kernelgen import FAMILIES, KernelSpec, Problem, ThreadSchedule
+from kernelgen.axes import axes_of
 
 _DIGITS = 5
 _WRITTEN = (
@@ -121,9 +121,8 @@ def _row(path: Path, line: int, texts: Mapping[str, str]) -> Row:
 def _spec(values: Mapping[str, Any]) -> KernelSpec:
     """The kernel of a line, which has no column `definition`."""
     family = FAMILIES[values["family"]]
-    columns = {choice.name: column_of(choice.name) for choice in fields(family)}
-    chosen = {name: values[column] for name, column in columns.items() if column in values}
-    problem = Problem(values["n"], values["dtype"], values["uplo"])
+    chosen = {name: values[column] for name in axes_of(family) if (column := column_of(name)) in values}
+    problem = Problem(values["n"], values["dtype"], values["uplo"], math=values["math"])
     return KernelSpec(problem, values["layout"], values["order"], family(**chosen), values["target"])
 
 
