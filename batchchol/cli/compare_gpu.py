@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from batchchol.backends import Backend
-    from batchchol.compare.gpu import Outcome
+    from batchchol.compare.comparison import Outcome
     from batchchol.compare.references import Reference
-    from batchchol.compare.rows import DeviceRow
+    from batchchol.compare.rows import Row
     from batchchol.report.gflops_plot import Panel
 
 _REFERENCE_HEADINGS = ("n", "batch", "library", "GFLOP/s", "version", "date")
-
-
-def run(arguments: argparse.Namespace, backend: Backend) -> int:
-    """Compare, print the table and draw the plot."""
-    from batchchol.compare import known_kernels
-    from batchchol.compare.gpu import MATHS, ORDERS, SIZES, compare_on_gpu
-    from batchchol.compare.peers.gpu import find
-    from batchchol.compare.rows import device_table
-
-    known = [each for path in arguments.tuned or () for each in known_kernels.read(path)]
-    outcome = compare_on_gpu(
-        backend,
-        find(arguments.peers),
-        ns=arguments.n or ORDERS,
-        sizes=arguments.batch or SIZES,
-        samples=arguments.samples,
-        dtype=arguments.dtype,
-        maths=arguments.math or MATHS,
-        protocols=arguments.protocol,
-        known=known,
-        required=arguments.peers is not None,
-        out=arguments.out,
-    )
-    print(device_table(outcome.rows), end="")
-    print(footer(outcome), end="")
-    if arguments.plot is not None and outcome.rows:
-        for path in draw(outcome, arguments.plot):
-            print(f"plot: {path}")
-    return 0
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
@@ -96,28 +65,25 @@ def _merged(absent: dict[str, str]) -> dict[str, str]:
     return {f"{who} at {'; '.join(where)}" if all(where) else who: reason for (who, reason), where in places.items()}
 
 
-def _drawn(rows: Iterable[DeviceRow]) -> list[DeviceRow]:
+def _drawn(rows: Iterable[Row]) -> list[Row]:
     """Those of the first protocol that each contender has."""
     first: dict[str, str] = {}
     return [row for row in rows if first.setdefault(row.contender, row.protocol) == row.protocol]
 
 
-def _panel(size: str, rows: Sequence[DeviceRow]) -> Panel:
+def _panel(size: str, rows: Sequence[Row]) -> Panel:
+    from batchchol.compare.peers import PEERS
     from batchchol.report.gflops_plot import Panel, Point
 
-    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops, _kind(row)) for row in rows]
+    peers = PEERS["cuda"]
+    kinds = {row.contender: "peer" if row.contender in peers else "own" for row in rows}
+    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops, kinds[row.contender]) for row in rows]
     points += [Point(each.label, each.n, each.gflops, 0.0, "reference") for each in _references(rows)]
     title = f"batch {int(size):,}" if size.isdecimal() else f"{size[:-3]} {size[-3:]} of matrices"
     return Panel(title, tuple(points))
 
 
-def _kind(row: DeviceRow) -> str:
-    from batchchol.compare.peers.gpu import DEVICE_PEERS
-
-    return "peer" if row.contender in DEVICE_PEERS else "own"
-
-
-def _references(rows: Sequence[DeviceRow]) -> list[Reference]:
+def _references(rows: Sequence[Row]) -> list[Reference]:
     """Dated figures of libraries that were not measured in this run."""
     from batchchol.compare.references import lines
 

@@ -82,7 +82,7 @@ def sample_single(
     info = memory.info_array(1)
     outputs = [int(room.gpudata) + size * index for index in range(sets, 2 * sets)]
     if way == CUSOLVER:
-        from batchchol.compare.peers.gpu.cusolver import potrf
+        from batchchol.compare.peers.cusolver import potrf
 
         calls = potrf(outputs, n, dtype, int(info.gpudata))
     else:
