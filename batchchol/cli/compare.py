@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol import interrupts
-from batchchol.batches.sizes import integers, names, positive, sizes
+from batchchol.batches.sizes import counts, integers, names, positive, sizes
 from batchchol.errors import BatchcholError
 from kernelgen.schedule_checks import MATHS
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 1024,16384,2GiB)",
     )
     parser.add_argument(
-        "--threads", type=_numbers, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
+        "--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
     )
     parser.add_argument("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
@@ -159,10 +159,6 @@ def _each(values: Iterable[str | int]) -> str:
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(positive(word.strip()) for word in text.split(","))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchchol.compare.comparison import Outcome
-    from batchchol.compare.references import Reference
-    from batchchol.compare.rows import Row
-    from batchchol.report.gflops_plot import Panel
+from batchchol.compare import references
+from batchchol.compare.comparison import Outcome
+from batchchol.compare.peers import PEERS
+from batchchol.compare.references import Reference
+from batchchol.compare.rows import Row, markdown
+from batchchol.report.gflops_plot import Panel, Point, draw_panels
 
 _REFERENCE_HEADINGS = ("n", "batch", "library", "GFLOP/s", "version", "date")
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """GFLOP/s over n of the first protocol, a panel a batch, in two formats."""
-    from batchchol.report import gflops_plot
-
     first = outcome.rows[0]
     rows = _drawn(outcome.rows)
     sizes = list(dict.fromkeys(row.size for row in rows))
@@ -30,7 +28,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     parts += [f"Absent: {name} ({reason})." for name, reason in outcome.absent.items() if " at n = " not in name]
     provenance = f"{first.toolkit}, driver {first.driver}, commit {first.commit or 'unknown'}, {first.date}."
     stem = folder / f"compare-cuda-{first.dtype}"
-    return gflops_plot.draw_panels(panels, stem, title=title, caption=" ".join([*parts, provenance]))
+    return draw_panels(panels, stem, title=title, caption=" ".join([*parts, provenance]))
 
 
 def footer(outcome: Outcome) -> str:
@@ -72,9 +70,6 @@ def _drawn(rows: Iterable[Row]) -> list[Row]:
 
 
 def _panel(size: str, rows: Sequence[Row]) -> Panel:
-    from batchchol.compare.peers import PEERS
-    from batchchol.report.gflops_plot import Panel, Point
-
     peers = PEERS["cuda"]
     kinds = {row.contender: "peer" if row.contender in peers else "own" for row in rows}
     points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops, kinds[row.contender]) for row in rows]
@@ -85,21 +80,17 @@ def _panel(size: str, rows: Sequence[Row]) -> Panel:
 
 def _references(rows: Sequence[Row]) -> list[Reference]:
     """Dated figures of libraries that were not measured in this run."""
-    from batchchol.compare.references import lines
-
     measured = {row.contender for row in rows}
     points = dict.fromkeys((row.gpu, row.dtype, row.n, row.batch) for row in rows)
-    return [each for gpu, dtype, n, batch in points for each in lines(gpu, dtype, measured, [n], batch)]
+    return [each for gpu, dtype, n, batch in points for each in references.lines(gpu, dtype, measured, [n], batch)]
 
 
-def _reference_table(references: Sequence[Reference]) -> str:
-    from batchchol.compare.rows import markdown
-
-    if not references:
+def _reference_table(dated: Sequence[Reference]) -> str:
+    if not dated:
         return ""
     lines = [
         (str(each.n), f"{each.batch:,}", each.library, f"{each.gflops:,.0f}", each.version, each.date)
-        for each in references
+        for each in dated
     ]
     return "\nReference figures, measured earlier on the same GPU (queued), not in this run:\n\n" + markdown(
         _REFERENCE_HEADINGS, lines

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 
-import numpy as np
-
 from batchchol.backends import Backend
 from batchchol.batches.sizes import matrices
-from batchchol.compare.contenders import QUEUED, WAITING, Arena, Contender, Entrant
+from batchchol.compare.contenders import WAITING, Arena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
+from batchchol.compare.heat import Heat, Report, Run, Venue
 from batchchol.compare.known_kernels import Known
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
-from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError, DeviceLost, ResidualError
+from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
-from batchchol.measure.stopwatch import Timing
-from batchchol.measure.timing import Sample, busy_warning, drift
-from batchchol.operations.roofline import roofline_seconds
 from kernelgen import MAX_N
 
 TIMED_RECIPE = "diagonally_dominant"
 # Nobody is timed who does not get these right too, in a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
-# The ways of one entrant are compared by this many samples; the fastest is measured.
-RIVAL_SAMPLES = 5
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
-
-Report = Callable[[str], None]
-
-
-Venue = CpuVenue | GpuVenue
 
 
 @dataclass(frozen=True)
@@ -48,40 +36,6 @@ class Outcome:
 
     rows: tuple[Row, ...]
     absent: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is the same for every case, and what was found out on the way."""
-
-    backend: Backend
-    venue: Venue
-    dtype: str
-    samples: int
-    maths: Sequence[str]
-    protocols: Sequence[str]
-    peers: Sequence[Peer]
-    known: Sequence[Known]
-    report: Report
-    about: Mapping[str, str]
-    machine: str
-    absent: dict[str, str]
-    approved: set[tuple[str, str, int, int]] = field(default_factory=set)
-
-    @property
-    def bound(self) -> str:
-        """The widest accuracy class of all that take part: what the peers are held to."""
-        return "fast" if "fast" in self.maths else "ieee"
-
-    def label(self, arena: Arena) -> str:
-        """What messages call a case."""
-        return self.venue.label(arena.n, arena.batch, arena.threads)
-
-    def entrants(self, n: int, batch: int) -> list[Entrant]:
-        """The library's, then the peers."""
-        own = self.venue.entrants(n, batch, self.dtype, self.maths, self.known, self.absent)
-        peers = (Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in self.peers)
-        return [*own, *peers]
 
 
 def to_stderr(line: str) -> None:
@@ -149,24 +103,25 @@ def compare(
     if samples < 1:
         raise ValueError(f"samples: got {samples}, expected at least 1")
     absent: dict[str, str] = {}
+    present, classes = list(_installed(peers, absent, report)), tuple(maths or venue.maths)
+    if required and not present:
+        raise BatchcholError(NO_PEERS)
     run = Run(
         backend,
         venue,
         dtype,
         samples,
-        tuple(maths or venue.maths),
+        "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
-        tuple(_installed(peers, absent, report)),
-        known,
+        partial(venue.entrants, dtype=dtype, maths=classes, known=known, absent=absent),
+        tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),
         stable_name(backend.device()),
         absent,
     )
-    if required and not run.peers:
-        raise BatchcholError(NO_PEERS)
     kept = [] if out is None else _read(out, run)
-    _prepare(run, orders, asked)
+    _prepare(run, present, orders, asked)
     rows = list[Row]()
     for n, size in product(orders, asked):
         for found in _sized(run, n, size, counts, kept):
@@ -202,14 +157,14 @@ def _read(out: Path, run: Run) -> list[Row]:
     return kept
 
 
-def _prepare(run: Run, orders: Sequence[int], sizes: Sequence[str]) -> None:
+def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str]) -> None:
     """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn."""
-    for peer in run.peers:
+    for peer in peers:
         if peer.prepare is not None:
             run.report(f"{peer.name}: preparing")
             peer.prepare(orders, run.dtype)
     cases = ((n, matrices(size, n, run.dtype)) for n, size in product(orders, sizes))
-    specs = dict.fromkeys(spec for case in cases for entrant in run.entrants(*case) for spec in entrant.specs)
+    specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
     run.report(f"compiling {len(specs)} kernels")
     with suppress(CompilerNotFound):
         run.backend.build(list(specs))
@@ -221,14 +176,15 @@ def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Ro
     small = Arena(run.backend, CHECKED_RECIPE, n, CHECKED_BATCH, run.dtype, run.bound, cold=False)
     arena = Arena(run.backend, TIMED_RECIPE, n, batch, run.dtype, run.bound)
     for threads in counts:
-        small, arena = small.on(threads), arena.on(threads)
-        entrants = run.entrants(n, batch)
+        small, arena = small.changed(threads=threads), arena.changed(threads=threads)
+        entrants = [*run.own(n, batch), *run.peers]
         for heat in [entrants] if run.venue.rounds > 1 else [[each] for each in entrants]:
             if old := _finished(run, heat, arena, size, kept):
                 run.report(f"{run.label(arena)}: {', '.join(each.name for each in heat)}: there already")
                 yield old
             else:
-                yield _Heat(run, small, arena, size).rows(heat)
+                # The matrices are made here, where it ends the comparison that they do not fit.
+                yield Heat(run, small, arena.changed(inputs=arena.inputs), size).rows(heat)
 
 
 def _finished(run: Run, heat: Iterable[Entrant], arena: Arena, size: str, kept: Iterable[Row]) -> list[Row]:
@@ -262,142 +218,3 @@ def _rows_of(run: Run, entrant: Entrant, same: Iterable[Row]) -> list[Row]:
     waits = any(row.timing == WAITING for row in rows)
     wanted = {names[protocol] for protocol in run.protocols if protocol == "single" or not waits}
     return rows if wanted == {row.protocol for row in rows} else []
-
-
-class _Heat:
-    """Entrants of a case that are timed in turns."""
-
-    def __init__(self, run: Run, small: Arena, arena: Arena, size: str) -> None:
-        self._run, self._small, self._arena, self._size = run, small, arena, size
-        self._ready: dict[str, tuple[Entrant, Contender]] = {}
-        self._taken: dict[tuple[str, str], list[tuple[Timing, float]]] = defaultdict(list)
-
-    def rows(self, entrants: Iterable[Entrant]) -> list[Row]:
-        """The rows of those that got everything right."""
-        for entrant in entrants:
-            with self._tolerating(entrant):
-                self._ready[entrant.name] = entrant, self._fastest(entrant)
-        for protocol, share in product(self._run.protocols, self._shares(self._run.samples)):
-            for entrant, contender in [*self._ready.values()]:
-                if protocol in contender.protocols:
-                    with self._tolerating(entrant):
-                        timing = self._timed(entrant, contender, protocol, share)
-                        ratio = self._verified(self._arena, entrant, contender, timing.last)
-                        self._taken[entrant.name, protocol].append((timing, ratio))
-        rows = [
-            self._row(*self._ready[name], protocol, turns)
-            for (name, protocol), turns in self._taken.items()
-            if name in self._ready
-        ]
-        self._tell(rows)
-        numpy = next((row.seconds for row in rows if row.contender == "numpy"), math.nan)
-        return [replace(row, times_numpy=numpy / row.seconds) for row in rows]
-
-    @contextmanager
-    def _tolerating(self, entrant: Entrant) -> Iterator[None]:
-        """Leave an entrant out that fails, and say why."""
-        try:
-            yield
-        except DeviceLost:
-            raise
-        except entrant.tolerated as error:
-            reason, label = " ".join(str(error).split()), self._run.label(self._arena)
-            self._ready.pop(entrant.name, None)
-            self._run.absent[f"{entrant.name} at {label}"] = reason
-            self._run.report(f"{label}: {entrant.name} left out: {reason}")
-
-    def _fastest(self, entrant: Entrant) -> Contender:
-        """The fastest of an entrant's ways, each of which has got the small batch right."""
-        trial = self._run.venue.trial(self._arena)
-        ways = entrant.make(trial)
-        self._approve(entrant, ways)
-        fastest = 0
-        if len(ways) > 1:
-            self._run.report(f"{self._run.label(self._arena)}: {entrant.name}: timing {len(ways)} ways")
-            fastest = int(np.argmin(self._medians(entrant, ways)))
-        chosen = ways[fastest] if trial is self._arena else entrant.make(self._arena)[fastest]
-        if not {*chosen.protocols} & {*self._run.protocols}:
-            raise BatchcholError(f"it can be timed by {', '.join(chosen.protocols)} alone")
-        return chosen
-
-    def _approve(self, entrant: Entrant, ways: Iterable[Contender]) -> None:
-        names = {(entrant.name, way.spec, self._small.n, self._small.threads) for way in ways}
-        if names <= self._run.approved:
-            return
-        for way in entrant.make(self._small):
-            if way.restore is not None:
-                way.restore()
-            with entrant.limit(self._small.threads):
-                way.calls[0]()
-            self._verified(self._small, entrant, way, 0)
-        self._run.approved.update(names)
-
-    def _medians(self, entrant: Entrant, ways: Sequence[Contender]) -> list[float]:
-        seconds: list[list[float]] = [[] for _ in ways]
-        protocol = next(each for each in self._run.backend.protocols if each in ways[0].protocols)
-        for share, (way, taken) in product(self._shares(RIVAL_SAMPLES), zip(ways, seconds, strict=True)):
-            taken.extend(self._timed(entrant, way, protocol, share).seconds)
-        return [float(np.median(taken)) for taken in seconds]
-
-    def _timed(self, entrant: Entrant, contender: Contender, protocol: str, samples: int) -> Timing:
-        with entrant.limit(self._arena.threads):
-            return self._run.venue.measure(contender, samples, protocol)
-
-    def _shares(self, samples: int) -> list[int]:
-        """The samples of each round."""
-        rounds = min(self._run.venue.rounds, samples)
-        return [samples * (turn + 1) // rounds - samples * turn // rounds for turn in range(rounds)]
-
-    def _verified(self, arena: Arena, entrant: Entrant, contender: Contender, call: int) -> float:
-        try:
-            return arena.verify(contender, call)
-        except ResidualError as error:
-            raise ResidualError(f"{entrant.name} ({contender.spec}, {entrant.version}): {error}") from error
-
-    def _row(
-        self, entrant: Entrant, contender: Contender, protocol: str, turns: Sequence[tuple[Timing, float]]
-    ) -> Row:
-        run, arena = self._run, self._arena
-        seconds = tuple(chain.from_iterable(timing.seconds for timing, _ in turns))
-        sample = Sample(seconds, max(ratio for _, ratio in turns))
-        layout = contender.result(0).l.layout
-        ceilings, state = run.backend.ceilings(run.dtype, arena.threads), run.backend.conditions()
-        return Row(
-            contender=entrant.name,
-            spec=contender.spec,
-            n=arena.n,
-            batch=arena.batch,
-            dtype=run.dtype,
-            protocol=run.venue.protocols[protocol],
-            samples=len(seconds),
-            seconds=sample.median,
-            spread=sample.spread,
-            floor_seconds=run.venue.floor(protocol, arena.threads),
-            roofline_seconds=roofline_seconds(arena.n, arena.batch, layout, ceilings),
-            ratio=sample.ratio,
-            date=run.about["date"],
-            machine=run.machine,
-            commit=run.about["commit"],
-            version=entrant.version,
-            threads=arena.threads,
-            size=self._size,
-            math=contender.math or arena.math,
-            layout=str(layout),
-            calls=turns[0][0].calls,
-            timing=QUEUED if "queued" in contender.protocols else WAITING,
-            copy_bytes_per_second=ceilings.copy_bytes_per_second,
-            gpu=run.about.get("gpu", ""),
-            driver=run.about.get("driver", ""),
-            toolkit=run.about.get("toolkit", ""),
-            gpu_clock_mhz=float(state.get("gpu_clock_mhz", 0)),
-            temperature_c=float(state.get("temperature_c", 0)),
-            throttle=str(state.get("throttle", "")),
-        )
-
-    def _tell(self, rows: Iterable[Row]) -> None:
-        label = self._run.label(self._arena)
-        for row in rows:
-            self._run.report(f"{label}: {row.contender:24} {row.gflops:10,.1f} GFLOP/s {row.protocol}, {row.spec}")
-        taken = ([second for timing, _ in turns for second in timing.seconds] for turns in self._taken.values())
-        if warning := busy_warning(map(drift, taken)):
-            self._run.report(f"{label}: {warning}")

@@ -52,10 +52,6 @@ class Result:
     info: Any = None
 
 
-def _nothing() -> None:
-    """What most calls need before them."""
-
-
 @dataclass(frozen=True)
 class Contender:
     """A way of factoring the matrices of an `Arena`.
@@ -70,7 +66,7 @@ class Contender:
         What call i made.
     restore : callable, optional
         Makes all buffers inputs again, for calls that overwrite theirs.
-    forget : callable
+    forget : callable, optional
         Frees what the latest call made, outside the clock: of calls on the host that return new arrays.
     protocols : tuple of str
         How it can be timed.
@@ -84,7 +80,7 @@ class Contender:
     calls: Sequence[Call]
     result: Callable[[int], Result]
     restore: Call | None = None
-    forget: Call = _nothing
+    forget: Call | None = None
     protocols: tuple[str, ...] = BOTH
     most: int = FOREIGN_CALLS
     math: str | None = None
@@ -165,15 +161,8 @@ class Arena:
     def sets(self) -> int:
         return self.inputs.batch // self.batch
 
-    def on(self, threads: int) -> Arena:
-        """The same arrays, for calls on that many threads of the host."""
-        return self._with(threads=threads)
-
-    def part(self, batch: int) -> Arena:
-        """Smaller sets of the same arrays: of at most that many matrices."""
-        return self._with(inputs=self.inputs, batch=min(batch, self.batch))
-
-    def _with(self, **changes: Any) -> Arena:
+    def changed(self, **changes: Any) -> Arena:
+        """The same arrays, if there are any yet, for calls on other threads or in sets of another size."""
         # Not `replace`, which would have the arrays made again.
         changed = copy(self)
         changed.__dict__.update(changes)

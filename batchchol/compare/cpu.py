@@ -18,7 +18,7 @@ from batchchol.defaults.lookup import default_spec
 from batchchol.measure.stopwatch import Timing
 from batchchol.parallel import over_ranges
 from batchchol.tune import candidates
-from kernelgen import KernelSpec, Layout, Schedule, ThreadSchedule
+from kernelgen import KernelSpec, Layout, ThreadSchedule
 
 THREADS_VARIABLE = "BATCHCHOL_THREADS"
 # All that are compared are of this accuracy class; a speedup between classes means nothing.
@@ -36,6 +36,8 @@ class CpuVenue:
         What is compared by default.
     protocols : mapping of str to str
         By the backend's protocols, what rows call them.
+    case : str
+        What messages call a case.
     rounds : int
         How many turns the entrants of a case take, so that a drift of the machine's clock meets all of them. If it is
         one, their buffers need not be there together.
@@ -47,16 +49,13 @@ class CpuVenue:
     sizes = ("16384",)
     maths = (MATH,)
     protocols: Mapping[str, str] = {"single": PROTOCOL}
+    case = "n = {n}, threads = {threads}"
     rounds = 5
     fewer_samples = False
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._calls = 0
-
-    def label(self, n: int, batch: int, threads: int) -> str:
-        """What messages call a case."""
-        return f"n = {n}, threads = {threads}"
 
     def entrants(
         self, n: int, batch: int, dtype: str, maths: object, known: object, absent: object
@@ -71,7 +70,8 @@ class CpuVenue:
 
     def trial(self, arena: Arena) -> Arena:
         """What the ways of one entrant are compared on: as many of the matrices as leave the cache cold."""
-        return arena.part(-(-2 * self._backend.last_level_cache_bytes() // arena.matrix_bytes))
+        enough = -(-2 * self._backend.last_level_cache_bytes() // arena.matrix_bytes)
+        return arena.changed(inputs=arena.inputs, batch=min(enough, arena.batch))
 
     def measure(self, contender: Contender, samples: int, protocol: str) -> Timing:
         """Single calls, the first of which is not timed, on the buffers after those that were used last."""
@@ -81,7 +81,8 @@ class CpuVenue:
             place = call % len(contender.calls)
             if contender.restore and place == 0:
                 contender.restore()
-            contender.forget()
+            if contender.forget:
+                contender.forget()
             seconds += self._backend.seconds([contender.calls[place]], samples=1, protocol=protocol, warm_up=0)
         self._calls += samples + 1
         return Timing(tuple(seconds[1:]), 1, place)
@@ -97,12 +98,12 @@ class CpuVenue:
 
 def _shortlist(n: int, dtype: str, target: str) -> tuple[KernelSpec, ...]:
     family = candidates.specs(n, dtype, MATH, target)
-    listed = [spec for spec in family if _is_shortlisted(spec.schedule)]
+    listed = [
+        spec
+        for spec in family
+        if isinstance(spec.schedule, ThreadSchedule) and spec.schedule.unroll == "tiles" and spec.schedule.prefetch
+    ]
     return tuple(dict.fromkeys([default_spec(n, target=target, dtype=dtype), *listed]))
-
-
-def _is_shortlisted(schedule: Schedule) -> bool:
-    return isinstance(schedule, ThreadSchedule) and schedule.unroll == "tiles" and bool(schedule.prefetch)
 
 
 def _factor(arena: Arena, specs: tuple[KernelSpec, ...]) -> list[Contender]:

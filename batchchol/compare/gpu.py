@@ -29,6 +29,7 @@ class GpuVenue:
     sizes = ("1024", "16384", "2GiB")
     maths = ("fast",)
     protocols: Mapping[str, str] = {"queued": "queued", "single": "single"}
+    case = "n = {n}, batch {batch:,}"
     # Their buffers would not fit into the memory of a GPU together.
     rounds = 1
     fewer_samples = True
@@ -36,9 +37,6 @@ class GpuVenue:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._stopwatch = Stopwatch(device())
-
-    def label(self, n: int, batch: int, threads: int) -> str:
-        return f"n = {n}, batch {batch:,}"
 
     def entrants(
         self, n: int, batch: int, dtype: str, maths: Sequence[str], known: Sequence[Known], absent: dict[str, str]

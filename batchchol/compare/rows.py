@@ -150,39 +150,37 @@ def _parse(path: Path, line: int, values: dict[str, str]) -> Row:
         raise DataFileError(path, f"line {line}", reason) from error
 
 
+_CELLS: dict[str, Callable[[Row], str]] = {
+    "n": lambda row: str(row.n),
+    "batch": lambda row: f"{row.batch:,}",
+    "threads": lambda row: str(row.threads),
+    "contender": lambda row: row.contender,
+    "protocol": lambda row: row.protocol,
+    "ns/matrix": lambda row: f"{row.ns_per_matrix:,.1f}",
+    "µs/call": lambda row: f"{row.seconds * 1e6:,.2f}",
+    "GFLOP/s": lambda row: f"{row.gflops:,.1f}" if row.on_gpu else f"{row.gflops:.2f}",
+    "roofline": lambda row: fraction_text(row.roofline_fraction),
+    "× NumPy": lambda row: "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
+    "spread": lambda row: f"{row.spread:.1%}" if row.on_gpu else f"{row.spread:.0%}",
+    "samples": lambda row: f"{row.samples} × {row.calls}",
+    "residual": lambda row: f"{row.ratio:.3f}",
+    "spec": lambda row: row.spec,
+}
+# fmt: off
 _CPU_HEADINGS = (
-    "n",
-    "threads",
-    "contender",
-    "ns/matrix",
-    "GFLOP/s",
-    "roofline",
-    "× NumPy",
-    "spread",
-    "residual",
-    "spec",
+    "n", "threads", "contender", "ns/matrix", "GFLOP/s", "roofline", "× NumPy", "spread", "residual", "spec",
 )
 _GPU_HEADINGS = (
-    "n",
-    "batch",
-    "contender",
-    "protocol",
-    "µs/call",
-    "GFLOP/s",
-    "roofline",
-    "spread",
-    "samples",
-    "residual",
-    "spec",
+    "n", "batch", "contender", "protocol", "µs/call", "GFLOP/s", "roofline", "spread", "samples", "residual", "spec",
 )
+# fmt: on
 _LEFT = ("contender", "protocol", "library", "spec", "version", "date")
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table that also reads well as plain text; ends with a newline."""
-    if rows and not rows[0].on_gpu:
-        return markdown(_CPU_HEADINGS, [_cpu_cells(row) for row in rows])
-    return markdown(_GPU_HEADINGS, [_gpu_cells(row) for row in rows])
+    headings = _CPU_HEADINGS if rows and not rows[0].on_gpu else _GPU_HEADINGS
+    return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -197,34 +195,3 @@ def _column(left: bool, cells: Sequence[str]) -> list[str]:
     rule = ":" + "-" * (width - 1) if left else "-" * (width - 1) + ":"
     heading, *rest = (cell.ljust(width) if left else cell.rjust(width) for cell in cells)
     return [heading, rule, *rest]
-
-
-def _cpu_cells(row: Row) -> tuple[str, ...]:
-    return (
-        str(row.n),
-        str(row.threads),
-        row.contender,
-        f"{row.ns_per_matrix:,.1f}",
-        f"{row.gflops:.2f}",
-        fraction_text(row.roofline_fraction),
-        "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
-        f"{row.spread:.0%}",
-        f"{row.ratio:.3f}",
-        row.spec,
-    )
-
-
-def _gpu_cells(row: Row) -> tuple[str, ...]:
-    return (
-        str(row.n),
-        f"{row.batch:,}",
-        row.contender,
-        row.protocol,
-        f"{row.seconds * 1e6:,.2f}",
-        f"{row.gflops:,.1f}",
-        fraction_text(row.roofline_fraction),
-        f"{row.spread:.1%}",
-        f"{row.samples} × {row.calls}",
-        f"{row.ratio:.3f}",
-        row.spec,
-    )

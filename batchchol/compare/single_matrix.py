@@ -94,7 +94,9 @@ def sample_single(
     before = backend.conditions()
     timing = Stopwatch(gpu).measure(calls, samples, chosen, restore=restore)
     conditions = {"before": before, "after": backend.conditions()}
-    ratio = _check(a, memory.to_host(room[sets + timing.last : sets + timing.last + 1]), memory.to_host(info), math)
+    columns = memory.to_host(room[sets + timing.last : sets + timing.last + 1])
+    seen = residual.ratios(a[np.newaxis], columns.swapaxes(1, 2))
+    ratio = residual.judge(memory.to_host(info), seen, np.arange(1), math)
     return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)
 
 
@@ -110,9 +112,3 @@ def matrix(n: int, dtype: str) -> NDArray[Any]:
     """A strictly diagonally dominant matrix, (n, n)."""
     r = np.random.default_rng(0).random((n, n))
     return np.asarray((r + r.T) / 2 + n * np.eye(n), dtype)
-
-
-def _check(a: NDArray[Any], columns: NDArray[Any], info: NDArray[np.int32], math: str) -> float:
-    """The residual ratio of a factor (1, n, n) whose columns are rows here, if it is within the bound."""
-    seen = residual.ratios(a[np.newaxis], columns.swapaxes(1, 2))
-    return residual.judge(info, seen, np.arange(1), math)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from batchchol.backends import Availability
 from batchchol.compare.contenders import Arena, Contender
@@ -44,12 +43,8 @@ class Peer:
 
 
 def blas_limit(threads: int) -> AbstractContextManager[object]:
-    """Hold the BLAS libraries of this process to a number of threads, as far as threadpoolctl is installed."""
-    try:
-        control: Any = import_module("threadpoolctl")
-    except ImportError:
-        return nullcontext()
-    limit: AbstractContextManager[object] = control.threadpool_limits(threads, user_api="blas")
+    """Hold the BLAS libraries of this process to a number of threads."""
+    limit: AbstractContextManager[object] = threadpool_limits(threads, user_api="blas")
     return limit
 
 

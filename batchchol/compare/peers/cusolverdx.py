@@ -16,7 +16,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.peers.mathdx import VARIABLE, Shape, cubin, source, suggestion, version
+from batchchol.compare.peers.mathdx import SOURCE, VARIABLE, Shape, cubin, suggestion, version
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
@@ -127,12 +127,12 @@ def _image(shape: Shape) -> bytes:
         return kept.data
     image = cubin(shape)
     said = {"arch": shape.architecture, "compiler": version(), "entry": shape.entry}
-    ArtifactCache().put(key, image, ".cubin", said, source(), ".cu")
+    ArtifactCache().put(key, image, ".cubin", said, SOURCE, ".cu")
     return image
 
 
 def _image_key(shape: Shape) -> str:
-    return _key("kernel", source(), shape)
+    return _key("kernel", SOURCE, shape)
 
 
 def _key(*parts: object) -> str:

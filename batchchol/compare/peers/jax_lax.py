@@ -19,9 +19,10 @@ def contenders(arena: Arena) -> list[Contender]:
     jax = _jax()
     if arena.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    arrays = arena.each(arena.input)
     # What the arena holds is still being written, on a stream that JAX does not wait for.
     device().synchronize()
-    inputs = [jax.numpy.asarray(_Exported(array)) for array in arena.each(arena.input)]
+    inputs = [jax.numpy.asarray(_Exported(array)) for array in arrays]
     factor = jax.jit(partial(jax.lax.linalg.cholesky, symmetrize_input=False))
     made = Latest(lambda a: factor(a).block_until_ready(), inputs)
     return [

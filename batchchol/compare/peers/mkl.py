@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes.util import find_library
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, files
@@ -47,7 +47,10 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
 
     MKL has no info here, and leaves the upper triangles alone.
     """
-    function = _potrf_compact(batch.dtype.name)
+    function = getattr(_loaded(), "mkl_" + _name("potrf_compact", batch.dtype.name))
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    function.argtypes = (number, number, number, pointer, number, pointer, number, number)
+    function.restype = None
     n, chunks, chunk = batch.n, len(batch.data), batch.data.shape[-1]
     chunk_bytes = batch.data.strides[0]
 
@@ -110,14 +113,6 @@ def _survey(name: str) -> Availability:
 
 def _name(routine: str, dtype: str) -> str:
     return {"float32": "s", "float64": "d"}[dtype] + routine
-
-
-def _potrf_compact(dtype: str) -> Callable[..., None]:
-    function = getattr(_loaded(), "mkl_" + _name("potrf_compact", dtype))
-    number, pointer = ctypes.c_int, ctypes.c_void_p
-    function.argtypes = (number, number, number, pointer, number, pointer, number, number)
-    function.restype = None
-    return function  # type: ignore[no-any-return]
 
 
 def _version() -> str:

@@ -15,29 +15,22 @@ from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer
 
 
-def on_cpu(arena: Arena) -> list[Contender]:
+def contenders(arena: Arena) -> list[Contender]:
     """Tensors over the arena's own arrays; the factors column by column, as PyTorch itself lays them out."""
-    return [_contender(arena, "cpu", "torch.linalg.cholesky_ex")]
-
-
-def on_gpu(arena: Arena) -> list[Contender]:
-    """As on a CPU."""
-    made = _contender(arena, "cuda", "torch.linalg.cholesky_ex, out given")
-    device().synchronize()
-    return [made]
-
-
-def _contender(arena: Arena, place: str, spec: str) -> Contender:
-    torch: Any = import_module("torch")
+    # Backends have the names that PyTorch has for devices.
+    torch, place = import_module("torch"), arena.backend.name
     inputs = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
     factors = [torch.as_tensor(array, device=place).mT for array in arena.each(arena.output)]
     info = torch.zeros(arena.batch, dtype=torch.int32, device=place)
     status = info.numpy() if place == "cpu" else memory.as_gpuarray(info)
+    if place == "cuda":
+        device().synchronize()
 
     def call(index: int) -> None:
         torch.linalg.cholesky_ex(inputs[index], out=(factors[index], info))
 
-    return Contender(spec, arena.calls(call), lambda index: arena.result(index, info=status, order="col"))
+    spec = "torch.linalg.cholesky_ex" + ", out given" * (place == "cuda")
+    return [Contender(spec, arena.calls(call), lambda index: arena.result(index, info=status, order="col"))]
 
 
 @contextmanager
@@ -71,5 +64,5 @@ def _survey_gpu() -> Availability:
     return Availability("torch", True, f"torch {torch.__version__}")
 
 
-CPU = Peer("torch", "cpu", _survey, on_cpu, limit=_limit)
-GPU = Peer("torch", "cuda", _survey_gpu, on_gpu)
+CPU = Peer("torch", "cpu", _survey, contenders, limit=_limit)
+GPU = Peer("torch", "cuda", _survey_gpu, contenders)

@@ -18,6 +18,7 @@ from batchchol.compare import comparison, cpu
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import Arena, Contender, Entrant, Result
 from batchchol.compare.cpu import CpuVenue, own_threads
+from batchchol.compare.heat import Heat
 from batchchol.compare.peers import PEERS as ALL_PEERS
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, table, write_csv
@@ -200,8 +201,8 @@ def test_a_peer_that_breaks_does_not_end_the_comparison() -> None:
 def test_a_wrong_result_of_our_own_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = CpuVenue.entrants
 
-    def lying(self: CpuVenue, *case: Any) -> list[Entrant]:
-        first, whole = real(self, *case)
+    def lying(self: CpuVenue, *case: int, **more: Any) -> list[Entrant]:
+        first, whole = real(self, *case, **more)
         return [first, replace(whole, make=spoilt("", lambda arena: arena.cold).contenders)]
 
     monkeypatch.setattr(CpuVenue, "entrants", lying)
@@ -211,7 +212,7 @@ def test_a_wrong_result_of_our_own_ends_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def noting(monkeypatch: pytest.MonkeyPatch, interrupted: int | None = None) -> list[int]:
     """The orders that are measured from now on, until one of them is interrupted."""
-    real, noted = comparison._Heat.rows, list[int]()
+    real, noted = Heat.rows, list[int]()
 
     def rows(self: Any, entrants: Sequence[Entrant]) -> list[Row]:
         if self._arena.n == interrupted:
@@ -219,7 +220,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, interrupted: int | None = None) -> l
         noted.append(self._arena.n)
         return real(self, entrants)
 
-    monkeypatch.setattr(comparison._Heat, "rows", rows)
+    monkeypatch.setattr(Heat, "rows", rows)
     return noted
 
 

@@ -126,7 +126,7 @@ def test_the_kernel_around_cusolverdx_loads_and_stores_ragged_batches(
 ) -> None:
     shape = Shape(n, dtype, 32, matrices, "sm_90")
     macros = mathdx.macros(shape, "stand_in")
-    text = mathdx.source() + _POTRF
+    text = mathdx.SOURCE + _POTRF
     for name, value in macros.items():
         text = replaced(text, name, value)
     launch = Launch(shape.threads, shape.matrices, matrices * n * n * np.dtype(dtype).itemsize, "shared")

@@ -20,6 +20,7 @@ from batchchol.cli import compare as command
 from batchchol.compare import comparison, contenders, known_kernels, own
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import SINGLE, Arena, Contender, Entrant
+from batchchol.compare.heat import Heat
 from batchchol.compare.known_kernels import Known, Wanted
 from batchchol.compare.peers import PEERS, Peer
 from batchchol.compare.rows import read_rows, write_csv
@@ -254,13 +255,13 @@ def test_the_sets_of_an_arena_exceed_the_cache_and_are_different_matrices(
 
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The entrants that are measured from now on."""
-    real, noted = comparison._Heat.rows, list[str]()
+    real, noted = Heat.rows, list[str]()
 
     def note(self: Any, entrants: Sequence[Entrant]) -> Any:
         noted.extend(entrant.name for entrant in entrants)
         return real(self, entrants)
 
-    monkeypatch.setattr(comparison._Heat, "rows", note)
+    monkeypatch.setattr(Heat, "rows", note)
     return noted
 
 
