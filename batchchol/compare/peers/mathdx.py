@@ -177,11 +177,21 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     """What libmathdx knows of a kernel; threads and matrices of 0 are left for it to suggest."""
     mathdx, handle = libraries().mathdx, ctypes.c_longlong()
     _check(mathdx.cusolverdxCreateDescriptor(ctypes.byref(handle)), "describing a solver")
-    numbers = {_FUNCTION: _POTRF, _PRECISION: _PRECISIONS[shape.dtype], _EXECUTION: _BLOCK, _TYPE: _REAL}
-    numbers |= {_SM: _sm(shape.architecture), _FILL: _LOWER, _API: _SHARED_MEMORY}
-    numbers |= {_PER_BLOCK: shape.matrices} if shape.matrices else {}
-    arrays = {_SIZE: (shape.n, shape.n, 1), _ARRANGEMENT: (_COLUMN_MAJOR,)}
-    arrays |= {_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}
+    numbers = {
+        _FUNCTION: _POTRF,
+        _PRECISION: _PRECISIONS[shape.dtype],
+        _EXECUTION: _BLOCK,
+        _TYPE: _REAL,
+        _SM: _sm(shape.architecture),
+        _FILL: _LOWER,
+        _API: _SHARED_MEMORY,
+        **({_PER_BLOCK: shape.matrices} if shape.matrices else {}),
+    }
+    arrays = {
+        _SIZE: (shape.n, shape.n, 1),
+        _ARRANGEMENT: (_COLUMN_MAJOR,),
+        **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
+    }
     try:
         for operator, value in numbers.items():
             status = mathdx.cusolverdxSetOperatorInt64(handle, operator, ctypes.c_longlong(value))
