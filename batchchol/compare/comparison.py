@@ -11,6 +11,7 @@ from itertools import chain, product
 from pathlib import Path
 
 from batchchol.backends import Backend
+from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
 from batchchol.compare.contenders import WAITING, Arena, Entrant
 from batchchol.compare.cpu import CpuVenue
@@ -25,7 +26,7 @@ from batchchol.measure.provenance import about
 from kernelgen import MAX_N
 
 TIMED_RECIPE = "diagonally_dominant"
-# Nobody is timed who does not get these right too, in a batch whose last chunk is not full.
+# Only those that get these right too are timed: in a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
 
@@ -158,12 +159,20 @@ def _read(out: Path, run: Run) -> list[Row]:
 
 
 def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str]) -> None:
-    """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn."""
+    """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn.
+
+    Raises
+    ------
+    OutOfMemory
+        If a batch would not fit: known before anything is compiled.
+    """
+    cases = [(n, matrices(size, n, run.dtype)) for n, size in product(orders, sizes)]
+    for n, batch in cases:
+        require_memory(batch, n, run.dtype, run.backend.free_bytes())
     for peer in peers:
         if peer.prepare is not None:
             run.report(f"{peer.name}: preparing")
             peer.prepare(orders, run.dtype)
-    cases = ((n, matrices(size, n, run.dtype)) for n, size in product(orders, sizes))
     specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
     run.report(f"compiling {len(specs)} kernels")
     with suppress(CompilerNotFound):

@@ -103,7 +103,7 @@ def sample_single(
 def _launches(
     gpu: Device, source: KernelSource, outputs: Sequence[int], apart: int, info: int
 ) -> list[Callable[[], None]]:
-    """Calls from matrices that lie so many bytes before their factors."""
+    """Calls from matrices that lie `apart` bytes before their factors."""
     kernel = gpu.load(source)
     return [partial(gpu.run, kernel, 1, (address - apart, address, info, 1, 1)) for address in outputs]
 

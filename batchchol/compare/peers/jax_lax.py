@@ -36,7 +36,7 @@ def contenders(arena: Arena) -> list[Contender]:
 
 
 class _Exported:
-    """A device array with the CUDA array interface and nothing else, for whoever else would call its methods."""
+    """A device array with the CUDA array interface and nothing else, for libraries that would call its methods."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

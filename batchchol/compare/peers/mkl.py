@@ -1,7 +1,7 @@
 """Intel MKL: its compact interface, which interleaves matrices as this library does, and its strided batches.
 
 The single dynamic library is called through ctypes, with its sequential layer: both routines are called for ranges
-of the batch on this library's own threads, so that nobody's pool of threads competes with another's.
+of the batch on this library's own threads, so that no two pools of threads compete.
 """
 
 from __future__ import annotations
