@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchchol import interrupts
-from batchchol.batches.sizes import integers, names, positive, sizes
+from batchchol.batches.sizes import counts, integers, names, positive, sizes
 from batchchol.errors import BatchcholError
 from kernelgen.axes import MATHS
 
 if TYPE_CHECKING:
-    from batchchol.compare.rows import Row
+    from batchchol.backends import Backend
+    from batchchol.compare.comparison import Outcome
 
 HELP = "time the library and its peers side by side, with the same data, clock and checks"
 PROTOCOLS = ("queued", "single")
-_OUT = {"cpu": Path("compare.csv"), "cuda": Path("compare_cuda.csv")}
-ORDERS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 1024,16384,2GiB)",
     )
     parser.add_argument(
-        "--threads", type=_numbers, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
+        "--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
     )
     parser.add_argument("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
@@ -65,103 +62,103 @@ def run(arguments: argparse.Namespace) -> int:
     from batchchol.report import gflops_plot
 
     backend = get_backend(arguments.backend)
+    on_gpu = backend.name == "cuda"
     # Known before hours of measuring, not after.
-    arguments.out = arguments.out or _OUT[backend.name]
-    check_made(arguments.out)
+    out = arguments.out or Path("compare_cuda.csv" if on_gpu else "compare.csv")
+    check_made(out)
     if arguments.plot is not None:
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot)
+    _check(arguments, on_gpu)
     try:
-        if backend.name == "cuda":
-            from batchchol.cli import compare_gpu
-
-            with _going_on(arguments.out):
-                return compare_gpu.run(_for(arguments, "a GPU", "threads"), backend)
-        with _going_on(arguments.out):
-            return _run_on_cpu(_for(arguments, "a CPU", "math", "protocol", "tuned"))
+        with interrupts.advice(f"finished points are kept in {out}, the same command goes on from there"):
+            _print(_compared(arguments, backend, out), arguments.plot, on_gpu)
     except ValueError as error:
         raise BatchcholError(str(error)) from error
-
-
-def _going_on(out: Path) -> AbstractContextManager[None]:
-    return interrupts.advice(f"finished points are kept in {out}, the same command goes on from there")
-
-
-def _for(arguments: argparse.Namespace, place: str, *foreign: str) -> argparse.Namespace:
-    """The arguments, if none is given that there is no choice of."""
-    for name in foreign:
-        if getattr(arguments, name) is not None:
-            raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
-    return arguments
-
-
-def _run_on_cpu(arguments: argparse.Namespace) -> int:
-    from batchchol.compare.cpu import compare
-    from batchchol.compare.rows import table
-
-    batches = arguments.batch or ["16384"]
-    if len(batches) != 1 or not batches[0].isdecimal():
-        raise BatchcholError(f"--batch: got {','.join(batches)}, expected one number of matrices on a CPU")
-    rows = compare(
-        arguments.n or ORDERS,
-        int(batches[0]),
-        arguments.threads,
-        arguments.samples,
-        peers=arguments.peers,
-        dtype=arguments.dtype,
-        backend=arguments.backend,
-        out=arguments.out,
-    )
-    print(table(rows), end="")
-    print(_footer(rows), end="")
-    if arguments.plot is not None:
-        for path in draw(rows, arguments.plot):
-            print(f"plot: {path}")
     return 0
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """One plot, in two formats, for each number of threads."""
+def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
+    """Refuse what there is no choice of."""
+    place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned"))
+    for name in foreign:
+        if getattr(arguments, name) is not None:
+            raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
+    batches = arguments.batch or ["1"]
+    if not on_gpu and (len(batches) != 1 or not batches[0].isdecimal()):
+        raise BatchcholError(f"--batch: got {','.join(batches)}, expected one number of matrices on a CPU")
+
+
+def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Outcome:
+    from batchchol.compare import comparison, known_kernels
+    from batchchol.compare.peers import find
+
+    return comparison.compare(
+        backend,
+        find(backend.name, arguments.peers),
+        ns=arguments.n,
+        sizes=arguments.batch,
+        threads=arguments.threads,
+        samples=arguments.samples,
+        dtype=arguments.dtype,
+        maths=arguments.math,
+        protocols=arguments.protocol,
+        known=[each for path in arguments.tuned or () for each in known_kernels.read(path)],
+        required=arguments.peers is not None,
+        out=out,
+    )
+
+
+def _print(outcome: Outcome, plots: Path | None, on_gpu: bool) -> None:
+    from batchchol.cli import compare_gpu
+    from batchchol.compare.rows import table
+
+    print(table(outcome.rows), end="")
+    print(compare_gpu.footer(outcome) if on_gpu else footer(outcome), end="")
+    if plots is not None and outcome.rows:
+        for path in compare_gpu.draw(outcome, plots) if on_gpu else draw(outcome, plots):
+            print(f"plot: {path}")
+
+
+def draw(outcome: Outcome, folder: Path) -> list[Path]:
+    """GFLOP/s over n on a CPU: one plot, in two formats, for each number of threads."""
     from batchchol.report import gflops_plot
 
     written: list[Path] = []
-    for threads, group in groupby(sorted(rows, key=lambda row: row.threads), key=lambda row: row.threads):
-        of_them = list(group)
-        points = [gflops_plot.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in of_them]
-        first = of_them[0]
+    for threads in sorted({row.threads for row in outcome.rows}):
+        rows = [row for row in outcome.rows if row.threads == threads]
+        points = [gflops_plot.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
+        first = rows[0]
         title = f"Batched Cholesky, {first.dtype}, batch {first.batch:,}, {_threads(threads)}, {first.protocol}"
         stem = folder / f"compare-{first.dtype}-batch{first.batch}-threads{threads}"
         written += gflops_plot.draw(points, stem, title=title, subtitle=first.machine)
     return written
 
 
-def _footer(rows: Sequence[Row]) -> str:
-    """Where the numbers come from."""
+def footer(outcome: Outcome) -> str:
+    """Where the numbers of a comparison on a CPU come from."""
+    rows = outcome.rows
     floors = {row.threads: row.floor_seconds for row in rows}
     calls = ", ".join(f"{seconds * 1e6:.1f} us on {_threads(count)}" for count, seconds in sorted(floors.items()))
     lines = [
         "",
-        f"protocol: {', '.join(sorted({row.protocol for row in rows}))}; times are medians of {_counts(rows)} calls, "
-        "spread is the interquartile range over the median",
+        f"protocol: {_each(row.protocol for row in rows)}; times are medians of {_each(row.samples for row in rows)} "
+        "calls, spread is the interquartile range over the median",
         f"floor: an empty call takes {calls}",
-        f"machine: {', '.join(sorted({row.machine for row in rows}))}; "
-        f"commit: {', '.join(sorted({row.commit or 'unknown' for row in rows}))}; "
-        f"date: {', '.join(sorted({row.date for row in rows}))}",
+        f"machine: {_each(row.machine for row in rows)}; commit: {_each(row.commit or 'unknown' for row in rows)}; "
+        f"date: {_each(row.date for row in rows)}",
         *sorted({f"{row.contender}: {row.version}" for row in rows}),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _counts(rows: Sequence[Row]) -> str:
-    return ", ".join(map(str, sorted({row.samples for row in rows})))
+def _each(values: Iterable[str | int]) -> str:
+    """The different ones, in order."""
+    return ", ".join(map(str, sorted(set(values))))
 
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(positive(word.strip()) for word in text.split(","))
 
 
 def _names(text: str) -> tuple[str, ...]:

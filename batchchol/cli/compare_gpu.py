@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchchol.backends import Backend
-    from batchchol.compare.gpu import Outcome
-    from batchchol.compare.references import Reference
-    from batchchol.compare.rows import DeviceRow
-    from batchchol.report.gflops_plot import Panel
+from batchchol.compare import references
+from batchchol.compare.comparison import Outcome
+from batchchol.compare.peers import PEERS
+from batchchol.compare.references import Reference
+from batchchol.compare.rows import Row, markdown
+from batchchol.report.gflops_plot import Panel, Point, draw_panels
 
 _REFERENCE_HEADINGS = ("n", "batch", "library", "GFLOP/s", "version", "date")
 
 
-def run(arguments: argparse.Namespace, backend: Backend) -> int:
-    """Compare, print the table and draw the plot."""
-    from batchchol.compare import known_kernels
-    from batchchol.compare.gpu import MATHS, ORDERS, SIZES, compare_on_gpu
-    from batchchol.compare.peers.gpu import find
-    from batchchol.compare.rows import device_table
-
-    known = [each for path in arguments.tuned or () for each in known_kernels.read(path)]
-    outcome = compare_on_gpu(
-        backend,
-        find(arguments.peers),
-        ns=arguments.n or ORDERS,
-        sizes=arguments.batch or SIZES,
-        samples=arguments.samples,
-        dtype=arguments.dtype,
-        maths=arguments.math or MATHS,
-        protocols=arguments.protocol,
-        known=known,
-        required=arguments.peers is not None,
-        out=arguments.out,
-    )
-    print(device_table(outcome.rows), end="")
-    print(footer(outcome), end="")
-    if arguments.plot is not None and outcome.rows:
-        for path in draw(outcome, arguments.plot):
-            print(f"plot: {path}")
-    return 0
-
-
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """GFLOP/s over n of the first protocol, a panel a batch, in two formats."""
-    from batchchol.report import gflops_plot
-
     first = outcome.rows[0]
     rows = _drawn(outcome.rows)
     sizes = list(dict.fromkeys(row.size for row in rows))
@@ -61,7 +28,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     parts += [f"Absent: {name} ({reason})." for name, reason in outcome.absent.items() if " at n = " not in name]
     provenance = f"{first.toolkit}, driver {first.driver}, commit {first.commit or 'unknown'}, {first.date}."
     stem = folder / f"compare-cuda-{first.dtype}"
-    return gflops_plot.draw_panels(panels, stem, title=title, caption=" ".join([*parts, provenance]))
+    return draw_panels(panels, stem, title=title, caption=" ".join([*parts, provenance]))
 
 
 def footer(outcome: Outcome) -> str:
@@ -96,44 +63,34 @@ def _merged(absent: dict[str, str]) -> dict[str, str]:
     return {f"{who} at {'; '.join(where)}" if all(where) else who: reason for (who, reason), where in places.items()}
 
 
-def _drawn(rows: Iterable[DeviceRow]) -> list[DeviceRow]:
+def _drawn(rows: Iterable[Row]) -> list[Row]:
     """Those of the first protocol that each contender has."""
     first: dict[str, str] = {}
     return [row for row in rows if first.setdefault(row.contender, row.protocol) == row.protocol]
 
 
-def _panel(size: str, rows: Sequence[DeviceRow]) -> Panel:
-    from batchchol.report.gflops_plot import Panel, Point
-
-    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops, _kind(row)) for row in rows]
+def _panel(size: str, rows: Sequence[Row]) -> Panel:
+    peers = PEERS["cuda"]
+    kinds = {row.contender: "peer" if row.contender in peers else "own" for row in rows}
+    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops, kinds[row.contender]) for row in rows]
     points += [Point(each.label, each.n, each.gflops, 0.0, "reference") for each in _references(rows)]
     title = f"batch {int(size):,}" if size.isdecimal() else f"{size[:-3]} {size[-3:]} of matrices"
     return Panel(title, tuple(points))
 
 
-def _kind(row: DeviceRow) -> str:
-    from batchchol.compare.peers.gpu import DEVICE_PEERS
-
-    return "peer" if row.contender in DEVICE_PEERS else "own"
-
-
-def _references(rows: Sequence[DeviceRow]) -> list[Reference]:
+def _references(rows: Sequence[Row]) -> list[Reference]:
     """Dated figures of libraries that were not measured in this run."""
-    from batchchol.compare.references import lines
-
     measured = {row.contender for row in rows}
     points = dict.fromkeys((row.gpu, row.dtype, row.n, row.batch) for row in rows)
-    return [each for gpu, dtype, n, batch in points for each in lines(gpu, dtype, measured, [n], batch)]
+    return [each for gpu, dtype, n, batch in points for each in references.lines(gpu, dtype, measured, [n], batch)]
 
 
-def _reference_table(references: Sequence[Reference]) -> str:
-    from batchchol.compare.rows import markdown
-
-    if not references:
+def _reference_table(dated: Sequence[Reference]) -> str:
+    if not dated:
         return ""
     lines = [
         (str(each.n), f"{each.batch:,}", each.library, f"{each.gflops:,.0f}", each.version, each.date)
-        for each in references
+        for each in dated
     ]
     return "\nReference figures, measured earlier on the same GPU (queued), not in this run:\n\n" + markdown(
         _REFERENCE_HEADINGS, lines

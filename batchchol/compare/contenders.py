@@ -1,205 +1,244 @@
-"""Everyone who is timed side by side: one interface for the library's own kernels and for its peers.
-
-All get the same matrices, the same clock (one call, from its start to its end), cold data and the same check.
-"""
+"""What is compared: the matrices of a case on a backend, and calls that factor them."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import batchchol
-from batchchol.api import cholesky
 from batchchol.backends import Backend
+from batchchol.backends.cuda import memory
 from batchchol.batches.batch import Batch
-from batchchol.batches.host_memory import aligned_empty, last_level_cache_bytes
-from batchchol.defaults.lookup import default_spec
-from batchchol.errors import ResidualError
-from batchchol.operations import residual
+from batchchol.errors import BatchcholError
+from batchchol.measure.stopwatch import FOREIGN_CALLS
+from batchchol.measure.timing import CACHES, rotating_buffers
 from kernelgen import KernelSpec, Layout
 
-THREADS_VARIABLE = "BATCHCHOL_THREADS"
-# All that are compared are of this accuracy class; a speedup between classes means nothing.
-MATH = "ieee"
+# How calls were timed on a GPU: in its file, and beside every number.
+QUEUED = "queued: bursts between two events on the default stream, behind a gate where launching takes longer"
+WAITING = "single: events on the default stream around a call that waits for its own stream"
+BOTH, SINGLE = ("queued", "single"), ("single",)
+
+# What an optional library may fail with without ending the comparison of the others.
+PEER_ERRORS = (
+    BatchcholError,
+    ImportError,
+    AttributeError,
+    OSError,
+    RuntimeError,
+    MemoryError,
+    TypeError,
+    ValueError,
+)
+
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One timed factorization: seconds by the clock, the factors, and the info of each matrix."""
+class Result:
+    """A finished factorization: the matrices, their factors, and the info of each where the backend has it.
 
-    seconds: float
-    factors: Batch
-    info: NDArray[np.int32]
+    `info` is None of a library that has none: its factors are then not finite where it failed.
+    """
+
+    a: Batch
+    l: Batch
+    info: Any = None
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone who factors a workload.
+    """A way of factoring the matrices of an `Arena`.
+
+    Attributes
+    ----------
+    spec : str
+        The kernel, or the function that is called.
+    calls : sequence of callables
+        Each factors one set of buffers; together they exceed the last-level cache by far.
+    result : callable
+        What call i made.
+    restore : callable, optional
+        Makes all buffers inputs again, for calls that overwrite theirs.
+    forget : callable, optional
+        Frees what the latest call made, outside the clock: of calls on the host that return new arrays.
+    protocols : tuple of str
+        How it can be timed.
+    most : int
+        Calls of a burst at most.
+    math : str, optional
+        The accuracy class whose bound its results are held to; by default the arena's.
+    """
+
+    spec: str
+    calls: Sequence[Call]
+    result: Callable[[int], Result]
+    restore: Call | None = None
+    forget: Call | None = None
+    protocols: tuple[str, ...] = BOTH
+    most: int = FOREIGN_CALLS
+    math: str | None = None
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A library, or a part of this one, that takes part in a comparison.
 
     Attributes
     ----------
     name, version : str
         Who, and which.
-    spec : str
-        The kernel, or the function that is called.
-    layout : Layout
-        Where the matrices lie: it decides the compulsory bytes.
-    sets : int
-        How many sets of buffers there are; together they exceed the last-level cache by far.
-    run : callable
-        Factor set i once.
-    restore : callable, optional
-        Undo all factorizations that overwrote their input: outside the clock, before set 0 is used again.
+    make : callable
+        The ways in which it factors the matrices of an arena, of which the fastest counts.
+    specs : tuple of KernelSpec
+        This library's kernels among them; empty of a peer.
+    tolerated : tuple of exception types
+        The errors that keep it out of a case without ending the comparison.
     limit : callable
-        A context that holds the library to its number of threads.
+        A context that holds it to a number of the host's threads.
     """
 
     name: str
     version: str
-    spec: str
-    layout: Layout
-    sets: int
-    run: Callable[[int], Outcome]
-    restore: Callable[[], None] | None = None
-    limit: Callable[[], AbstractContextManager[object]] = nullcontext
+    make: Callable[[Arena], Sequence[Contender]]
+    specs: tuple[KernelSpec, ...] = ()
+    tolerated: tuple[type[Exception], ...] = PEER_ERRORS
+    limit: Callable[[int], AbstractContextManager[object]] = nullcontext
+
+
+class Latest:
+    """Calls of a function that returns new arrays; `value` is what the latest of them returned."""
+
+    def __init__(self, function: Callable[[Any], Any], inputs: Iterable[Any]) -> None:
+        self.value: Any = None
+        self.calls = [partial(self._call, function, a) for a in inputs]
+
+    def _call(self, function: Callable[[Any], Any], a: Any) -> None:
+        self.value = function(a)
+
+    def forget(self) -> None:
+        """Free it."""
+        self.value = None
 
 
 @dataclass(frozen=True)
-class Workload:
-    """SPD matrices to factor, (batch, n, n), float32 or float64, C-contiguous.
+class Arena:
+    """SPD matrices on a backend: sets of `batch` matrices, and room for the factors of all sets.
 
-    `inputs` holds them; where `cold`, also copies of them that with as many results exceed four times the
-    last-level cache: whoever goes round them finds nothing in the cache. Not to be written to.
+    All sets together, without the room, exceed four times the last-level cache if `cold`: calls that go round them
+    find nothing in the cache. Arrays are the backend's, of shape (batch, n, n). They are made at their first use.
+
+    Attributes
+    ----------
+    recipe, n, batch, dtype
+        What the matrices are.
+    math : str
+        The accuracy class whose bound results are held to by default.
+    threads : int
+        Threads of the host that a call may use.
     """
 
-    dense: NDArray[np.floating]
+    backend: Backend
+    recipe: str
+    n: int
+    batch: int
+    dtype: str
+    math: str = "ieee"
     cold: bool = True
-    inputs: tuple[NDArray[np.floating], ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        copies = (_copy(self.dense) for _ in range(self.sets(2 * self.dense.nbytes) - 1))
-        object.__setattr__(self, "inputs", (self.dense, *copies))
+    threads: int = 1
 
     @property
-    def n(self) -> int:
-        return int(self.dense.shape[-1])
+    def matrix_bytes(self) -> int:
+        return self.n**2 * np.dtype(self.dtype).itemsize
 
     @property
-    def batch(self) -> int:
-        return len(self.dense)
+    def sets(self) -> int:
+        return self.inputs.batch // self.batch
 
-    @property
-    def dtype(self) -> str:
-        return self.dense.dtype.name
+    def changed(self, **changes: Any) -> Arena:
+        """The same arrays, if there are any yet, for calls on other threads or in sets of another size."""
+        # Not `replace`, which would have the arrays made again.
+        changed = copy(self)
+        changed.__dict__.update(changes)
+        return changed
 
-    def sets(self, bytes_per_call: int) -> int:
-        """How many sets of buffers it takes: together four times the last-level cache if cold, as in `timing`."""
-        return -(-4 * last_level_cache_bytes() // bytes_per_call) if self.cold else 1
+    @cached_property
+    def inputs(self) -> Batch:
+        """The matrices of all sets, canonical. Not to be written to.
 
+        Raises
+        ------
+        OutOfMemory
+            If they would not fit.
+        """
+        cache = CACHES * self.backend.last_level_cache_bytes()
+        sets = -(-cache // (self.batch * self.matrix_bytes)) if self.cold else 1
+        made = self.backend.empty(self.n, sets * self.batch, Layout.canonical(), self.dtype)
+        self.backend.fill(made, self.recipe)
+        return made
 
-def touched(shape: tuple[int, ...], dtype: str, purpose: str) -> NDArray[np.floating]:
-    """An aligned array whose pages are there: a first touch is not part of a factorization."""
-    array = aligned_empty(shape, dtype, purpose)
-    array[...] = 0
-    return array
+    @cached_property
+    def room(self) -> Batch:
+        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
+        return self.inputs.copy()
 
+    def restore(self) -> None:
+        """Copy all matrices into the room for factors, for calls that overwrite their input."""
+        self.room.put(0, self.inputs.data)
 
-def canonical(data: NDArray[np.floating], order: str = "row") -> Batch:
-    """Dense factors (batch, n, n) as a batch, without a copy."""
-    return Batch(data, data.shape[-1], len(data), Layout.canonical(order), "lower")
+    def input(self, index: int) -> Any:
+        """The matrices of set `index`, not to be written to."""
+        return self._of_set(self.inputs, index)
 
+    def output(self, index: int) -> Any:
+        """The room for the factors of set `index`."""
+        return self._of_set(self.room, index)
 
-def verify(contender: Contender, outcome: Outcome, a: NDArray[np.floating]) -> float:
-    """The largest residual ratio seen.
+    def each(self, array: Callable[[int], Any]) -> list[Any]:
+        """Such as `input`, of every set."""
+        return [array(index) for index in range(self.sets)]
 
-    Raises
-    ------
-    ResidualError
-        If the result is wrong, naming whose it is: no number of this contender may be kept.
-    """
-    try:
-        return residual.check(canonical(a), outcome.factors, outcome.info, MATH)
-    except ResidualError as error:
-        raise ResidualError(f"{contender.name} ({contender.spec}, {contender.version}): {error}") from error
+    def calls(self, call: Callable[[int], None]) -> list[Call]:
+        """The calls of a function of a set's index."""
+        return [partial(call, index) for index in range(self.sets)]
 
+    def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Result:
+        """The result of set `index`: lower factors of an order, by default in the room for them."""
+        layout, found = Layout.canonical(order), self.output(index) if factors is None else factors
+        # The matrices are symmetric: rows are columns.
+        a = type(self.inputs)(self.input(index), self.n, self.batch, layout)
+        return Result(a, type(self.inputs)(found, self.n, self.batch, layout, "lower"), info)
 
-def kernels(backend: Backend, specs: Sequence[KernelSpec], workload: Workload, threads: int) -> Iterator[Contender]:
-    """The library's kernels of one layout on packed batches, out of place; they share their buffers."""
-    layout = _layout_of(specs[0])
-    first = Batch.from_dense(workload.dense, layout)
-    copies = workload.sets(2 * first.nbytes) - 1
-    inputs = [first, *(Batch(_copy(first.data), first.n, first.batch, layout) for _ in range(copies))]
-    outputs = [Batch(_copy(first.data), first.n, first.batch, layout, "lower") for _ in inputs]
-    for spec in specs:
-        yield _kernel(backend, spec, inputs, outputs, threads)
+    def info(self) -> Any:
+        """Room for the info of one set: -1 until a call has written it."""
+        return self.upload(np.full(self.batch, -1, np.int32))
 
+    def upload(self, array: NDArray[Any]) -> Any:
+        """An array of the host where the backend's libraries use it: on a CPU, itself."""
+        return array if self.backend.name == "cpu" else memory.to_device(array, "an array of the comparison")
 
-def _kernel(
-    backend: Backend, spec: KernelSpec, inputs: Sequence[Batch], outputs: Sequence[Batch], threads: int
-) -> Contender:
-    kernel = backend.kernel(spec)
-    info = backend.info(inputs[0], spec)
+    def packed(self, layout: Layout) -> Sequence[tuple[Batch, Batch]]:
+        """The first set in another layout: pairs of input and output, cold or hot as the arena is."""
+        batch = self.backend.from_dense(self.input(0), layout)
+        return rotating_buffers(self.backend, batch) if self.cold else [(batch, batch.copy())]
 
-    def run(index: int) -> Outcome:
-        call = partial(kernel, inputs[index], outputs[index], info, threads)
-        (seconds,) = backend.seconds([call], samples=1, protocol="single", warm_up=0)
-        return Outcome(seconds, outputs[index], info)
+    def verify(self, contender: Contender, call: int) -> float:
+        """The largest residual ratio of a call that was made.
 
-    return Contender("batchchol factor", _version(backend), spec.name, inputs[0].layout, len(inputs), run)
+        Raises
+        ------
+        ResidualError
+            If the result is wrong: no number of this contender may be kept.
+        """
+        result = contender.result(call)
+        info = self.upload(np.zeros(self.batch, np.int32)) if result.info is None else result.info
+        return self.backend.check(result.a, result.l, info, contender.math or self.math)
 
-
-def whole_call(backend: Backend, workload: Workload, threads: int) -> Contender:
-    """`batchchol.cholesky`, from NumPy array to NumPy array, by the library's own choice of a spec."""
-    spec = default_spec(workload.n, target=backend.target, dtype=workload.dtype, layout="canonical", order="row")
-    info = np.zeros(workload.batch, np.int32)
-
-    def run(index: int) -> Outcome:
-        start = time.perf_counter()
-        factors = cholesky(workload.inputs[index], backend=backend.name)
-        seconds = time.perf_counter() - start
-        return Outcome(seconds, canonical(factors), info)
-
-    return Contender(
-        "batchchol cholesky",
-        _version(backend),
-        spec.name,
-        Layout.canonical(),
-        len(workload.inputs),
-        run,
-        limit=lambda: _own_threads(threads),
-    )
-
-
-@contextmanager
-def _own_threads(threads: int) -> Iterator[None]:
-    """Hold `cholesky` to a number of threads: it has no such argument, as it is NumPy's signature."""
-    before = os.environ.get(THREADS_VARIABLE)
-    os.environ[THREADS_VARIABLE] = str(threads)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[THREADS_VARIABLE]
-        else:
-            os.environ[THREADS_VARIABLE] = before
-
-
-def _version(backend: Backend) -> str:
-    return f"batchchol {batchchol.__version__}, {backend.device()['compiler']}"
-
-
-def _layout_of(spec: KernelSpec) -> Layout:
-    return Layout(spec.layout, spec.lanes if spec.layout == "chunked" else None, spec.order)
-
-
-def _copy(array: NDArray[np.floating]) -> NDArray[np.floating]:
-    copy = aligned_empty(array.shape, array.dtype, "a copy of the batch, so that every call finds its data cold")
-    copy[...] = array
-    return copy
+    def _of_set(self, batch: Batch, index: int) -> Any:
+        return batch.data[index * self.batch : (index + 1) * self.batch]

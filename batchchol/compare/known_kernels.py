@@ -18,7 +18,7 @@ from kernelgen.schedules import DEFAULT_THREADS
 
 @dataclass(frozen=True)
 class Known:
-    """A kernel and the layout it was measured on; `ns_per_matrix` in a batch of so many, infinite if nobody says.
+    """A kernel and the layout it was measured on; `ns_per_matrix` at that batch, infinite if it was not measured.
 
     `samples` is what the time is the median of.
     """

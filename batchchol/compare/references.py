@@ -35,13 +35,9 @@ class Reference:
 def references() -> tuple[Reference, ...]:
     """All that come with the package: float32, of batches on one NVIDIA H200 with CUDA 13.0."""
     text = (files("batchchol.compare") / _FILE).read_text(encoding="utf-8")
-    return tuple(_reference(row) for row in csv.DictReader(text.splitlines()))
-
-
-def _reference(row: dict[str, str]) -> Reference:
-    numbers: dict[str, Any] = {"n": int(row["n"]), "batch": int(row["batch"]), "gflops": float(row["gflops"])}
-    words: dict[str, Any] = {name: text for name, text in row.items() if name not in numbers}
-    return Reference(**words, **numbers)
+    read: dict[str, Any] = {"n": int, "batch": int, "gflops": float}
+    rows = csv.DictReader(text.splitlines())
+    return tuple(Reference(**{name: read.get(name, str)(value) for name, value in row.items()}) for row in rows)
 
 
 def lines(gpu: str, dtype: str, measured: Iterable[str], ns: Iterable[int], batch: int) -> list[Reference]:

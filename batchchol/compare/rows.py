@@ -6,23 +6,35 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading, make_folder, replace_file
 from batchchol.operations.roofline import flops, fraction_text
 
 
-@dataclass(frozen=True)
-class Measurement:
+def _on(place: str, default: Any) -> Any:
+    """A column that files of measurements elsewhere do not have."""
+    return field(default=default, metadata={"place": place})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
     """One contender at one point, its result checked.
 
     `seconds` is the median of `samples` samples for the whole batch, `spread` their interquartile range over the
     median, `floor_seconds` what a call with nothing to do takes, `roofline_seconds` what the batch takes at least
     (see `roofline`), `ratio` the largest residual ratio seen. `date`, `machine`, `commit` and `version` say where the
     number comes from.
+
+    On a CPU: `threads` are those of the measurement, and `times_numpy` is NumPy's median over this one, NaN if NumPy
+    was not timed. The floor is what handing an empty batch to the threads takes.
+
+    On a GPU: `size` is how the batch was asked for, `math` the accuracy class that the result was held to, `layout`
+    where the matrices lay, `calls` how many made a sample, `timing` how and on which stream. Clocks, temperature and
+    throttling are those after the last sample; 0 and "" where the driver does not say.
     """
 
     contender: str
@@ -41,6 +53,24 @@ class Measurement:
     machine: str
     commit: str
     version: str
+    threads: int = _on("cpu", 1)
+    times_numpy: float = _on("cpu", math.nan)
+    size: str = _on("cuda", "")
+    math: str = _on("cuda", "ieee")
+    layout: str = _on("cuda", "")
+    calls: int = _on("cuda", 1)
+    timing: str = _on("cuda", "")
+    copy_bytes_per_second: float = _on("cuda", 0.0)
+    gpu: str = _on("cuda", "")
+    driver: str = _on("cuda", "")
+    toolkit: str = _on("cuda", "")
+    gpu_clock_mhz: float = _on("cuda", 0.0)
+    temperature_c: float = _on("cuda", 0.0)
+    throttle: str = _on("cuda", "")
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.gpu)
 
     @property
     def ns_per_matrix(self) -> float:
@@ -58,53 +88,24 @@ class Measurement:
     def roofline_gflops(self) -> float:
         return flops(self.n) * self.batch / self.roofline_seconds / 1e9
 
-
-@dataclass(frozen=True)
-class Row(Measurement):
-    """A measurement on a CPU, with that many threads; `times_numpy` is NumPy's median over this one.
-
-    That is NaN if NumPy was not timed. The floor is what handing an empty batch to the threads takes.
-    """
-
-    threads: int
-    times_numpy: float
+    @property
+    def point(self) -> tuple[object, ...]:
+        """What was measured and where: of rows of the same, the last counts."""
+        return self.contender, self.n, self.batch, self.dtype, self.protocol, self.machine, self.threads
 
 
-@dataclass(frozen=True)
-class DeviceRow(Measurement):
-    """A measurement on a GPU.
-
-    `size` is how the batch was asked for, `math` the accuracy class that the result was held to, `layout` where the
-    matrices lay, `calls` how many made a sample, `timing` how and on which stream. Clocks, temperature and throttling
-    are those after the last sample; 0 and "" where the driver does not say.
-    """
-
-    size: str
-    math: str
-    layout: str
-    calls: int
-    timing: str
-    copy_bytes_per_second: float
-    gpu: str
-    driver: str
-    toolkit: str
-    gpu_clock_mhz: float
-    temperature_c: float
-    throttle: str
-
-
-AnyRow = TypeVar("AnyRow", bound=Measurement)
 _DERIVED = ("ns_per_matrix", "gflops", "roofline_fraction", "roofline_gflops")
 _DIGITS = 6
 
 
-def _readers(kind: type[Measurement]) -> dict[str, Callable[[str], Any]]:
-    """Of each field, what makes it of the text that a CSV file keeps."""
-    return {field.name: {"int": int, "float": float, "str": str}[str(field.type)] for field in fields(kind)}
+def columns(on_gpu: bool) -> dict[str, Callable[[str], Any]]:
+    """The columns of a file of measurements on a GPU or on a CPU: what makes a field of the text of each."""
+    place, read = ("cuda" if on_gpu else "cpu"), {"int": int, "float": float, "str": str}
+    return {each.name: read[str(each.type)] for each in fields(Row) if each.metadata.get("place", place) == place}
 
 
-def write_csv(path: Path, rows: Sequence[Measurement], kind: type[Measurement] = Row) -> None:
-    """Write rows of a kind, with the quantities derived from them, to a file that appears whole or not at all.
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows, with the quantities derived from them, to a file that appears whole or not at all.
 
     Raises
     ------
@@ -113,21 +114,16 @@ def write_csv(path: Path, rows: Sequence[Measurement], kind: type[Measurement] =
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    columns = (*_readers(kind), *_DERIVED)
-    writer.writerow(columns)
+    names = (*columns(any(row.on_gpu for row in rows)), *_DERIVED)
+    writer.writerow(names)
     for row in rows:
-        values = (getattr(row, column) for column in columns)
+        values = (getattr(row, name) for name in names)
         writer.writerow(f"{value:.{_DIGITS}g}" if isinstance(value, float) else value for value in values)
     make_folder(path.parent)
     replace_file(path, text.getvalue().encode())
 
 
-def read_csv(path: Path) -> list[Row]:
-    """The rows of a file of measurements on a CPU: see `read_rows`."""
-    return read_rows(path, Row)
-
-
-def read_rows(path: Path, kind: type[AnyRow]) -> list[AnyRow]:
+def read_rows(path: Path) -> list[Row]:
     """The rows of a file that `write_csv` wrote; none if there is no such file.
 
     Raises
@@ -137,59 +133,54 @@ def read_rows(path: Path, kind: type[AnyRow]) -> list[AnyRow]:
     """
     try:
         with open(path, encoding="utf-8", newline="", opener=for_reading) as stream:
-            return [_parse(path, line, values, kind) for line, values in enumerate(csv.DictReader(stream), start=2)]
+            return [_parse(path, line, values) for line, values in enumerate(csv.DictReader(stream), start=2)]
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataFileError(path, "reading", str(error)) from error
 
 
-def _parse(path: Path, line: int, values: dict[str, str], kind: type[AnyRow]) -> AnyRow:
+def _parse(path: Path, line: int, values: dict[str, str]) -> Row:
     try:
         if missing := [name for name, value in values.items() if value is None]:
             raise ValueError(f"no {missing[0]}")
-        return kind(**{name: read(values[name]) for name, read in _readers(kind).items()})
+        return Row(**{name: read(values[name]) for name, read in columns("gpu" in values).items()})
     except (KeyError, ValueError, TypeError) as error:
         reason = f"not a row of a comparison ({error!r}): choose another file, or remove this one"
         raise DataFileError(path, f"line {line}", reason) from error
 
 
+_CELLS: dict[str, Callable[[Row], str]] = {
+    "n": lambda row: str(row.n),
+    "batch": lambda row: f"{row.batch:,}",
+    "threads": lambda row: str(row.threads),
+    "contender": lambda row: row.contender,
+    "protocol": lambda row: row.protocol,
+    "ns/matrix": lambda row: f"{row.ns_per_matrix:,.1f}",
+    "µs/call": lambda row: f"{row.seconds * 1e6:,.2f}",
+    "GFLOP/s": lambda row: f"{row.gflops:,.1f}" if row.on_gpu else f"{row.gflops:.2f}",
+    "roofline": lambda row: fraction_text(row.roofline_fraction),
+    "× NumPy": lambda row: "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
+    "spread": lambda row: f"{row.spread:.1%}" if row.on_gpu else f"{row.spread:.0%}",
+    "samples": lambda row: f"{row.samples} × {row.calls}",
+    "residual": lambda row: f"{row.ratio:.3f}",
+    "spec": lambda row: row.spec,
+}
+# fmt: off
 _CPU_HEADINGS = (
-    "n",
-    "threads",
-    "contender",
-    "ns/matrix",
-    "GFLOP/s",
-    "roofline",
-    "× NumPy",
-    "spread",
-    "residual",
-    "spec",
+    "n", "threads", "contender", "ns/matrix", "GFLOP/s", "roofline", "× NumPy", "spread", "residual", "spec",
 )
 _GPU_HEADINGS = (
-    "n",
-    "batch",
-    "contender",
-    "protocol",
-    "µs/call",
-    "GFLOP/s",
-    "roofline",
-    "spread",
-    "samples",
-    "residual",
-    "spec",
+    "n", "batch", "contender", "protocol", "µs/call", "GFLOP/s", "roofline", "spread", "samples", "residual", "spec",
 )
+# fmt: on
 _LEFT = ("contender", "protocol", "library", "spec", "version", "date")
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table that also reads well as plain text; ends with a newline."""
-    return markdown(_CPU_HEADINGS, [_cells(row) for row in rows])
-
-
-def device_table(rows: Sequence[DeviceRow]) -> str:
-    """As `table`, of measurements on a GPU."""
-    return markdown(_GPU_HEADINGS, [_device_cells(row) for row in rows])
+    headings = _CPU_HEADINGS if rows and not rows[0].on_gpu else _GPU_HEADINGS
+    return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -204,34 +195,3 @@ def _column(left: bool, cells: Sequence[str]) -> list[str]:
     rule = ":" + "-" * (width - 1) if left else "-" * (width - 1) + ":"
     heading, *rest = (cell.ljust(width) if left else cell.rjust(width) for cell in cells)
     return [heading, rule, *rest]
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        str(row.n),
-        str(row.threads),
-        row.contender,
-        f"{row.ns_per_matrix:,.1f}",
-        f"{row.gflops:.2f}",
-        fraction_text(row.roofline_fraction),
-        "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
-        f"{row.spread:.0%}",
-        f"{row.ratio:.3f}",
-        row.spec,
-    )
-
-
-def _device_cells(row: DeviceRow) -> tuple[str, ...]:
-    return (
-        str(row.n),
-        f"{row.batch:,}",
-        row.contender,
-        row.protocol,
-        f"{row.seconds * 1e6:,.2f}",
-        f"{row.gflops:,.1f}",
-        fraction_text(row.roofline_fraction),
-        f"{row.spread:.1%}",
-        f"{row.samples} × {row.calls}",
-        f"{row.ratio:.3f}",
-        row.spec,
-    )

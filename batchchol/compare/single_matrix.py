@@ -82,7 +82,7 @@ def sample_single(
     info = memory.info_array(1)
     outputs = [int(room.gpudata) + size * index for index in range(sets, 2 * sets)]
     if way == CUSOLVER:
-        from batchchol.compare.peers.gpu.cusolver import potrf
+        from batchchol.compare.peers.cusolver import potrf
 
         calls = potrf(outputs, n, dtype, int(info.gpudata))
     else:
@@ -94,14 +94,16 @@ def sample_single(
     before = backend.conditions()
     timing = Stopwatch(gpu).measure(calls, samples, chosen, restore=restore)
     conditions = {"before": before, "after": backend.conditions()}
-    ratio = _check(a, memory.to_host(room[sets + timing.last : sets + timing.last + 1]), memory.to_host(info), math)
+    columns = memory.to_host(room[sets + timing.last : sets + timing.last + 1])
+    seen = residual.ratios(a[np.newaxis], columns.swapaxes(1, 2))
+    ratio = residual.judge(memory.to_host(info), seen, np.arange(1), math)
     return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)
 
 
 def _launches(
     gpu: Device, source: KernelSource, outputs: Sequence[int], apart: int, info: int
 ) -> list[Callable[[], None]]:
-    """Calls from matrices that lie so many bytes before their factors."""
+    """Calls from matrices that lie `apart` bytes before their factors."""
     kernel = gpu.load(source)
     return [partial(gpu.run, kernel, 1, (address - apart, address, info, 1, 1)) for address in outputs]
 
@@ -110,9 +112,3 @@ def matrix(n: int, dtype: str) -> NDArray[Any]:
     """A strictly diagonally dominant matrix, (n, n)."""
     r = np.random.default_rng(0).random((n, n))
     return np.asarray((r + r.T) / 2 + n * np.eye(n), dtype)
-
-
-def _check(a: NDArray[Any], columns: NDArray[Any], info: NDArray[np.int32], math: str) -> float:
-    """The residual ratio of a factor (1, n, n) whose columns are rows here, if it is within the bound."""
-    seen = residual.ratios(a[np.newaxis], columns.swapaxes(1, 2))
-    return residual.judge(info, seen, np.arange(1), math)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchchol.compare.rows import DeviceRow, Measurement, Row, read_rows
+from batchchol.compare.rows import Row, read_rows
 from batchchol.errors import DataFileError
 from batchchol.report.data import require
 
@@ -58,7 +58,7 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
     rows = [row for row in rows if row.batch == nearest]
     tables = {}
     for math in ("ieee", "fast"):
-        own = [row for row in rows if row.contender not in peers and getattr(row, "math", "ieee") == math]
+        own = [row for row in rows if row.contender not in peers and row.math == math]
         found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
         if any(found.values()):
             pandas, _ = require()
@@ -74,35 +74,29 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
 
 def known_peers(on_gpu: bool) -> tuple[str, ...]:
     """The names of the peers that the library can be compared with."""
-    if on_gpu:
-        from batchchol.compare.peers.gpu import DEVICE_PEERS
-
-        return tuple(DEVICE_PEERS)
     from batchchol.compare.peers import PEERS
 
-    return tuple(PEERS)
+    return tuple(PEERS["cuda" if on_gpu else "cpu"])
 
 
-def _rows(path: Path) -> tuple[list[Measurement], tuple[str, ...]]:
+def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     if not path.is_file():
         raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        on_gpu = "calls" in stream.readline().split(",")
-    kind: type[DeviceRow] | type[Row] = DeviceRow if on_gpu else Row
-    return list(read_rows(path, kind)), known_peers(on_gpu)
+    rows = read_rows(path)
+    return rows, known_peers(any(row.on_gpu for row in rows))
 
 
-def _of(own: Iterable[Measurement], theirs: Iterable[Measurement]) -> dict[int, float]:
+def _of(own: Iterable[Row], theirs: Iterable[Row]) -> dict[int, float]:
     """By order: at the same protocol and number of threads; queued before single, most threads first."""
     fastest: dict[tuple[object, ...], float] = {}
     for row in own:
         fastest[_key(row)] = min(row.seconds, fastest.get(_key(row), row.seconds))
     found: dict[int, float] = {}
-    for row in sorted(theirs, key=lambda row: (row.protocol != "queued", -getattr(row, "threads", 0))):
+    for row in sorted(theirs, key=lambda row: (row.protocol != "queued", -row.threads)):
         if _key(row) in fastest:
             found.setdefault(row.n, row.seconds / fastest[_key(row)])
     return found
 
 
-def _key(row: Measurement) -> tuple[object, ...]:
-    return row.n, row.protocol, getattr(row, "threads", 0)
+def _key(row: Row) -> tuple[object, ...]:
+    return row.n, row.protocol, row.threads

@@ -1,35 +1,65 @@
-"""What a peer is: an optional library that factors the same workloads."""
+"""What a peer is: an optional library that factors the same matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
 
 from batchchol.backends import Availability
-from batchchol.compare.contenders import Contender, Workload
+from batchchol.compare.contenders import Arena, Contender
+
+_POINTER_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One way into an optional library.
+    """One way into an optional library, on one backend.
 
-    `survey` says whether it is installed, which version, and else how to get it; `contender` makes ready to factor
-    a workload with a number of threads, and may only be called where `survey` found the library.
+    Attributes
+    ----------
+    name, backend : str
+        What it is called, and the backend whose batches it factors.
+    survey : callable
+        Whether it is installed, which version (`detail`), and else how to get it.
+    contenders : callable
+        Makes ready to factor the matrices of an arena, in all the ways of which the fastest is to count; it may only
+        be called where `survey` found the library.
+    prepare : callable, optional
+        Does ahead, for all orders, what takes long.
+    limit : callable
+        A context that holds the library to a number of threads.
     """
 
     name: str
+    backend: str
     survey: Callable[[], Availability]
-    contender: Callable[[Workload, int], Contender]
+    contenders: Callable[[Arena], Sequence[Contender]]
+    prepare: Callable[[Iterable[int], str], None] | None = None
+    limit: Callable[[int], AbstractContextManager[object]] = nullcontext
 
 
 def blas_limit(threads: int) -> AbstractContextManager[object]:
-    """Hold the BLAS libraries of this process to a number of threads, as far as threadpoolctl is installed."""
-    try:
-        control: Any = import_module("threadpoolctl")
-    except ImportError:
-        return nullcontext()
-    limit: AbstractContextManager[object] = control.threadpool_limits(threads, user_api="blas")
+    """Hold the BLAS libraries of this process to a number of threads."""
+    limit: AbstractContextManager[object] = threadpool_limits(threads, user_api="blas")
     return limit
+
+
+def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None]) -> Contender:
+    """A routine on an array of pointers that is there before: column-major lower triangles, in place, on a GPU.
+
+    `factor` is called with the addresses of a set's first pointer and of its info.
+    """
+    addresses = arena.room.address + arena.matrix_bytes * np.arange(arena.room.batch, dtype=np.uint64)
+    pointers, info = arena.upload(addresses), arena.info()
+
+    def call(index: int) -> None:
+        # Looked up here, so that the call holds on to the pointers.
+        factor(int(pointers.gpudata) + index * _POINTER_BYTES * arena.batch, int(info.gpudata))
+
+    return Contender(
+        spec, arena.calls(call), lambda index: arena.result(index, info=info, order="col"), restore=arena.restore
+    )

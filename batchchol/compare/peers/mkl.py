@@ -1,17 +1,15 @@
 """Intel MKL: its compact interface, which interleaves matrices as this library does, and its strided batches.
 
 The single dynamic library is called through ctypes, with its sequential layer: both routines are called for ranges
-of the batch on this library's own threads, so that nobody's pool of threads competes with another's.
+of the batch on this library's own threads, so that no two pools of threads compete.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes.util import find_library
-from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -20,7 +18,7 @@ import numpy as np
 
 from batchchol.backends import Availability
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Contender, Outcome, Workload, canonical, touched
+from batchchol.compare.contenders import Arena, Contender, Result
 from batchchol.compare.peers.base import Peer
 from batchchol.parallel import over_ranges
 from kernelgen import Layout
@@ -49,7 +47,10 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
 
     MKL has no info here, and leaves the upper triangles alone.
     """
-    function = _potrf_compact(batch.dtype.name)
+    function = getattr(_loaded(), "mkl_" + _name("potrf_compact", batch.dtype.name))
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    function.argtypes = (number, number, number, pointer, number, pointer, number, number)
+    function.restype = None
     n, chunks, chunk = batch.n, len(batch.data), batch.data.shape[-1]
     chunk_bytes = batch.data.strides[0]
 
@@ -62,43 +63,36 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
     over_ranges(work, chunks, threads, batch.nbytes, arrays=(batch.data,))
 
 
-def compact_contender(workload: Workload, threads: int) -> Contender:
+def compact_contenders(arena: Arena) -> list[Contender]:
     """Batches packed in the format that MKL prefers on this processor, factored in place."""
     chosen = compact_format()
-    layout = compact_layout(chosen, workload.dtype)
-    first = Batch.from_dense(workload.dense, layout)
-    batches = [first, *(_like(first) for _ in range(workload.sets(first.nbytes) - 1))]
-    info = np.zeros(workload.batch, np.int32)
+    pairs = arena.packed(compact_layout(chosen, arena.dtype))
 
-    def run(index: int) -> Outcome:
-        start = time.perf_counter()
-        factor_compact(batches[index], chosen, threads)
-        seconds = time.perf_counter() - start
-        return Outcome(seconds, replace(batches[index], triangle="lower"), info)
+    def result(index: int) -> Result:
+        a, out = pairs[index]
+        return Result(a, out.marked("lower"))
 
     def restore() -> None:
-        for batch in batches:
-            batch.put(0, workload.dense)
+        for a, out in pairs:
+            np.copyto(out.data, a.data)
 
-    name = _name("potrf_compact", workload.dtype)
-    spec = f"mkl_{name}, format {chosen}"
-    return Contender(COMPACT.name, _version(), spec, layout, len(batches), run, restore)
+    calls = [partial(factor_compact, out, chosen, arena.threads) for _, out in pairs]
+    spec = f"mkl_{_name('potrf_compact', arena.dtype)}, format {chosen}"
+    return [Contender(spec, calls, result, restore)]
 
 
-def strided_contender(workload: Workload, threads: int) -> Contender:
+def strided_contenders(arena: Arena) -> list[Contender]:
     """Canonical matrices, factored in place; the upper triangles are left as they were."""
-    sets = range(workload.sets(workload.dense.nbytes))
-    arrays = [touched(workload.dense.shape, workload.dtype, "MKL's matrices") for _ in sets]
-    name = _name("potrf_batch_strided", workload.dtype)
+    name = _name("potrf_batch_strided", arena.dtype)
     function, by_reference = getattr(_loaded(), name), ctypes.byref
     function.restype = None
-    info = np.zeros(workload.batch, np.int32)
+    arrays, info = arena.each(arena.output), arena.info()
 
-    def run(index: int) -> Outcome:
+    def call(index: int) -> None:
         array = arrays[index]
 
         def work(first: int, last: int) -> int:
-            n, size, count = ctypes.c_int(workload.n), ctypes.c_int(workload.n**2), ctypes.c_int(last - first)
+            n, size, count = ctypes.c_int(arena.n), ctypes.c_int(arena.n**2), ctypes.c_int(last - first)
             origin = ctypes.c_void_p(array.ctypes.data + first * array.strides[0])
             status = ctypes.c_void_p(info.ctypes.data + first * info.itemsize)
             order, stride = by_reference(n), by_reference(size)
@@ -106,16 +100,9 @@ def strided_contender(workload: Workload, threads: int) -> Contender:
             function(b"U", order, origin, order, stride, by_reference(count), status)
             return 0
 
-        start = time.perf_counter()
-        over_ranges(work, len(array), threads, array.nbytes, arrays=(array, info))
-        seconds = time.perf_counter() - start
-        return Outcome(seconds, canonical(array), info)
+        over_ranges(work, len(array), arena.threads, array.nbytes, arrays=(array, info))
 
-    def restore() -> None:
-        for array in arrays:
-            np.copyto(array, workload.dense)
-
-    return Contender(STRIDED.name, _version(), name, Layout.canonical(), len(arrays), run, restore)
+    return [Contender(name, arena.calls(call), lambda index: arena.result(index, info=info), arena.restore)]
 
 
 def _survey(name: str) -> Availability:
@@ -126,18 +113,6 @@ def _survey(name: str) -> Availability:
 
 def _name(routine: str, dtype: str) -> str:
     return {"float32": "s", "float64": "d"}[dtype] + routine
-
-
-def _like(batch: Batch) -> Batch:
-    return Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-
-
-def _potrf_compact(dtype: str) -> Callable[..., None]:
-    function = getattr(_loaded(), "mkl_" + _name("potrf_compact", dtype))
-    number, pointer = ctypes.c_int, ctypes.c_void_p
-    function.argtypes = (number, number, number, pointer, number, pointer, number, number)
-    function.restype = None
-    return function  # type: ignore[no-any-return]
 
 
 def _version() -> str:
@@ -182,5 +157,5 @@ def _places() -> Iterator[str]:
         yield found
 
 
-COMPACT = Peer("mkl-compact", partial(_survey, "mkl-compact"), compact_contender)
-STRIDED = Peer("mkl", partial(_survey, "mkl"), strided_contender)
+COMPACT = Peer("mkl-compact", "cpu", partial(_survey, "mkl-compact"), compact_contenders)
+STRIDED = Peer("mkl", "cpu", partial(_survey, "mkl"), strided_contenders)

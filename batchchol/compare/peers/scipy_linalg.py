@@ -6,55 +6,42 @@ it takes three times as long at n = 4 as the low-level function in a loop, and n
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import scipy
 from scipy.linalg import lapack
 
 from batchchol.backends import Availability
-from batchchol.compare.contenders import Contender, Outcome, Workload, canonical, touched
+from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, blas_limit
-from kernelgen import Layout
 
 
-def contender(workload: Workload, threads: int) -> Contender:
+def contenders(arena: Arena) -> list[Contender]:
     """A copy of the batch, factored in place matrix by matrix."""
-    name = {"float32": "spotrf", "float64": "dpotrf"}[workload.dtype]
+    name = {"float32": "spotrf", "float64": "dpotrf"}[arena.dtype]
     potrf = getattr(lapack, name)
-    shape = workload.dense.shape
-    results = [touched(shape, workload.dtype, "SciPy's factors") for _ in workload.inputs]
-    status = np.zeros(workload.batch, np.int32)
+    inputs, outputs = arena.each(arena.input), arena.each(arena.output)
+    status = np.zeros(arena.batch, np.int32)
 
-    def run(index: int) -> Outcome:
-        result = results[index]
-        start = time.perf_counter()
-        np.copyto(result, workload.inputs[index])
+    def call(index: int) -> None:
+        result = outputs[index]
+        np.copyto(result, inputs[index])
         for member, matrix in enumerate(result):
             # LAPACK's upper triangle of the transpose, which is Fortran's view of it, is the lower one here.
             _, info = potrf(matrix.T, lower=0, clean=1, overwrite_a=1)
             if info:
                 status[member] = info
-        seconds = time.perf_counter() - start
-        return Outcome(seconds, canonical(result), status)
 
-    return Contender(
-        PEER.name,
-        _version(),
-        f"scipy.linalg.lapack.{name}, in a loop",
-        Layout.canonical(),
-        len(workload.inputs),
-        run,
-        limit=lambda: blas_limit(threads),
-    )
+    return [
+        Contender(
+            f"scipy.linalg.lapack.{name}, in a loop",
+            arena.calls(call),
+            lambda index: arena.result(index, info=status),
+        )
+    ]
 
 
 def _survey() -> Availability:
-    return Availability("scipy", True, _version())
+    return Availability("scipy", True, f"scipy {scipy.__version__}")
 
 
-def _version() -> str:
-    return f"scipy {scipy.__version__}"
-
-
-PEER = Peer("scipy", _survey, contender)
+PEER = Peer("scipy", "cpu", _survey, contenders, limit=blas_limit)

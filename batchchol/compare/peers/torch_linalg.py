@@ -1,8 +1,7 @@
-"""PyTorch on the CPU: `torch.linalg.cholesky_ex`, one call for the whole batch, into memory that it is given."""
+"""PyTorch: `torch.linalg.cholesky_ex`, one call for the whole batch, into memory that it is given."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -10,38 +9,33 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from batchchol.backends import Availability
-from batchchol.compare.contenders import Contender, Outcome, Workload, canonical, touched
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.device import device
+from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer
-from kernelgen import Layout
 
 
-def contender(workload: Workload, threads: int) -> Contender:
-    """Tensors over the workload's own arrays; the factors column by column, as PyTorch itself lays them out."""
-    torch: Any = import_module("torch")
-    inputs = [torch.from_numpy(array) for array in workload.inputs]
-    results = [touched(workload.dense.shape, workload.dtype, "PyTorch's factors") for _ in inputs]
-    factors = [torch.from_numpy(array).mT for array in results]
-    info = torch.zeros(workload.batch, dtype=torch.int32)
+def contenders(arena: Arena) -> list[Contender]:
+    """Tensors over the arena's own arrays; the factors column by column, as PyTorch itself lays them out."""
+    # Backends have the names that PyTorch has for devices.
+    torch, place = import_module("torch"), arena.backend.name
+    inputs = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
+    factors = [torch.as_tensor(array, device=place).mT for array in arena.each(arena.output)]
+    info = torch.zeros(arena.batch, dtype=torch.int32, device=place)
+    status = info.numpy() if place == "cpu" else memory.as_gpuarray(info)
+    if place == "cuda":
+        device().synchronize()
 
-    def run(index: int) -> Outcome:
-        start = time.perf_counter()
+    def call(index: int) -> None:
         torch.linalg.cholesky_ex(inputs[index], out=(factors[index], info))
-        seconds = time.perf_counter() - start
-        return Outcome(seconds, canonical(results[index], "col"), info.numpy())
 
-    return Contender(
-        PEER.name,
-        f"torch {torch.__version__}",
-        "torch.linalg.cholesky_ex",
-        Layout.canonical("col"),
-        len(inputs),
-        run,
-        limit=lambda: _torch_threads(torch, threads),
-    )
+    spec = "torch.linalg.cholesky_ex" + ", out given" * (place == "cuda")
+    return [Contender(spec, arena.calls(call), lambda index: arena.result(index, info=status, order="col"))]
 
 
 @contextmanager
-def _torch_threads(torch: Any, threads: int) -> Iterator[None]:
+def _limit(threads: int) -> Iterator[None]:
+    torch: Any = import_module("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -57,4 +51,18 @@ def _survey() -> Availability:
         return Availability("torch", False, "PyTorch is not installed", "pip install torch")
 
 
-PEER = Peer("torch", _survey, contender)
+def _survey_gpu() -> Availability:
+    try:
+        torch: Any = import_module("torch")
+    except ImportError as error:
+        return Availability("torch", False, f"PyTorch cannot be used ({error})", "pip install torch")
+    if not torch.cuda.is_available():
+        detail = f"torch {torch.__version__} finds no GPU"
+        return Availability("torch", False, detail, "install a build of PyTorch for this driver's CUDA")
+    if torch.cuda.current_stream().cuda_stream:
+        return Availability("torch", False, "torch's current stream is not the default one", "leave it as it is")
+    return Availability("torch", True, f"torch {torch.__version__}")
+
+
+CPU = Peer("torch", "cpu", _survey, contenders, limit=_limit)
+GPU = Peer("torch", "cuda", _survey_gpu, contenders)

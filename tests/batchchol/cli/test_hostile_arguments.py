@@ -276,7 +276,7 @@ def work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nothing_is_measured(monkeypatch)
     for name in (
-        "compare.cpu.compare",
+        "compare.comparison.compare",
         "datasets.generation.generate",
         "api.cholesky_ex",
         "measure.dataset.read_correct",

@@ -11,9 +11,9 @@ import pytest
 from batchchol.artifacts.elf import code_sections
 from batchchol.backends import get_backend
 from batchchol.backends.cuda.device import device
-from batchchol.compare.gpu_contenders import Arena
-from batchchol.compare.peers.gpu import DEVICE_PEERS, cusolverdx, mathdx
-from batchchol.compare.peers.gpu.mathdx import Shape
+from batchchol.compare.contenders import Arena
+from batchchol.compare.peers import PEERS, cusolverdx, mathdx
+from batchchol.compare.peers.mathdx import Shape
 from batchchol.errors import BatchcholError
 from kernelgen import KernelSource, Launch
 
@@ -73,14 +73,14 @@ def test_a_block_that_is_refused_does_not_keep_the_others_out(
             raise BatchcholError("too many registers")
 
     monkeypatch.setattr(cusolverdx, "_function", function)
-    (contender,) = DEVICE_PEERS["cusolverdx"].contenders(arena)
+    (contender,) = PEERS["cuda"]["cusolverdx"].contenders(arena)
     assert contender.spec.endswith("for 4 matrices")
-    (early,) = DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
-    assert (early.name, early.spec) == ("cusolverdx_pdl", f"{contender.spec}, pdl")
+    (early,) = PEERS["cuda"]["cusolverdx_pdl"].contenders(arena)
+    assert early.spec == f"{contender.spec}, pdl"
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 1))
     monkeypatch.setattr(cusolverdx, "_MULTIPLES", (1, 2))
     with pytest.raises(BatchcholError, match="no block works at n = 5: too many registers"):
-        DEVICE_PEERS["cusolverdx"].contenders(arena)
+        PEERS["cuda"]["cusolverdx"].contenders(arena)
 
 
 def test_early_launches_are_of_kernels_that_wait_on_gpus_that_have_them(
@@ -97,7 +97,7 @@ def test_early_launches_are_of_kernels_that_wait_on_gpus_that_have_them(
     arena = Arena(get_backend("cuda"), "wishart", 5, 13, "float32", "ieee", cold=False)
     monkeypatch.setattr(device(), "has_pdl", False)
     with pytest.raises(BatchcholError, match="the GPU has no programmatic dependent launches"):
-        DEVICE_PEERS["cusolverdx_pdl"].contenders(arena)
+        PEERS["cuda"]["cusolverdx_pdl"].contenders(arena)
 
 
 # What stands for cuSOLVERDx's function: threads share the matrices of a block.
@@ -126,7 +126,7 @@ def test_the_kernel_around_cusolverdx_loads_and_stores_ragged_batches(
 ) -> None:
     shape = Shape(n, dtype, 32, matrices, "sm_90")
     macros = mathdx.macros(shape, "stand_in")
-    text = mathdx.source() + _POTRF
+    text = mathdx.SOURCE + _POTRF
     for name, value in macros.items():
         text = replaced(text, name, value)
     launch = Launch(shape.threads, shape.matrices, matrices * n * n * np.dtype(dtype).itemsize, "shared")
@@ -152,7 +152,7 @@ def replaced(text: str, name: str, value: str) -> str:
 
 
 def test_cusolverdx_itself_makes_a_kernel_without_a_gpu() -> None:
-    found = DEVICE_PEERS["cusolverdx"].survey()
+    found = PEERS["cuda"]["cusolverdx"].survey()
     if not found.found:
         pytest.skip(f"{found.detail}: {found.hint}")
     shape = Shape(6, "float32", 32, 2, "sm_90")

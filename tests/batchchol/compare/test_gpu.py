@@ -17,13 +17,14 @@ from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.cli import compare as command
-from batchchol.compare import gpu, gpu_contenders, known_kernels
-from batchchol.compare.gpu import Outcome, compare_on_gpu
-from batchchol.compare.gpu_contenders import SINGLE, Arena, DeviceContender, Result, verify
+from batchchol.compare import comparison, contenders, known_kernels, own
+from batchchol.compare.comparison import Outcome
+from batchchol.compare.contenders import SINGLE, Arena, Contender, Entrant
+from batchchol.compare.heat import Heat
 from batchchol.compare.known_kernels import Known, Wanted
-from batchchol.compare.peers.gpu import DEVICE_PEERS, DevicePeer
-from batchchol.compare.rows import DeviceRow, read_rows, write_csv
-from batchchol.errors import BatchcholError, CompileError, ResidualError
+from batchchol.compare.peers import PEERS, Peer
+from batchchol.compare.rows import read_rows, write_csv
+from batchchol.errors import BatchcholError, CompileError, DataFileError, ResidualError
 from batchchol.measure import stopwatch as stopwatch_module
 from batchchol.operations.roofline import Ceilings
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
@@ -45,7 +46,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
     monkeypatch.setattr(stopwatch_module, "BURST_SECONDS", 5e-6)
     monkeypatch.setattr(type(backend), "build", lambda self, specs: [])
     monkeypatch.setattr(type(backend), "last_level_cache_bytes", lambda self: 2_000)
-    monkeypatch.setattr(gpu, "CHECKED_BATCH", 13)
+    monkeypatch.setattr(comparison, "CHECKED_BATCH", 13)
     monkeypatch.setattr("batchchol.measure.provenance.commit", lambda: "c0ffee")
 
 
@@ -71,34 +72,28 @@ def a_peer(
     ways: Sequence[str] = ("a way",),
     seconds: Callable[[str], None] = lambda way: None,
     **changes: Any,
-) -> DevicePeer:
+) -> Peer:
     """A peer that is NumPy, in one or several ways."""
 
-    def contenders(arena: Arena) -> list[DeviceContender]:
+    def ways_of(arena: Arena) -> list[Contender]:
         return [contender(arena, way) for way in ways]
 
-    def contender(arena: Arena, way: str) -> DeviceContender:
+    def contender(arena: Arena, way: str) -> Contender:
         def call(index: int) -> None:
             seconds(way)
             lapack(arena, index, spoil(arena))
 
-        def result(index: int) -> Result:
-            return arena.result(index)
+        return replace(Contender(way, arena.calls(call), arena.result), **changes)
 
-        calls = [lambda index=index: call(index) for index in range(arena.sets)]
-        layout = Layout.canonical()
-        made = DeviceContender(name, "peer 1.0", way, layout, arena.math, calls, result)
-        return replace(made, **changes)
-
-    return DevicePeer(name, lambda: Availability(name, True, "peer 1.0"), contenders)
+    return Peer(name, "cuda", lambda: Availability(name, True, "peer 1.0"), ways_of)
 
 
-def compare(cuda: Backend, *peers: DevicePeer, **changes: Any) -> Outcome:
+def compare(cuda: Backend, *peers: Peer, **changes: Any) -> Outcome:
     settings: dict[str, Any] = {"ns": (N,), "sizes": (str(BATCH),), "samples": 3, "report": lambda line: None}
-    return compare_on_gpu(cuda, peers, **settings | changes)
+    return comparison.compare(cuda, peers, **settings | changes)
 
 
-def own(*known: Known) -> list[str]:
+def own_names(*known: Known) -> list[str]:
     """The library's contenders: who they are is the business of the table of defaults."""
     wanted = Wanted(N, BATCH, "float32", "fast", "cuda", device().architecture)
     families = [family for family in FAMILIES if known_kernels.best_packed(known, family, wanted)]
@@ -112,7 +107,7 @@ def test_the_library_takes_part_with_each_family_it_knows_a_kernel_of_and_on_who
     known = [Known(shared, Layout.chunked(32), BATCH, 9.0), Known(block, Layout.chunked(8), BATCH, 7.0)]
     rows = compare(cuda, known=known).rows
     assert [(row.contender, row.protocol) for row in rows] == [
-        (name, protocol) for name in own(*known) for protocol in ("queued", "single")
+        (name, protocol) for name in own_names(*known) for protocol in ("queued", "single")
     ]
     layouts = {row.contender: row.layout for row in rows}
     assert (layouts["block"], layouts["canonical"]) == ("chunked8-col", "canonical-row")
@@ -151,8 +146,8 @@ def test_a_family_without_a_known_kernel_is_named(cuda: Backend, monkeypatch: py
 
 
 def test_absent_peers_are_named_with_how_to_get_them(cuda: Backend) -> None:
-    ghost = DevicePeer(
-        "ghost", lambda: Availability("ghost", False, "no ghost", "pip install ghost"), lambda arena: []
+    ghost = Peer(
+        "ghost", "cuda", lambda: Availability("ghost", False, "no ghost", "pip install ghost"), lambda arena: []
     )
     said: list[str] = []
     outcome = compare(cuda, ghost, report=said.append)
@@ -164,13 +159,13 @@ def test_a_peer_is_checked_timed_by_both_protocols_and_says_how(cuda: Backend) -
     rows = [row for row in compare(cuda, a_peer()).rows if row.contender == "peer"]
     assert [row.protocol for row in rows] == ["queued", "single"]
     assert {(row.version, row.n, row.batch, row.size) for row in rows} == {("peer 1.0", N, BATCH, str(BATCH))}
-    assert all(row.timing == gpu_contenders.QUEUED and 0 < row.ratio <= 1 for row in rows)
+    assert all(row.timing == contenders.QUEUED and 0 < row.ratio <= 1 for row in rows)
 
 
 def test_who_waits_for_its_own_stream_is_timed_as_single_calls_alone(cuda: Backend) -> None:
     outcome = compare(cuda, a_peer(protocols=SINGLE))
     (row,) = [row for row in outcome.rows if row.contender == "peer"]
-    assert (row.protocol, row.calls, row.timing) == ("single", 1, gpu_contenders.WAITING)
+    assert (row.protocol, row.calls, row.timing) == ("single", 1, contenders.WAITING)
     only_queued = compare(cuda, a_peer(protocols=SINGLE), protocols=("queued",))
     assert "can be timed by single alone" in only_queued.absent[f"peer at n = {N}, batch {BATCH}"]
 
@@ -181,9 +176,9 @@ def test_a_peer_that_is_wrong_has_no_number(when: Callable[[Arena], bool], cuda:
         factors[-1, -1, -1] *= 1.01
 
     outcome = compare(cuda, a_peer("liar", spoil=lambda arena: spoil if when(arena) else None), a_peer())
-    contenders = {row.contender for row in outcome.rows}
-    assert "liar" not in contenders
-    assert "peer" in contenders
+    names = {row.contender for row in outcome.rows}
+    assert "liar" not in names
+    assert "peer" in names
     assert "residual ratio" in outcome.absent[f"liar at n = {N}, batch {BATCH}"]
 
 
@@ -195,7 +190,7 @@ def test_a_peer_that_breaks_does_not_end_the_comparison(error: Exception, cuda: 
         raise error
 
     outcome = compare(cuda, a_peer("broken", seconds=broken), a_peer())
-    assert {row.contender for row in outcome.rows} == {*own(), "peer"}
+    assert {row.contender for row in outcome.rows} == {*own_names(), "peer"}
     assert outcome.absent[f"broken at n = {N}, batch {BATCH}"] == str(error)
 
 
@@ -204,25 +199,22 @@ def test_a_wrong_result_of_our_own_ends_it(cuda: Backend, monkeypatch: pytest.Mo
         raise ResidualError("matrix 3 has the residual ratio 17")
 
     monkeypatch.setattr(cuda, "check", check)
-    with pytest.raises(ResidualError, match=rf"{own()[0]} \(potrf_f32_n5_.*matrix 3"):
+    with pytest.raises(ResidualError, match=rf"{own_names()[0]} \(potrf_f32_n5_.*matrix 3"):
         compare(cuda)
 
 
 def test_a_kernel_of_our_own_that_does_not_compile_is_left_out(
     cuda: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = gpu_contenders.kernel
-
-    def kernel(arena: Arena, name: str, spec: KernelSpec, layout: Layout) -> DeviceContender:
+    def packed_kernels(arena: Arena, specs: Sequence[KernelSpec], layout: Layout) -> list[Contender]:
         raise CompileError("timeout", "took too long")
 
-    monkeypatch.setattr(gpu_contenders, "kernel", kernel)
+    monkeypatch.setattr(own, "packed_kernels", packed_kernels)
     outcome = compare(cuda)
-    *families, canonical, in_place, whole = own()
+    *families, canonical, in_place, whole = own_names()
     for family in families:
         assert "took too long" in outcome.absent[f"{family} at n = {N}, batch {BATCH}"]
     assert {row.contender for row in outcome.rows} == {canonical, in_place, whole}
-    monkeypatch.setattr(gpu_contenders, "kernel", honest)
 
 
 def test_of_several_ways_the_fastest_counts(fake_gpu: FakeGpu, emulated: Backend) -> None:
@@ -239,14 +231,14 @@ def test_in_place_kernels_factor_matrices_and_not_factors(cuda: Backend) -> None
     arena = Arena(cuda, "wishart", N, BATCH, "float32", "ieee")
     problem = Problem(N)
     block = KernelSpec(problem, "canonical", "row", BlockSchedule(4, 8), "cuda", in_place=True)
-    contender = gpu_contenders.canonical_kernel(arena, "mine", block)
+    (contender,) = own.canonical_kernel(arena, block)
     assert contender.restore is not None
     contender.restore()
     contender.calls[0]()
-    assert verify(arena, contender, 0) <= 1.5
+    assert arena.verify(contender, 0) <= 1.5
     contender.calls[0]()
-    with pytest.raises(ResidualError, match="mine"):
-        verify(arena, contender, 0)
+    with pytest.raises(ResidualError):
+        arena.verify(contender, 0)
 
 
 def test_the_sets_of_an_arena_exceed_the_cache_and_are_different_matrices(
@@ -259,20 +251,17 @@ def test_the_sets_of_an_arena_exceed_the_cache_and_are_different_matrices(
     first, last = (cuda.host(arena.input(index)) for index in (0, 9))
     assert not (first == last).any()
     assert Arena(cuda, "wishart", N, BATCH, "float32", "ieee", cold=False).sets == 1
-    addresses = cuda.host(arena.pointers())
-    assert len(addresses) == 10 * BATCH
-    assert addresses[BATCH] == int(arena.output(1).gpudata)
 
 
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The contenders that are measured from now on."""
-    real, noted = gpu._measured, list[str]()
+    """The entrants that are measured from now on."""
+    real, noted = Heat.rows, list[str]()
 
-    def note(run: Any, entrant: Any, *rest: Any) -> list[DeviceRow]:
-        noted.append(entrant.name)
-        return real(run, entrant, *rest)
+    def note(self: Any, entrants: Sequence[Entrant]) -> Any:
+        noted.extend(entrant.name for entrant in entrants)
+        return real(self, entrants)
 
-    monkeypatch.setattr(gpu, "_measured", note)
+    monkeypatch.setattr(Heat, "rows", note)
     return noted
 
 
@@ -286,13 +275,13 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
 
     with pytest.raises(KeyboardInterrupt):
         compare(cuda, a_peer(seconds=interrupt), out=out)
-    before = read_rows(out, DeviceRow)
-    assert {row.contender for row in before} == set(own())
+    before = read_rows(out)
+    assert {row.contender for row in before} == set(own_names())
     noted = measured(monkeypatch)
     rows = compare(cuda, a_peer(), out=out).rows
     assert noted == ["peer"]
     assert [row.contender for row in rows[-2:]] == ["peer", "peer"]
-    assert len(read_rows(out, DeviceRow)) == len(before) + 2 == len(rows)
+    assert len(read_rows(out)) == len(before) + 2 == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +294,21 @@ def test_what_was_measured_otherwise_is_measured_again(
 ) -> None:
     out = tmp_path / "rows.csv"
     compare(cuda, out=out)
-    rows = read_rows(out, DeviceRow)
-    write_csv(out, [replace(row, **change) if row.contender == own()[0] else row for row in rows], DeviceRow)
+    rows = read_rows(out)
+    write_csv(out, [replace(row, **change) if row.contender == own_names()[0] else row for row in rows])
     noted = measured(monkeypatch)
     compare(cuda, out=out)
-    assert noted == own()[:1]
+    assert noted == own_names()[:1]
+
+
+def test_a_file_of_another_backend_is_left_alone(cuda: Backend, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    compare(cuda, ns=(2,), out=out)
+    write_csv(out, [replace(row, gpu="") for row in read_rows(out)])
+    before = out.read_text()
+    with pytest.raises(DataFileError, match="it is a comparison on a CPU: choose another file"):
+        compare(cuda, ns=(2,), out=out)
+    assert out.read_text() == before
 
 
 def test_a_changed_checkout_is_never_the_same_code(
@@ -343,12 +342,12 @@ def test_the_command_measures_prints_and_plots(
     cuda: Backend, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
-    monkeypatch.setitem(DEVICE_PEERS, "peer", a_peer())
+    monkeypatch.setitem(PEERS["cuda"], "peer", a_peer())
     out, folder = tmp_path / "rows.csv", tmp_path / "plots"
     words = ["--backend", "cuda", "--n", "3,5", "--batch", "8,1KiB", "--samples", "2", "--peers", "peer"]
     assert command.run(command_line(*words, "--out", str(out), "--plot", str(folder))) == 0
     printed, progress = capsys.readouterr()
-    rows = read_rows(out, DeviceRow)
+    rows = read_rows(out)
     assert {(row.n, row.size) for row in rows} == {(n, size) for n in (3, 5) for size in ("8", "1KiB")}
     assert {row.contender for row in rows} >= {"canonical", "cholesky_ex", "peer"}
     assert printed.count("\n| ") == len(rows) + 1

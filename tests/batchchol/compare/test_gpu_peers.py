@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from batchchol.backends import Backend, get_backend
-from batchchol.compare.gpu_contenders import SINGLE, Arena, DeviceContender, verify
-from batchchol.compare.peers.gpu import DEVICE_PEERS, cusolver, find, jax_lax, magma, mathdx
+from batchchol.compare.contenders import SINGLE, Arena, Contender
+from batchchol.compare.peers import PEERS, cusolver, find, jax_lax, magma, mathdx
 from batchchol.errors import BatchcholError, ResidualError
 
 from ...fake_pycuda import FakeGpu
 
 N, BATCH, SETS = 5, 13, 3
+GPU_PEERS = PEERS["cuda"]
 DTYPES = ("float32", "float64")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -211,21 +212,21 @@ def backend(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Backend:
     return found
 
 
-def all_right(arena: Arena, contender: DeviceContender) -> None:
+def all_right(arena: Arena, contender: Contender) -> None:
     """Every call factors its own set, and all of them can be made again once the inputs are restored."""
     for _ in range(2):
         if contender.restore is not None:
             contender.restore()
         for index, call in enumerate(contender.calls):
             call()
-            assert 0 < verify(arena, contender, index) <= 1.5
+            assert 0 < arena.verify(contender, index) <= 1.5
     assert len(contender.calls) == arena.sets > 1
 
 
 def test_cusolver_through_cupy(backend: Backend, fake_cupy: list[tuple[int, int]]) -> None:
     for dtype in DTYPES:
         arena = Arena(backend, "wishart", N, BATCH, dtype, "ieee")
-        (contender,) = DEVICE_PEERS["cusolver"].contenders(arena)
+        (contender,) = GPU_PEERS["cusolver"].contenders(arena)
         all_right(arena, contender)
         assert contender.restore is not None, "it overwrites its input"
         assert (
@@ -233,40 +234,40 @@ def test_cusolver_through_cupy(backend: Backend, fake_cupy: list[tuple[int, int]
             == f"cusolverDn{dtype[0].upper().replace('F', 'S' if dtype == 'float32' else 'D')}potrfbatched, in place"
         )
     assert fake_cupy == [(77, 0)], "one handle, on the default stream"
-    assert DEVICE_PEERS["cusolver"].survey().detail == "cuSOLVER 12.0.4, CuPy 14.0"
+    assert GPU_PEERS["cusolver"].survey().detail == "cuSOLVER 12.0.4, CuPy 14.0"
 
 
 def test_a_matrix_that_cusolver_refuses_reaches_the_check(backend: Backend, fake_cupy: list[tuple[int, int]]) -> None:
     arena = Arena(backend, "failing", N, BATCH, "float32", "ieee")
-    (contender,) = DEVICE_PEERS["cusolver"].contenders(arena)
+    (contender,) = GPU_PEERS["cusolver"].contenders(arena)
     contender.restore()  # type: ignore[misc]
     contender.calls[0]()
-    with pytest.raises(ResidualError, match=r"cusolver .*info"):
-        verify(arena, contender, 0)
+    with pytest.raises(ResidualError, match="info"):
+        arena.verify(contender, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_torch(dtype: str, backend: Backend, fake_torch: ModuleType) -> None:
-    assert DEVICE_PEERS["torch"].survey().found
+    assert GPU_PEERS["torch"].survey().found
     arena = Arena(backend, "wishart", N, BATCH, dtype, "ieee")
-    (contender,) = DEVICE_PEERS["torch"].contenders(arena)
+    (contender,) = GPU_PEERS["torch"].contenders(arena)
     all_right(arena, contender)
     assert contender.protocols == ("queued", "single")
 
 
 def test_torch_without_a_gpu_or_on_another_stream_is_absent(fake_torch: Any) -> None:
     fake_torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=5)
-    assert "not the default one" in DEVICE_PEERS["torch"].survey().detail
+    assert "not the default one" in GPU_PEERS["torch"].survey().detail
     fake_torch.cuda.is_available = lambda: False
-    assert "finds no GPU" in DEVICE_PEERS["torch"].survey().detail
+    assert "finds no GPU" in GPU_PEERS["torch"].survey().detail
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_jax_is_waited_for_and_leaves_memory_to_others(dtype: str, backend: Backend, fake_jax: Any) -> None:
-    assert DEVICE_PEERS["jax"].survey().found
+    assert GPU_PEERS["jax"].survey().found
     assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     arena = Arena(backend, "wishart", N, BATCH, dtype, "ieee")
-    (contender,) = DEVICE_PEERS["jax"].contenders(arena)
+    (contender,) = GPU_PEERS["jax"].contenders(arena)
     all_right(arena, contender)
     assert contender.protocols == SINGLE
     assert fake_jax.config.settings == ({"jax_enable_x64": True} if dtype == "float64" else {})
@@ -274,16 +275,16 @@ def test_jax_is_waited_for_and_leaves_memory_to_others(dtype: str, backend: Back
 
 def test_jax_on_a_cpu_is_absent(fake_jax: Any) -> None:
     fake_jax.default_backend = lambda: "cpu"
-    found = DEVICE_PEERS["jax"].survey()
+    found = GPU_PEERS["jax"].survey()
     assert not found.found
     assert "default backend is 'cpu'" in found.detail
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_magma(dtype: str, backend: Backend, fake_magma: Path) -> None:
-    assert DEVICE_PEERS["magma"].survey().detail == "MAGMA 2.10.0"
+    assert GPU_PEERS["magma"].survey().detail == "MAGMA 2.10.0"
     arena = Arena(backend, "wishart", N, BATCH, dtype, "ieee")
-    (contender,) = DEVICE_PEERS["magma"].contenders(arena)
+    (contender,) = GPU_PEERS["magma"].contenders(arena)
     all_right(arena, contender)
     assert contender.restore is not None, "it overwrites its input"
 
@@ -291,7 +292,7 @@ def test_magma(dtype: str, backend: Backend, fake_magma: Path) -> None:
 def test_what_magma_refuses_is_an_error(backend: Backend, fake_magma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena(backend, "wishart", N, BATCH, "float32", "ieee")
     monkeypatch.setattr(magma, "_LOWER", 121)
-    (contender,) = DEVICE_PEERS["magma"].contenders(arena)
+    (contender,) = GPU_PEERS["magma"].contenders(arena)
     with pytest.raises(BatchcholError, match="magma_spotrf_batched returned -1"):
         contender.calls[0]()
 
@@ -304,7 +305,7 @@ def test_libraries_that_cannot_be_loaded_are_named_with_how_to_get_them(
     monkeypatch.setenv(mathdx.VARIABLE, str(tmp_path / "libnone.so"))
     for cached in (magma._library, mathdx.libraries):
         cached.cache_clear()
-    found = DEVICE_PEERS[name].survey()
+    found = GPU_PEERS[name].survey()
     assert not found.found
     assert "No such file" in found.detail or "cannot open" in found.detail
     assert hint in found.hint
@@ -319,21 +320,21 @@ def test_packages_that_are_not_installed_are_named(name: str, package: str, monk
     cusolver._library.cache_clear()
     jax_lax._jax.cache_clear()
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    found = DEVICE_PEERS[name].survey()
+    found = GPU_PEERS[name].survey()
     assert not found.found
     assert "pip install" in found.hint
 
 
 def test_unknown_peers_are_refused_with_the_known_ones() -> None:
-    assert [peer.name for peer in find(["magma", "torch"])] == ["magma", "torch"]
-    assert [peer.name for peer in find()] == list(DEVICE_PEERS)
-    with pytest.raises(BatchcholError, match="'numpy', expected some of cusolver, torch"):
-        find(["numpy"])
+    assert [peer.name for peer in find("cuda", ["magma", "torch"])] == ["magma", "torch"]
+    assert [peer.name for peer in find("cuda")] == list(GPU_PEERS)
+    with pytest.raises(BatchcholError, match=r"'numpy', expected some of cusolver, torch.* on a GPU"):
+        find("cuda", ["numpy"])
 
 
 def test_importing_the_peers_loads_none_of_them(run_python: Run) -> None:
     script = (
-        "import sys, batchchol.compare.peers.gpu, batchchol.compare.gpu; "
+        "import sys, batchchol.compare.peers, batchchol.compare.comparison; "
         "print([name for name in ('torch', 'jax', 'cupy', 'pycuda') if name in sys.modules])"
     )
     done = run_python("-c", script)
@@ -342,14 +343,14 @@ def test_importing_the_peers_loads_none_of_them(run_python: Run) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", DEVICE_PEERS)
+@pytest.mark.parametrize("name", GPU_PEERS)
 def test_every_peer_factors_a_ragged_batch_on_a_gpu(name: str, dtype: str) -> None:
-    found = DEVICE_PEERS[name].survey()
+    found = GPU_PEERS[name].survey()
     if not found.found:
         pytest.skip(f"{found.detail}: {found.hint}")
     arena = Arena(get_backend("cuda"), "wishart", 17, 333, dtype, "ieee", cold=False)
-    for contender in DEVICE_PEERS[name].contenders(arena):
+    for contender in GPU_PEERS[name].contenders(arena):
         if contender.restore is not None:
             contender.restore()
         contender.calls[0]()
-        assert 0 < verify(arena, contender, 0) <= 1.5
+        assert 0 < arena.verify(contender, 0) <= 1.5

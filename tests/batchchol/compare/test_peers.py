@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
 
 from batchchol.api import factor
+from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Contender, Outcome, Workload, verify
-from batchchol.compare.peers import PEERS, find, mkl, torch_linalg
-from batchchol.compare.peers.base import blas_limit
-from batchchol.datasets import generation
+from batchchol.compare.contenders import Arena, Contender, Result
+from batchchol.compare.peers import PEERS as ALL_PEERS
+from batchchol.compare.peers import find, mkl, torch_linalg
 from batchchol.errors import BatchcholError, ResidualError
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DTYPES = ("float32", "float64")
+PEERS = ALL_PEERS["cpu"]
 
 
 def found(name: str) -> None:
@@ -30,15 +30,21 @@ def found(name: str) -> None:
         pytest.skip(f"{survey.detail}: {survey.hint}")
 
 
-def workload(n: int, batch: int, dtype: str = "float32") -> Workload:
-    return Workload(generation.generate("wishart", n=n, stop=batch, dtype=dtype), cold=False)
+def arena_of(n: int, batch: int, dtype: str = "float32", threads: int = 1) -> Arena:
+    return Arena(get_backend("cpu"), "wishart", n, batch, dtype, cold=False, threads=threads)
 
 
-def run_once(contender: Contender) -> Outcome:
-    with contender.limit():
+def contender_of(name: str, arena: Arena) -> Contender:
+    (contender,) = PEERS[name].contenders(arena)
+    return contender
+
+
+def run_once(name: str, contender: Contender) -> Result:
+    with PEERS[name].limit(1):
         if contender.restore is not None:
             contender.restore()
-        return contender.run(contender.sets - 1)
+        contender.calls[-1]()
+    return contender.result(len(contender.calls) - 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -47,65 +53,72 @@ def run_once(contender: Contender) -> Outcome:
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_factors_a_ragged_batch(name: str, n: int, dtype: str, threads: int) -> None:
     found(name)
-    data = workload(n, 101, dtype)
-    before = data.dense.copy()
-    contender = PEERS[name].contender(data, threads)
-    outcome = run_once(contender)
-    assert verify(contender, outcome, data.dense) <= 1.5
-    assert (outcome.factors.n, outcome.factors.batch) == (n, 101)
-    assert outcome.seconds > 0
-    assert (data.dense == before).all()
+    arena = arena_of(n, 101, dtype, threads)
+    before = arena.input(0).copy()
+    contender = contender_of(name, arena)
+    result = run_once(name, contender)
+    assert arena.verify(contender, 0) <= 1.5
+    assert (result.l.n, result.l.batch) == (n, 101)
+    assert (arena.input(0) == before).all()
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_that_work_in_place_can_be_repeated(name: str) -> None:
     found(name)
-    data = workload(6, 40)
-    contender = PEERS[name].contender(data, 1)
-    first = run_once(contender).factors.to_dense()
-    assert (run_once(contender).factors.to_dense() == first).all()
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_says_the_same_version_before_and_while_it_is_timed(name: str) -> None:
-    found(name)
-    assert PEERS[name].contender(workload(2, 8), 1).version == PEERS[name].survey().detail
+    contender = contender_of(name, arena_of(6, 40))
+    first = run_once(name, contender).l.to_dense()
+    assert (run_once(name, contender).l.to_dense() == first).all()
 
 
 @pytest.mark.parametrize("name", ["scipy", "torch", "mkl"])
 def test_info_of_a_failing_matrix_reaches_the_check(name: str) -> None:
     found(name)
-    data = workload(4, 20)
-    data.dense[13, 2, 2] = -1
-    outcome = run_once(PEERS[name].contender(data, 1))
-    assert outcome.info[13] == 3
-    assert not np.delete(outcome.info, 13).any()
+    arena = arena_of(4, 20)
+    arena.input(0)[13, 2, 2] = -1
+    contender = contender_of(name, arena)
+    info = run_once(name, contender).info
+    assert info[13] == 3
+    assert not np.delete(info, 13).any()
+    with pytest.raises(ResidualError, match="matrix 13 has info 3"):
+        arena.verify(contender, 0)
 
 
-def test_a_wrong_result_is_refused_by_name() -> None:
-    data = workload(4, 20)
-    contender = PEERS["numpy"].contender(data, 1)
-    outcome = run_once(contender)
-    outcome.factors.data[7, 2, 1] *= 1 + 1e-3
-    with pytest.raises(ResidualError, match=r"numpy \(numpy\.linalg\.cholesky.*matrix 7"):
-        verify(contender, outcome, data.dense)
+def test_a_wrong_result_is_refused() -> None:
+    arena = arena_of(4, 20)
+    contender = contender_of("numpy", arena)
+    run_once("numpy", contender).l.data[7, 2, 1] *= 1 + 1e-3
+    with pytest.raises(ResidualError, match="matrix 7"):
+        arena.verify(contender, 0)
 
 
-def test_cold_workloads_exceed_the_cache_and_hot_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchchol.compare.contenders.last_level_cache_bytes", lambda: 10_000)
-    dense = generation.generate("wishart", n=5, stop=10)
-    cold, hot = Workload(dense), Workload(dense, cold=False)
-    assert 2 * sum(array.nbytes for array in cold.inputs) >= 40_000
-    assert len({array.ctypes.data for array in cold.inputs}) == cold.sets(2 * dense.nbytes) == 20
-    assert all((array == dense).all() for array in cold.inputs)
-    assert len(hot.inputs) == 1
+def test_cold_arenas_exceed_the_cache_and_hot_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = get_backend("cpu")
+    monkeypatch.setattr(type(backend), "last_level_cache_bytes", lambda self: 10_000)
+    cold, hot = (Arena(backend, "wishart", 5, 10, "float32", cold=cold) for cold in (True, False))
+    inputs = cold.each(cold.input)
+    assert len(inputs) == cold.sets == 40
+    assert sum(array.nbytes for array in inputs) >= 40_000
+    assert len({array.ctypes.data for array in [*inputs, *cold.each(cold.output)]}) == 80
+    assert hot.sets == 1
+    part = cold.changed(inputs=cold.inputs, batch=4, threads=2)
+    assert (part.batch, part.sets, part.threads, cold.batch, cold.threads) == (4, 100, 2, 10, 1)
+    assert part.inputs is cold.inputs
+
+
+def test_what_a_call_returned_is_forgotten_before_the_next_one() -> None:
+    contender = contender_of("numpy", arena_of(3, 7))
+    contender.calls[0]()
+    made = weakref.ref(contender.result(0).l.data)
+    assert contender.forget is not None
+    contender.forget()
+    assert made() is None
 
 
 def test_unknown_peers_are_refused_with_the_known_ones() -> None:
-    assert [peer.name for peer in find(["torch", "numpy"])] == ["torch", "numpy"]
-    assert [peer.name for peer in find()] == list(PEERS)
+    assert [peer.name for peer in find("cpu", ["torch", "numpy"])] == ["torch", "numpy"]
+    assert [peer.name for peer in find("cpu")] == list(PEERS)
     with pytest.raises(BatchcholError, match="'numby', expected some of numpy, scipy"):
-        find(["numby"])
+        find("cpu", ["numby"])
 
 
 def test_an_absent_pytorch_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +126,7 @@ def test_an_absent_pytorch_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(torch_linalg, "version", absent)
-    survey = torch_linalg.PEER.survey()
+    survey = torch_linalg.CPU.survey()
     assert not survey.found
     assert "pip install torch" in survey.hint
 
@@ -127,15 +140,10 @@ def test_an_absent_mkl_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPat
         mkl.compact_format()
 
 
-def test_blas_threads_are_left_alone_without_threadpoolctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    assert isinstance(blas_limit(1), nullcontext)
-
-
 def test_importing_the_peers_loads_none_of_the_optional_ones(run_python: Run) -> None:
     script = (
         "import sys, batchchol.compare.peers\n"
-        "print([name for name in ('torch', 'threadpoolctl') if name in sys.modules])"
+        "print([name for name in ('torch', 'jax', 'cupy') if name in sys.modules])"
     )
     done = run_python("-c", script)
     assert done.stdout == "[]\n", done.stderr
@@ -148,7 +156,7 @@ def test_importing_the_peers_loads_none_of_the_optional_ones(run_python: Run) ->
 def test_mkl_compact_agrees_on_the_same_bytes(compact_format: int, n: int, batch: int, dtype: str) -> None:
     found("mkl-compact")
     layout = mkl.compact_layout(compact_format, dtype)
-    a = Batch.from_dense(workload(n, batch, dtype).dense, layout)
+    a = Batch.from_dense(arena_of(n, batch, dtype).input(0), layout)
     theirs = Batch(a.data.copy(), n, batch, layout)
     mkl.factor_compact(theirs, compact_format, threads=2)
     ours = factor(a, threads=2).L

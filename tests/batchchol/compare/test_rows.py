@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchchol.compare.rows import Row, read_csv, table, write_csv
+from batchchol.compare.rows import Row, columns, read_rows, table, write_csv
 from batchchol.errors import DataFileError
 
 
@@ -49,17 +49,12 @@ def test_rows_survive_their_file(tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
     rows = [a_row(), a_row(n=8, contender="numpy", version='quoted, "twice"', times_numpy=1.0)]
     write_csv(out, rows)
-    assert read_csv(out) == rows
+    assert read_rows(out) == rows
     header = out.read_text().splitlines()[0].split(",")
-    assert header == [field.name for field in fields(Row)] + [
-        "ns_per_matrix",
-        "gflops",
-        "roofline_fraction",
-        "roofline_gflops",
-    ]
+    assert header == [*columns(on_gpu=False), "ns_per_matrix", "gflops", "roofline_fraction", "roofline_gflops"]
     write_csv(out, [a_row(times_numpy=math.nan)])
-    assert math.isnan(read_csv(out)[0].times_numpy)
-    assert read_csv(tmp_path / "none.csv") == []
+    assert math.isnan(read_rows(out)[0].times_numpy)
+    assert read_rows(tmp_path / "none.csv") == []
 
 
 @pytest.mark.parametrize(
@@ -70,10 +65,10 @@ def test_a_file_of_something_else_is_refused_by_line(tmp_path: Path, text: str, 
     out = tmp_path / "rows.csv"
     out.write_bytes(text.encode("latin-1"))
     if place is None and text.isascii():
-        assert read_csv(out) == []
+        assert read_rows(out) == []
         return
     with pytest.raises(DataFileError, match=f"rows.csv: {place or 'reading'}"):
-        read_csv(out)
+        read_rows(out)
 
 
 def test_a_truncated_file_is_refused_by_line(tmp_path: Path) -> None:
@@ -81,7 +76,7 @@ def test_a_truncated_file_is_refused_by_line(tmp_path: Path) -> None:
     write_csv(out, [a_row(), a_row(n=5)])
     out.write_text(out.read_text()[:-30])
     with pytest.raises(DataFileError, match="line 3: not a row of a comparison"):
-        read_csv(out)
+        read_rows(out)
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

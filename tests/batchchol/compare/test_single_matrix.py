@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.compare.peers.gpu import cusolver
+from batchchol.compare.peers import cusolver
 from batchchol.compare.single_matrix import WAYS, sample_single
 from batchchol.errors import ResidualError
 from kernelgen import SpecError

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.compare.rows import DeviceRow, write_csv
+from batchchol.compare.rows import Row as PeerRow
+from batchchol.compare.rows import write_csv
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
@@ -326,7 +327,7 @@ def test_the_rule_holds_in_part_if_it_does_not_lead_to_the_best_tiles(tmp_path: 
     assert study_2017.BLOCK_RULE.against(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
 
 
-def compared(contender: str, n: int, seconds: float, **more: Any) -> DeviceRow:
+def compared(contender: str, n: int, seconds: float, **more: Any) -> PeerRow:
     values: dict[str, Any] = {
         "contender": contender, "spec": "", "n": n, "batch": BATCH, "dtype": "float32", "protocol": "queued",
         "samples": 20, "seconds": seconds, "spread": 0.0, "floor_seconds": 0.0, "roofline_seconds": 1.0, "ratio": 0.1,
@@ -334,7 +335,7 @@ def compared(contender: str, n: int, seconds: float, **more: Any) -> DeviceRow:
         "calls": 1, "timing": "", "copy_bytes_per_second": 1.0, "gpu": "g", "driver": "", "toolkit": "",
         "gpu_clock_mhz": 0.0, "temperature_c": 0.0, "throttle": "",
     }  # fmt: skip
-    return replace(DeviceRow(**values), **more)
+    return replace(PeerRow(**values), **more)
 
 
 def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) -> None:
@@ -350,7 +351,7 @@ def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) 
         compared("torch", 8, 0.5, batch=1024),
     ]
     path = tmp_path / "compare.csv"
-    write_csv(path, rows, DeviceRow)
+    write_csv(path, rows)
     found = speedups.read(path, "float32", 20_000)
     assert found.table.to_dict() == {"torch": {8: 30.0}, "jax": {8: 20.0}}
     assert found.absent == ("cusolver", "cusolverdx", "cusolverdx_pdl", "magma")
@@ -368,7 +369,7 @@ def test_peers_are_judged_by_the_fastest_of_them(tmp_path: Path) -> None:
     rows = [compared("thread", n, 1.0) for n in (4, 8, 64)]
     rows += [compared("torch", n, seconds) for n, seconds in ((4, 50.0), (8, 3.0), (64, 0.5))]
     rows += [compared("magma", n, 5.0) for n in (4, 8)]
-    write_csv(path, rows, DeviceRow)
+    write_csv(path, rows)
     correct = loaded(tmp_path, [a_row(1.0, 8)]).correct
     finding = verdicts(correct, speedups.read(path, "float32", BATCH))["Peers"]
     assert finding.verdict == "agrees"

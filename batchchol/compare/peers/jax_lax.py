@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -11,38 +10,33 @@ from typing import Any
 from batchchol.backends import Availability
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
-from batchchol.compare.gpu_contenders import SINGLE, Arena, DeviceContender, Result
-from batchchol.compare.peers.gpu.base import DevicePeer
-from kernelgen import Layout
+from batchchol.compare.contenders import SINGLE, Arena, Contender, Latest
+from batchchol.compare.peers.base import Peer
 
 
-def contenders(arena: Arena) -> Sequence[DeviceContender]:
+def contenders(arena: Arena) -> list[Contender]:
     """Each call waits for its result: JAX's streams are not to be had, and do not wait for the default one."""
     jax = _jax()
     if arena.dtype == "float64":
         jax.config.update("jax_enable_x64", True)
+    arrays = arena.each(arena.input)
     # What the arena holds is still being written, on a stream that JAX does not wait for.
     device().synchronize()
-    inputs = [jax.numpy.asarray(_Exported(arena.input(index))) for index in range(arena.sets)]
+    inputs = [jax.numpy.asarray(_Exported(array)) for array in arrays]
     factor = jax.jit(partial(jax.lax.linalg.cholesky, symmetrize_input=False))
-    last: list[Any] = [None]
-
-    def call(index: int) -> None:
-        last[0] = factor(inputs[index]).block_until_ready()
-
-    def result(index: int) -> Result:
-        return arena.result(index, memory.as_gpuarray(last[0]))
-
-    calls = [partial(call, index) for index in range(arena.sets)]
-    spec, layout = "jax.jit(jax.lax.linalg.cholesky)", Layout.canonical("row")
-    version = f"jax {jax.__version__}"
+    made = Latest(lambda a: factor(a).block_until_ready(), inputs)
     return [
-        DeviceContender(PEER.name, version, spec, layout, arena.math, calls, result, protocols=SINGLE),
+        Contender(
+            "jax.jit(jax.lax.linalg.cholesky)",
+            made.calls,
+            lambda index: arena.result(index, memory.as_gpuarray(made.value)),
+            protocols=SINGLE,
+        )
     ]
 
 
 class _Exported:
-    """A device array with the CUDA array interface and nothing else, for whoever else would call its methods."""
+    """A device array with the CUDA array interface and nothing else, for libraries that would call its methods."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -67,4 +61,4 @@ def _survey() -> Availability:
     return Availability("jax", True, f"jax {jax.__version__}")
 
 
-PEER = DevicePeer("jax", _survey, contenders)
+PEER = Peer("jax", "cuda", _survey, contenders)

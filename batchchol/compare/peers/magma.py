@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 from ctypes.util import find_library
-from functools import cache, partial
+from functools import cache
 
 from batchchol.backends import Availability
-from batchchol.compare.gpu_contenders import Arena, DeviceContender, Result
-from batchchol.compare.peers.gpu.base import DevicePeer
+from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.peers.base import Peer, on_pointers
 from batchchol.errors import BatchcholError
-from kernelgen import Layout
 
 VARIABLE = "BATCHCHOL_MAGMA"
 _LOWER = 122  # MagmaLower
 _FUNCTIONS = {"float32": "magma_spotrf_batched", "float64": "magma_dpotrf_batched"}
-_POINTER_BYTES = 8
 
 
-def contenders(arena: Arena) -> Sequence[DeviceContender]:
+def contenders(arena: Arena) -> list[Contender]:
     """The lower triangles of column-major matrices."""
     name, queue = _FUNCTIONS[arena.dtype], _queue()
     function = getattr(_library(), name)
     integer, address = ctypes.c_int, ctypes.c_void_p
     function.argtypes = (integer, integer, address, integer, address, integer, address)
-    pointers, info = arena.pointers(), arena.info()
-    status, apart = int(info.gpudata), _POINTER_BYTES * arena.batch
 
-    def call(index: int) -> None:
-        # Looked up here, so that whoever may call holds on to the pointers.
-        first = int(pointers.gpudata)
-        if refused := function(_LOWER, arena.n, first + index * apart, arena.n, status, arena.batch, queue):
+    def factor(pointers: int, info: int) -> None:
+        if refused := function(_LOWER, arena.n, pointers, arena.n, info, arena.batch, queue):
             raise BatchcholError(f"{name} returned {refused}, expected 0")
 
-    def result(index: int) -> Result:
-        return arena.result(index, info=info, order="col")
-
-    calls = [partial(call, index) for index in range(arena.sets)]
-    layout = Layout.canonical("col")
-    return [
-        DeviceContender(PEER.name, _version(), f"{name}, in place", layout, arena.math, calls, result, arena.restore)
-    ]
+    return [on_pointers(arena, f"{name}, in place", factor)]
 
 
 @cache
@@ -64,18 +50,14 @@ def _queue() -> ctypes.c_void_p:
     return queue
 
 
-def _version() -> str:
-    numbers = [ctypes.c_int() for _ in range(3)]
-    _library().magma_version(*map(ctypes.byref, numbers))
-    return f"MAGMA {'.'.join(str(number.value) for number in numbers)}"
-
-
 def _survey() -> Availability:
+    numbers = [ctypes.c_int() for _ in range(3)]
     try:
-        return Availability("magma", True, _version())
+        _library().magma_version(*map(ctypes.byref, numbers))
     except (OSError, AttributeError) as error:
         hint = f"build MAGMA for this GPU and set {VARIABLE} to its libmagma.so"
         return Availability("magma", False, f"no libmagma that can be used ({error})", hint)
+    return Availability("magma", True, f"MAGMA {'.'.join(str(number.value) for number in numbers)}")
 
 
-PEER = DevicePeer("magma", _survey, contenders)
+PEER = Peer("magma", "cuda", _survey, contenders)

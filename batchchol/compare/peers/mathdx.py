@@ -30,7 +30,7 @@ _TARGET_SM = 1
 # What nvJitLink calls its inputs.
 _LTOIR, _FATBIN = 3, 4
 
-_KERNEL = """\
+SOURCE = """\
 extern "C" __device__ void SYMBOL(SCALAR *matrices, int *info);
 
 struct __align__(16) piece {
@@ -140,11 +140,6 @@ def suggestion(n: int, dtype: str, architecture: str) -> tuple[int, int]:
     return x * y * z, matrices
 
 
-def source() -> str:
-    """The text of the kernels, the same for all."""
-    return _KERNEL
-
-
 def cubin(shape: Shape) -> bytes:
     """The kernel `shape.entry` for its architecture.
 
@@ -182,11 +177,21 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     """What libmathdx knows of a kernel; threads and matrices of 0 are left for it to suggest."""
     mathdx, handle = libraries().mathdx, ctypes.c_longlong()
     _check(mathdx.cusolverdxCreateDescriptor(ctypes.byref(handle)), "describing a solver")
-    numbers = {_FUNCTION: _POTRF, _PRECISION: _PRECISIONS[shape.dtype], _EXECUTION: _BLOCK, _TYPE: _REAL}
-    numbers |= {_SM: _sm(shape.architecture), _FILL: _LOWER, _API: _SHARED_MEMORY}
-    numbers |= {_PER_BLOCK: shape.matrices} if shape.matrices else {}
-    arrays = {_SIZE: (shape.n, shape.n, 1), _ARRANGEMENT: (_COLUMN_MAJOR,)}
-    arrays |= {_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}
+    numbers = {
+        _FUNCTION: _POTRF,
+        _PRECISION: _PRECISIONS[shape.dtype],
+        _EXECUTION: _BLOCK,
+        _TYPE: _REAL,
+        _SM: _sm(shape.architecture),
+        _FILL: _LOWER,
+        _API: _SHARED_MEMORY,
+        **({_PER_BLOCK: shape.matrices} if shape.matrices else {}),
+    }
+    arrays = {
+        _SIZE: (shape.n, shape.n, 1),
+        _ARRANGEMENT: (_COLUMN_MAJOR,),
+        **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
+    }
     try:
         for operator, value in numbers.items():
             status = mathdx.cusolverdxSetOperatorInt64(handle, operator, ctypes.c_longlong(value))
@@ -227,9 +232,12 @@ def _code(solver: ctypes.c_longlong, architecture: str) -> bytes:
 def macros(shape: Shape, symbol: str) -> dict[str, str]:
     """What the text of the kernels leaves open; `symbol` is the device function that factors."""
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
-    numbers = {"N": str(shape.n), "THREADS": str(shape.threads), "MATRICES": str(shape.matrices)}
-    numbers |= {"PDL": str(int(shape.pdl))}
-    return numbers | {"SCALAR": scalar, "SYMBOL": symbol, "ENTRY": shape.entry}
+    numbers = {"N": shape.n, "THREADS": shape.threads, "MATRICES": shape.matrices, "PDL": int(shape.pdl)}
+    return {name: str(number) for name, number in numbers.items()} | {
+        "SCALAR": scalar,
+        "SYMBOL": symbol,
+        "ENTRY": shape.entry,
+    }
 
 
 def _kernel(shape: Shape, symbol: str) -> bytes:
@@ -237,7 +245,7 @@ def _kernel(shape: Shape, symbol: str) -> bytes:
     options = [f"-D{name}={value}" for name, value in macros(shape, symbol).items()]
     options += [f"--gpu-architecture={shape.architecture}", "-dlto", "--relocatable-device-code=true"]
     nvrtc, program = libraries().nvrtc, ctypes.c_void_p()
-    text, name = _KERNEL.encode(), f"{shape.entry}.cu".encode()
+    text, name = SOURCE.encode(), f"{shape.entry}.cu".encode()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None), "making a program")
     try:
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))

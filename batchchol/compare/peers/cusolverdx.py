@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -14,12 +14,12 @@ from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import Availability
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.functions import Code, Function
-from batchchol.compare.gpu_contenders import Arena, DeviceContender, Result
-from batchchol.compare.peers.gpu.base import DevicePeer
-from batchchol.compare.peers.gpu.mathdx import VARIABLE, Shape, cubin, source, suggestion, version
+from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.peers.base import Peer
+from batchchol.compare.peers.mathdx import SOURCE, VARIABLE, Shape, cubin, suggestion, version
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
-from kernelgen import Launch, Layout
+from kernelgen import Launch
 from kernelgen.targets import ELEMENT_BYTES
 
 # Beside the suggested block: these many times its matrices up to the first order, its threads beyond.
@@ -28,11 +28,11 @@ _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
 
-def contenders(arena: Arena, *, pdl: bool = False) -> Sequence[DeviceContender]:
+def contenders(arena: Arena, *, pdl: bool = False) -> list[Contender]:
     """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
-    found, refused = list[DeviceContender](), ""
+    found, refused = list[Contender](), ""
     for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl):
         try:
             found.append(_contender(arena, shape))
@@ -88,18 +88,13 @@ def _is_ready(order: tuple[int, str, str], *, pdl: bool) -> bool:
     return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl))
 
 
-def _contender(arena: Arena, shape: Shape) -> DeviceContender:
+def _contender(arena: Arena, shape: Shape) -> Contender:
     run, info = partial(device().run, _function(shape)), arena.info()
     results = [arena.result(index, info=info, order="col") for index in range(arena.sets)]
     words = [(each.a.address, each.l.address, int(info.gpudata), arena.batch) for each in results]
-
-    def result(index: int) -> Result:
-        return results[index]
-
     calls = [partial(run, arena.batch, each) for each in words]
     spec = f"potrf of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
-    peer = EARLY_PEER if shape.pdl else PEER
-    return DeviceContender(peer.name, version(), spec, Layout.canonical("col"), arena.math, calls, result)
+    return Contender(spec, calls, results.__getitem__)
 
 
 @cache
@@ -132,12 +127,12 @@ def _image(shape: Shape) -> bytes:
         return kept.data
     image = cubin(shape)
     said = {"arch": shape.architecture, "compiler": version(), "entry": shape.entry}
-    ArtifactCache().put(key, image, ".cubin", said, source(), ".cu")
+    ArtifactCache().put(key, image, ".cubin", said, SOURCE, ".cu")
     return image
 
 
 def _image_key(shape: Shape) -> str:
-    return _key("kernel", source(), shape)
+    return _key("kernel", SOURCE, shape)
 
 
 def _key(*parts: object) -> str:
@@ -152,7 +147,11 @@ def _survey(name: str) -> Availability:
         return Availability(name, False, f"libmathdx, NVRTC or nvJitLink cannot be used ({error})", hint)
 
 
-PEER = DevicePeer("cusolverdx", partial(_survey, "cusolverdx"), contenders, prepare)
-EARLY_PEER = DevicePeer(
-    "cusolverdx_pdl", partial(_survey, "cusolverdx_pdl"), partial(contenders, pdl=True), partial(prepare, pdl=True)
+PEER = Peer("cusolverdx", "cuda", partial(_survey, "cusolverdx"), contenders, prepare)
+EARLY_PEER = Peer(
+    "cusolverdx_pdl",
+    "cuda",
+    partial(_survey, "cusolverdx_pdl"),
+    partial(contenders, pdl=True),
+    partial(prepare, pdl=True),
 )

@@ -9,36 +9,25 @@ from typing import Any
 
 from batchchol.backends import Availability
 from batchchol.backends.cuda import memory
-from batchchol.compare.gpu_contenders import Arena, DeviceContender, Result
-from batchchol.compare.peers.gpu.base import DevicePeer
-from kernelgen import Layout
+from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.peers.base import Peer, on_pointers
 from kernelgen.targets import ELEMENT_BYTES
 
 _LOWER = 0  # CUBLAS_FILL_MODE_LOWER
 _DEFAULT_STREAM = 0
-_POINTER_BYTES = 8
 _FUNCTIONS = {"float32": "spotrfBatched", "float64": "dpotrfBatched"}
 _SINGLE = {"float32": "spotrf", "float64": "dpotrf"}
 
 
-def contenders(arena: Arena) -> Sequence[DeviceContender]:
+def contenders(arena: Arena) -> list[Contender]:
     """The lower triangles of column-major matrices."""
-    function, handle = getattr(_library(), _FUNCTIONS[arena.dtype]), _handle()
-    pointers, info = arena.pointers(), arena.info()
-    status, apart = int(info.gpudata), _POINTER_BYTES * arena.batch
+    name, handle = _FUNCTIONS[arena.dtype], _handle()
+    function = getattr(_library(), name)
 
-    def call(index: int) -> None:
-        # Looked up here, so that whoever may call holds on to the pointers.
-        first = int(pointers.gpudata)
-        function(handle, _LOWER, arena.n, first + index * apart, arena.n, status, arena.batch)
+    def factor(pointers: int, info: int) -> None:
+        function(handle, _LOWER, arena.n, pointers, arena.n, info, arena.batch)
 
-    def result(index: int) -> Result:
-        return arena.result(index, info=info, order="col")
-
-    calls = [partial(call, index) for index in range(arena.sets)]
-    spec = f"cusolverDn{_FUNCTIONS[arena.dtype].capitalize()}, in place"
-    layout = Layout.canonical("col")
-    return [DeviceContender(PEER.name, _version(), spec, layout, arena.math, calls, result, arena.restore)]
+    return [on_pointers(arena, f"cusolverDn{name.capitalize()}, in place", factor)]
 
 
 def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Callable[[], None]]:
@@ -84,4 +73,4 @@ def _survey() -> Availability:
         return Availability("cusolver", False, f"CuPy cannot be used ({error})", "pip install cupy-cuda13x")
 
 
-PEER = DevicePeer("cusolver", _survey, contenders)
+PEER = Peer("cusolver", "cuda", _survey, contenders)

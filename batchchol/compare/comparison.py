@@ -1,0 +1,229 @@
+"""The library against its peers, side by side in one run: same data, same clock, same rules, results checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+
+from batchchol.backends import Backend
+from batchchol.batches.host_memory import require_memory
+from batchchol.batches.sizes import matrices
+from batchchol.compare.contenders import WAITING, Arena, Entrant
+from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.gpu import GpuVenue
+from batchchol.compare.heat import Heat, Report, Run, Venue
+from batchchol.compare.known_kernels import Known
+from batchchol.compare.peers import Peer
+from batchchol.compare.rows import Row, read_rows, write_csv
+from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
+from batchchol.measure.machine import stable_name
+from batchchol.measure.provenance import about
+from kernelgen import MAX_N
+
+TIMED_RECIPE = "diagonally_dominant"
+# Only those that get these right too are timed: in a batch whose last chunk is not full.
+CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
+NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of the cases asked for, and who did not take part, with the reason."""
+
+    rows: tuple[Row, ...]
+    absent: dict[str, str]
+
+
+def to_stderr(line: str) -> None:
+    """Report progress where it does not mix with results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def compare(
+    backend: Backend,
+    peers: Iterable[Peer],
+    *,
+    ns: Iterable[int] | None = None,
+    sizes: Iterable[str] | None = None,
+    threads: Iterable[int] | None = None,
+    samples: int = 20,
+    dtype: str = "float32",
+    maths: Sequence[str] | None = None,
+    protocols: Sequence[str] | None = None,
+    known: Sequence[Known] = (),
+    required: bool = False,
+    out: Path | None = None,
+    report: Report = to_stderr,
+) -> Outcome:
+    """Time the library and its peers in every case, by every protocol.
+
+    Parameters
+    ----------
+    ns : iterable of int, optional
+    sizes : iterable of str, optional
+        Batches: matrices, or as many as fill an amount of memory such as "2GiB".
+    threads : iterable of int, optional
+        Numbers of the host's threads, by default one and all that the backend uses.
+    samples : int
+        Timed calls, or bursts, of every contender; on a GPU fewer, but at least 5, of those that take very long.
+    dtype : {"float32", "float64"}
+    maths : sequence of {"fast", "ieee"}, optional
+        Accuracy classes of the library's kernels.
+    protocols : sequence of str, optional
+        By default all of the backend's.
+    known : sequence of Known
+        GPU kernels that are known to be good, besides those of the tables of defaults.
+    required : bool
+        Whether it is an error that none of the peers is there.
+    out : Path, optional
+        A CSV file that is written on the way. What it holds already, measured on this machine with these versions, is
+        not measured again.
+    report : callable
+        Gets a line at every step.
+
+    Raises
+    ------
+    ValueError
+        If an n, the threads or the samples are out of range.
+    ResidualError
+        If the library's own result is wrong.
+    BatchcholError
+        If no peer is there that is required, memory does not suffice, `out` cannot be read or written, or the GPU
+        cannot be used any more.
+    """
+    venue: Venue = GpuVenue(backend) if backend.name == "cuda" else CpuVenue(backend)
+    orders, asked = tuple(ns or venue.orders), tuple(sizes or venue.sizes)
+    counts = tuple(sorted({1, backend.threads}) if threads is None else threads)
+    _require("n", orders, MAX_N)
+    _require("threads", counts, backend.threads)
+    if samples < 1:
+        raise ValueError(f"samples: got {samples}, expected at least 1")
+    absent: dict[str, str] = {}
+    present, classes = list(_installed(peers, absent, report)), tuple(maths or venue.maths)
+    if required and not present:
+        raise BatchcholError(NO_PEERS)
+    run = Run(
+        backend,
+        venue,
+        dtype,
+        samples,
+        "fast" if "fast" in classes else "ieee",
+        tuple(protocols or backend.protocols),
+        partial(venue.entrants, dtype=dtype, maths=classes, known=known, absent=absent),
+        tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
+        report,
+        about(backend),
+        stable_name(backend.device()),
+        absent,
+    )
+    kept = [] if out is None else _read(out, run)
+    _prepare(run, present, orders, asked)
+    rows = list[Row]()
+    for n, size in product(orders, asked):
+        for found in _sized(run, n, size, counts, kept):
+            rows += found
+            measured = {row.point for row in found}
+            kept = [row for row in kept if row.point not in measured] + found
+            if out is not None:
+                write_csv(out, kept)
+    return Outcome(tuple(rows), absent)
+
+
+def _require(what: str, values: Iterable[int], most: int) -> None:
+    for value in values:
+        if not 1 <= value <= most:
+            raise ValueError(f"{what}: got {value}, expected 1 to {most}")
+
+
+def _installed(peers: Iterable[Peer], absent: dict[str, str], report: Report) -> Iterator[Peer]:
+    for peer in peers:
+        found = peer.survey()
+        if found.found:
+            yield peer
+        else:
+            absent[peer.name] = f"{found.detail}; {found.hint}"
+            report(f"{peer.name} is absent: {absent[peer.name]}")
+
+
+def _read(out: Path, run: Run) -> list[Row]:
+    kept = read_rows(out)
+    if kept and kept[0].on_gpu != (run.backend.name == "cuda"):
+        place = "a GPU" if kept[0].on_gpu else "a CPU"
+        raise DataFileError(out, "rows", f"it is a comparison on {place}: choose another file, or remove this one")
+    return kept
+
+
+def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str]) -> None:
+    """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn.
+
+    Raises
+    ------
+    OutOfMemory
+        If a batch would not fit: known before anything is compiled.
+    """
+    cases = [(n, matrices(size, n, run.dtype)) for n, size in product(orders, sizes)]
+    for n, batch in cases:
+        require_memory(batch, n, run.dtype, run.backend.free_bytes())
+    for peer in peers:
+        if peer.prepare is not None:
+            run.report(f"{peer.name}: preparing")
+            peer.prepare(orders, run.dtype)
+    specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
+    run.report(f"compiling {len(specs)} kernels")
+    with suppress(CompilerNotFound):
+        run.backend.build(list(specs))
+
+
+def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows at one n and batch, with every number of threads: those that are measured together at a time."""
+    batch = matrices(size, n, run.dtype)
+    small = Arena(run.backend, CHECKED_RECIPE, n, CHECKED_BATCH, run.dtype, run.bound, cold=False)
+    arena = Arena(run.backend, TIMED_RECIPE, n, batch, run.dtype, run.bound)
+    for threads in counts:
+        small, arena = small.changed(threads=threads), arena.changed(threads=threads)
+        entrants = [*run.own(n, batch), *run.peers]
+        for heat in [entrants] if run.venue.rounds > 1 else [[each] for each in entrants]:
+            if old := _finished(run, heat, arena, size, kept):
+                run.report(f"{run.label(arena)}: {', '.join(each.name for each in heat)}: there already")
+                yield old
+            else:
+                # The matrices are made here, where it ends the comparison that they do not fit.
+                yield Heat(run, small, arena.changed(inputs=arena.inputs), size).rows(heat)
+
+
+def _finished(run: Run, heat: Iterable[Entrant], arena: Arena, size: str, kept: Iterable[Row]) -> list[Row]:
+    """The rows of entrants that an earlier run of the same code on this machine measured; none if any is missing.
+
+    A changed checkout never counts as the same code.
+    """
+    commit, toolkit = run.about["commit"], run.about.get("toolkit", "")
+    asked = (arena.n, arena.batch, run.dtype, arena.threads, run.machine, commit, toolkit)
+    same = [
+        row
+        for row in kept
+        if (row.n, row.batch, row.dtype, row.threads, row.machine, row.commit, row.toolkit) == asked
+        and row.size in ("", size)
+        and (run.venue.fewer_samples or row.samples == run.samples)
+    ]
+    found = [_rows_of(run, entrant, same) for entrant in heat]
+    return [] if commit.endswith("-dirty") or not all(found) else list(chain.from_iterable(found))
+
+
+def _rows_of(run: Run, entrant: Entrant, same: Iterable[Row]) -> list[Row]:
+    """An entrant's, if they are there for each protocol."""
+    specs, names = {spec.name for spec in entrant.specs}, run.venue.protocols
+    rows = [
+        row
+        for row in same
+        if (row.contender, row.version) == (entrant.name, entrant.version)
+        and (not specs or row.spec in specs)
+        and row.protocol in {names[protocol] for protocol in run.protocols}
+    ]
+    waits = any(row.timing == WAITING for row in rows)
+    wanted = {names[protocol] for protocol in run.protocols if protocol == "single" or not waits}
+    return rows if wanted == {row.protocol for row in rows} else []

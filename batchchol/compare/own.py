@@ -1,0 +1,68 @@
+"""The library's own contenders: its kernels, and its calls as users make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from batchchol.backends import Backend
+from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.batches.batch import Batch
+from batchchol.compare.contenders import Arena, Contender, Latest, Result
+from batchchol.defaults.lookup import default_spec
+from kernelgen import KernelSpec, Layout
+
+
+def packed_kernels(arena: Arena, specs: Sequence[KernelSpec], layout: Layout) -> list[Contender]:
+    """Kernels on batches of a packed layout, out of place; they share their buffers."""
+    pairs = arena.packed(layout)
+    return [_packed_kernel(arena, spec, pairs) for spec in specs]
+
+
+def _packed_kernel(arena: Arena, spec: KernelSpec, pairs: Sequence[tuple[Batch, Batch]]) -> Contender:
+    run, info = arena.backend.kernel(spec), arena.backend.info(pairs[0][0], spec)
+    calls = [partial(run, a, out, info, arena.threads) for a, out in pairs]
+
+    def result(index: int) -> Result:
+        a, out = pairs[index]
+        return Result(a, out.marked(spec.problem.uplo), info)
+
+    return Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)
+
+
+def canonical_kernel(arena: Arena, spec: KernelSpec) -> list[Contender]:
+    """A kernel on canonical arrays, out of place or in place, as the spec says."""
+    run, info = arena.backend.kernel(spec), arena.info()
+    results = [arena.result(index, info=info, order=spec.order) for index in range(arena.sets)]
+    calls = [partial(run, each.l if spec.in_place else each.a, each.l, info, arena.threads) for each in results]
+    restore, math = (arena.restore if spec.in_place else None), spec.problem.math
+    return [Contender(spec.name, calls, results.__getitem__, restore, most=MOST_CALLS, math=math)]
+
+
+def array_spec(backend: Backend, n: int, batch: int, dtype: str) -> KernelSpec:
+    """The kernel that the library chooses for arrays (batch, n, n)."""
+    layout = backend.array_layout(n, batch, dtype)
+    return default_spec(
+        n,
+        target=backend.target,
+        dtype=dtype,
+        layout=layout.kind,
+        chunk=layout.chunk,
+        order=layout.order,
+        in_place=layout.kind != "canonical",
+        batch=batch,
+        arch=backend.architecture,
+        device=backend.model,
+    )
+
+
+def array_call(arena: Arena, spec: KernelSpec, function: Callable[[Any], Any]) -> list[Contender]:
+    """`batchchol.cholesky` or `cholesky_ex`, from array to array; `spec` is what it chooses by itself."""
+    made = Latest(function, arena.each(arena.input))
+
+    def result(index: int) -> Result:
+        factors, info = getattr(made.value, "L", made.value), getattr(made.value, "info", None)
+        return arena.result(index, factors, info)
+
+    return [Contender(spec.name, made.calls, result, forget=made.forget, math=spec.problem.math)]
