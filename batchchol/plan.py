@@ -12,7 +12,7 @@ from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.lookup import Request, default_choice, generation
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 

@@ -1,20 +1,21 @@
 """From what a kernel is to its source text: pure Python and jinja2, no NumPy, no device, no files written."""
 
-from kernelgen.axes import MAX_CHUNK
+from kernelgen.emit import generate
+from kernelgen.emit.source import GENERATOR_VERSION, KernelSource, Launch
+from kernelgen.problem import MAX_CHUNK, MAX_N, Layout, Problem
 from kernelgen.refusals import SpecError
-from kernelgen.rendering import GENERATOR_VERSION, KernelSource, Launch
 from kernelgen.schedules import (
     FAMILIES,
     MAX_NB,
     BlockSchedule,
     Schedule,
     SharedSchedule,
+    StripSchedule,
     ThreadSchedule,
+    WarpSchedule,
 )
-from kernelgen.source import generate
-from kernelgen.spec import MAX_N, KernelSpec, Layout, Problem
+from kernelgen.spec import KernelSpec
 from kernelgen.targets import CUDA, SIMD_TARGETS, TARGETS, Target
-from kernelgen.tensor_schedules import StripSchedule, WarpSchedule
 
 __all__ = [
     "CUDA",

@@ -16,7 +16,7 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.strip_shape import TILE
+from kernelgen.schedules.strip import TILE
 
 ORDERS = (1, 2, 3, 5, 7, 13, 17, 23, 31, 33, 47, 65, 100, 127)
 LAYOUTS = (

@@ -14,7 +14,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelgen.tiles import Gemm, Load, Loop, Node, Potrf, Store, Syrk, TileOp, Trsm, Var, tile_program
+from kernelgen.programs.potrf import tile_program
+from kernelgen.programs.tiles import Gemm, Load, Loop, Node, Potrf, Store, Syrk, TileOp, Trsm, Var
 
 Array = NDArray[np.floating]
 MultiplySubtract = Callable[[Array, Array, Array], Array]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelgen import KernelSource
-from kernelgen.support import support_kernels
+from kernelgen.emit.support import support_kernels
 
 from .cuda_programs import compile_program
 

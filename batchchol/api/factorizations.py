@@ -20,7 +20,7 @@ from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
 from kernelgen import MAX_N, KernelSpec, Layout, Problem
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.refusals import whole
 
 Real = TypeVar("Real", np.float32, np.float64)

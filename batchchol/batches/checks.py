@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernelgen import MAX_N, KernelSpec
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.refusals import whole
 
 

@@ -16,7 +16,7 @@ from batchchol.batches.layouts import dense_view, padded, stride
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import SIMD_TARGETS, Layout
-from kernelgen.simd import generate_layout_kernels
+from kernelgen.emit.simd import generate_layout_kernels
 
 _POINTERS, _SIZE = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int64
 # Ctrl-C waits for a copy of NumPy's.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from batchchol import interrupts
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
 from batchchol.errors import BatchcholError
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend

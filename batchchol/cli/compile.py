@@ -19,9 +19,8 @@ from batchchol.cli.schedule_options import add_list_options, add_words, chosen, 
 from batchchol.defaults.lookup import Request, choices, default_choice, default_layout
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SpecError, generate
-from kernelgen.axes import MATHS
-from kernelgen.spec import LAYOUT_KINDS, ORDERS
-from kernelgen.support import support_kernels
+from kernelgen.emit.support import support_kernels
+from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
 HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"

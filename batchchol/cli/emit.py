@@ -9,8 +9,7 @@ from batchchol.batches.sizes import integer
 from batchchol.cli.schedule_options import add_options, chosen, with_choices
 from batchchol.defaults.lookup import default_spec
 from kernelgen import TARGETS, KernelSpec, generate
-from kernelgen.axes import MATHS
-from kernelgen.spec import LAYOUT_KINDS, ORDERS
+from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
 HELP = "print the generated source of a kernel; what is not said is the measured default"

@@ -7,8 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from batchchol.batches.sizes import architecture, matrices, positive, size
-from kernelgen.axes import MATHS
-from kernelgen.spec import LAYOUT_KINDS
+from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchchol.datasets.batch_files import data_file_or_stream
 from batchchol.errors import BatchcholError
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchchol.batches.sizes import integer, integers, names
 from kernelgen import FAMILIES, TARGETS, KernelSpec, SpecError, ThreadSchedule
-from kernelgen.axes import Axis, axes_of, check_gpu, required_axes
+from kernelgen.schedules.axes import Axis, axes_of, check_gpu, required_axes
 
 CHOICES: Mapping[str, Mapping[str, Axis]] = {
     name: {family: axes_of(kind)[name] for family, kind in FAMILIES.items() if name in axes_of(kind)}

@@ -20,9 +20,8 @@ from batchchol.cli import tune_case
 from batchchol.cli import tune_search as search_command
 from batchchol.cli import tune_space as space_command
 from batchchol.errors import BatchcholError
-from kernelgen.axes import MATHS
+from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
-from kernelgen.spec import LAYOUT_KINDS
 
 if TYPE_CHECKING:
     from batchchol.backends import Backend

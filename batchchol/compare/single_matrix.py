@@ -20,7 +20,7 @@ from batchchol.measure.stopwatch import Stopwatch
 from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import KernelSource
-from kernelgen.shared import generate_single
+from kernelgen.emit.shared import generate_single
 
 CUSOLVER = "cusolver"
 WAYS = ("shared", CUSOLVER)

@@ -21,7 +21,7 @@ from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.refusals import whole
 from kernelgen.schedules import DEFAULT_THREADS
 

@@ -14,7 +14,8 @@ from types import MappingProxyType
 
 from kernelgen import MAX_CHUNK, TARGETS, BlockSchedule, KernelSpec, ThreadSchedule
 from kernelgen.gpu import SCHEDULERS, WARP
-from kernelgen.schedules import DEFAULT_THREADS, MAX_LANES, MIN_BLOCK_NB
+from kernelgen.schedules import DEFAULT_THREADS
+from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
 from kernelgen.targets import CUDA, ELEMENT_BYTES
 
 # Registers of a multiprocessor, of every GPU since compute capability 5.0: CUDA C++ Programming Guide, "Technical

@@ -13,7 +13,7 @@ from math import inf, log2, sqrt
 from typing import Any, Protocol, TypeVar
 
 from kernelgen import FAMILIES, Layout, Schedule, ThreadSchedule
-from kernelgen.axes import axes_of
+from kernelgen.schedules.axes import axes_of
 
 
 @dataclass(frozen=True)

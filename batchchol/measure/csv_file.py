@@ -11,7 +11,7 @@ from batchchol.errors import DataFileError
 from batchchol.files import for_reading
 from batchchol.measure.row import COLUMNS, Row, choice_columns, column_of
 from kernelgen import FAMILIES, KernelSpec, Problem, ThreadSchedule
-from kernelgen.axes import axes_of
+from kernelgen.schedules.axes import axes_of
 
 _DIGITS = 5
 _WRITTEN = (

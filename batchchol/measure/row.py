@@ -15,7 +15,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.timing import spread
 from batchchol.operations.roofline import Ceilings, flops, roofline_seconds
 from kernelgen import FAMILIES, KernelSpec, SpecError
-from kernelgen.axes import axes_of
+from kernelgen.schedules.axes import axes_of
 
 SCHEMA_VERSION = 1
 """Raised when a column changes its meaning or goes; one that is new is null in older files."""

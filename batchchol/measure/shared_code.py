@@ -14,7 +14,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.provenance import source_hash
 from batchchol.measure.row import Value
 from kernelgen import TARGETS, KernelSource, KernelSpec, Launch, ThreadSchedule, generate
-from kernelgen.cuda import generate_any_block, launch_of
+from kernelgen.emit.thread import generate_any_block, launch_of
 
 if TYPE_CHECKING:
     from batchchol.artifacts.stats import CompileStats

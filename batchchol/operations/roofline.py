@@ -22,8 +22,8 @@ from batchchol.batches import host_memory
 from batchchol.batches.host_memory import ALIGNMENT, aligned_empty
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import KernelSource, Layout
+from kernelgen.emit.simd import generate_peak_kernel
 from kernelgen.operations import OPERATIONS, Argument
-from kernelgen.simd import generate_peak_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 INFO_BYTES = 4

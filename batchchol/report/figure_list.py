@@ -17,7 +17,7 @@ from batchchol.report.stability import Stability
 from batchchol.report.study_2017 import Finding
 from batchchol.report.style import BLUE, ORANGE, save
 from batchchol.tune.search import features
-from kernelgen.axes import LOOKINGS, UNROLLS
+from kernelgen.schedules.axes import LOOKINGS, UNROLLS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,13 +20,15 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
-from kernelgen.schedules import DEFAULT_THREADS, FULL_UNROLL_BUDGET, MAX_SPARE, straight_line_operations
-from kernelgen.strip_shape import GROUP
-from kernelgen.strip_shape import TILE as STRIP_TILE
+from kernelgen.schedules import DEFAULT_THREADS
+from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
+from kernelgen.schedules.block import MAX_SPARE
+from kernelgen.schedules.strip import GROUP
+from kernelgen.schedules.strip import TILE as STRIP_TILE
+from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
+from kernelgen.schedules.warp import BLOCK
 from kernelgen.targets import ELEMENT_BYTES
-from kernelgen.warp_shape import BLOCK
 
 SIMD_TILE_SIZES = (2, 3, 4, 5, 6, 8)
 GPU_TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)

@@ -17,7 +17,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.progress import Progress
 from kernelgen import TARGETS, KernelSource, KernelSpec, ThreadSchedule
-from kernelgen.support import support_kernels
+from kernelgen.emit.support import support_kernels
 
 Show = Callable[[Progress], None]
 

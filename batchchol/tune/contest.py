@@ -18,7 +18,7 @@ from batchchol.measure.timing import disagreement
 from batchchol.tune.make_tables import packed_seconds
 from batchchol.tune.winners import FINAL_SAMPLES, MARGIN, grouped, ns, rounded
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 
 ROUNDS = 4
 """How often each schedule is measured in turns: what differs between the rounds is noise."""

@@ -16,7 +16,7 @@ from batchchol.tune import candidates
 from batchchol.tune.space import ALL_FAMILIES, CHUNK, DEFAULT, Space, SpaceError, Table
 from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecError, ThreadSchedule
-from kernelgen.axes import axes_of
+from kernelgen.schedules.axes import axes_of
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the free memory for the input and the output of a call, beside what the check and the library need.

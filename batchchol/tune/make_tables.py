@@ -16,7 +16,7 @@ from batchchol.measure.row import Row
 from batchchol.tune.evidence import with_evidence
 from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, counts, fastest, for_any_chunk, grouped, latest
 from kernelgen import TARGETS, Layout, Schedule
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.schedules import has_math, in_other_math
 from kernelgen.targets import ELEMENT_BYTES
 

@@ -20,8 +20,8 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
-from kernelgen.axes import CACHES, LOOKINGS, MATHS, UNROLLS, axes_of, required_axes
-from kernelgen.spec import LAYOUT_KINDS, ORDERS
+from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
+from kernelgen.schedules.axes import CACHES, LOOKINGS, UNROLLS, axes_of, required_axes
 from kernelgen.targets import ELEMENT_BYTES
 
 SPACES = ("paper", "study2", "full", "quick")

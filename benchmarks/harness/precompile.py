@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Not at the top: asv imports every module of the suite, on commits that lack these as well.
     from batchchol.artifacts.cuda_modules import build_all
     from batchchol.progress import ProgressDisplay
-    from kernelgen.support import support_kernels
+    from kernelgen.emit.support import support_kernels
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", required=True, help="the architecture of the GPU, such as sm_90")

@@ -19,7 +19,7 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.axes import MATHS
+from kernelgen.problem import MATHS
 from kernelgen.schedules import has_math, in_other_math
 
 THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")

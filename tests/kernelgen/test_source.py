@@ -23,10 +23,10 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.cuda import generate_any_block
-from kernelgen.shared import generate_single
-from kernelgen.simd import generate_layout_kernels, generate_peak_kernel
-from kernelgen.support import support_kernels
+from kernelgen.emit.shared import generate_single
+from kernelgen.emit.simd import generate_layout_kernels, generate_peak_kernel
+from kernelgen.emit.support import support_kernels
+from kernelgen.emit.thread import generate_any_block
 
 GOLDEN_FOLDER = Path(__file__).parents[1] / "golden"
 

@@ -30,21 +30,15 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.axes import CACHES, MATHS, UNROLLS
 from kernelgen.gpu import MAX_BLOCK_THREADS
 from kernelgen.gpu import WARP as WARP_THREADS
-from kernelgen.schedules import (
-    FULL_UNROLL_BUDGET,
-    LOOKINGS,
-    MAX_LANES,
-    MAX_SHARED_NB,
-    MAX_THREADS,
-    MIN_BLOCK_NB,
-    straight_line_operations,
-)
-from kernelgen.spec import LAYOUT_KINDS, ORDERS
-from kernelgen.strip_shape import GROUP, TILE
-from kernelgen.tensor_schedules import UPDATES
+from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
+from kernelgen.schedules import LOOKINGS, UPDATES
+from kernelgen.schedules.axes import CACHES, UNROLLS
+from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
+from kernelgen.schedules.shared import MAX_SHARED_NB
+from kernelgen.schedules.strip import GROUP, TILE
+from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, MAX_THREADS, straight_line_operations
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")

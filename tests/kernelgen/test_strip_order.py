@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kernelgen.strip_shape import TILE, TURNS, StripShape
+from kernelgen.schedules.strip import TILE, TURNS, StripShape
 
 GROUPS = 11
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernelgen import KernelSpec, Problem, StripSchedule, generate
 from kernelgen.gpu import MAX_BLOCK_THREADS, MAX_SHARED_BYTES
-from kernelgen.strip_shape import FACTOR_PIECES, GROUP, HALF, TILE, TILE_PIECES, StripShape
+from kernelgen.schedules.strip import FACTOR_PIECES, GROUP, HALF, TILE, TILE_PIECES, StripShape
 
 ORDERS = [*range(1, 129, 9), 16, 17, 32, 33, 112, 113, 128]
 

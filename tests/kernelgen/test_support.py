@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from kernelgen import SpecError
-from kernelgen.support import Tiling, support_kernel, support_kernels, tile_room, tiling
+from kernelgen.emit.support import Tiling, support_kernel, support_kernels, tile_room, tiling
 from kernelgen.targets import ELEMENT_BYTES
 
 # Canonical, every chunk, interleaved batches short and long.

@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernelgen.tiles import (
+from kernelgen.programs.potrf import tile_program
+from kernelgen.programs.tiles import (
     Gemm,
     Load,
     Loop,
@@ -20,7 +21,6 @@ from kernelgen.tiles import (
     operations,
     resident,
     resolve,
-    tile_program,
 )
 
 from ..interpreter import UNWRITTEN, Interpretation, ProgramError, State, interpret

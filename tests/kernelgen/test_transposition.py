@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgen.simd import Shuffle, transposition
+from kernelgen.emit.simd import Shuffle, transposition
 
 # (lanes, elements in 16 bytes): float32 and float64 on every target, and wider machines to come.
 WIDTHS = [(4, 4), (8, 4), (16, 4), (32, 4), (2, 2), (4, 2), (8, 2), (16, 2)]

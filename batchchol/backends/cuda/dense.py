@@ -25,7 +25,7 @@ from batchchol.batches.batch import check_dtype
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.layouts import array_shape
 from kernelgen import KernelSource, KernelSpec, Layout
-from kernelgen.axes import MAX_CHUNK
+from kernelgen.problem import MAX_CHUNK
 from kernelgen.targets import ELEMENT_BYTES
 
 # What is free is not free in one piece, and others use the GPU too.

@@ -17,7 +17,7 @@ from batchchol.datasets import catalogue, recipes
 from batchchol.datasets.catalogue import Value
 from batchchol.datasets.generation import check_slice
 from kernelgen import KernelSource, Layout
-from kernelgen.support import CHAINS, Tiling, support_kernel, tiling
+from kernelgen.emit.support import CHAINS, Tiling, support_kernel, tiling
 
 Arguments = tuple[np.generic, ...]
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from batchchol.measure.row import choice_columns, column_of
 from kernelgen import FAMILIES
-from kernelgen.axes import MATHS, axes_of
+from kernelgen.problem import MATHS
+from kernelgen.schedules.axes import axes_of
 
 COLUMNS = ("n", "batch", "layout", "order", "in_place", "chunk", "threads", *choice_columns())
 """Those that may be parameters; the rest is the same everywhere in a report, or is measured."""

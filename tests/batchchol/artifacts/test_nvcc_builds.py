@@ -22,7 +22,7 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.support import support_kernels
+from kernelgen.emit.support import support_kernels
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 CHUNKED, INTERLEAVED, CANONICAL = ("chunked", "col"), ("interleaved", "row"), ("canonical", "row")

@@ -15,7 +15,7 @@ from batchchol.cli import main
 from batchchol.cli.compile import Selection, select
 from batchchol.defaults.lookup import default_layout, default_spec
 from kernelgen import generate
-from kernelgen.support import support_kernels
+from kernelgen.emit.support import support_kernels
 
 from ...fake_nvcc import compiled, write_fake_nvcc
 

@@ -15,8 +15,8 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Launch, Layout, SpecError, generate
-from kernelgen.block_shape import BlockShape
 from kernelgen.gpu import PIECE_BYTES
+from kernelgen.schedules.block import BlockShape
 
 from ... import cuda_checks
 from ...covering import Choice, covering_design

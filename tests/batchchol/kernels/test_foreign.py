@@ -12,7 +12,7 @@ import pytest
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import SIMD_TARGETS, KernelSource, KernelSpec, generate
-from kernelgen.simd import generate_layout_kernels, generate_peak_kernel
+from kernelgen.emit.simd import generate_layout_kernels, generate_peak_kernel
 
 from ...kernel_programs import build_program, compile_source, run_program
 from ...kernel_runs import build_kernel, make_spec, run_kernel

@@ -13,7 +13,7 @@ from batchchol import cholesky_ex
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
-from kernelgen.shared import generate_single
+from kernelgen.emit.shared import generate_single
 
 from ...cuda_programs import compile_program
 from ...kernel_runs import make_spec, run_kernel

@@ -15,7 +15,7 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SharedSchedule, SpecError, generate
-from kernelgen.shared import generate_single
+from kernelgen.emit.shared import generate_single
 
 from ... import cuda_checks
 from ...covering import Choice, covering_design

@@ -13,8 +13,8 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, ThreadSchedule, generate
-from kernelgen.cuda import generate_any_block
-from kernelgen.thread_stage import ThreadStage
+from kernelgen.emit.thread import generate_any_block
+from kernelgen.schedules.thread import ThreadStage
 
 from ...covering import Choice, covering_design
 from ...cuda_checks import (

@@ -15,7 +15,7 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
-from kernelgen.strip_shape import GROUP, StripShape
+from kernelgen.schedules.strip import GROUP, StripShape
 
 from ... import cuda_checks
 from ...covering import Choice, covering_design

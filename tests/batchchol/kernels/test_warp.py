@@ -15,7 +15,7 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
-from kernelgen.warp_shape import WarpShape
+from kernelgen.schedules.warp import WarpShape
 
 from ... import cuda_checks
 from ...covering import Choice, covering_design

@@ -20,7 +20,7 @@ from batchchol.measure.dataset import DataSet, merge, read
 from batchchol.measure.point import Point
 from batchchol.measure.row import COLUMNS, SCHEMA_VERSION, STATUSES, Row, choice_columns, rows_of
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule
-from kernelgen.axes import axes_of
+from kernelgen.schedules.axes import axes_of
 
 pytest.importorskip("pyarrow")
 

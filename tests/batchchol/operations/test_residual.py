@@ -11,7 +11,8 @@ from batchchol import Batch
 from batchchol.errors import ResidualError
 from batchchol.operations.residual import RATIO_BOUND, check, ratios
 from kernelgen import Layout
-from kernelgen.tiles import Load, Store, TileOp, expand, tile_program
+from kernelgen.programs.potrf import tile_program
+from kernelgen.programs.tiles import Load, Store, TileOp, expand
 
 from ...interpreter import Machine, fused, interpret
 from ...matrices import DATA, dominant, lapack_factor, wishart

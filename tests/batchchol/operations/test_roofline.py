@@ -22,7 +22,7 @@ from batchchol.operations.roofline import (
     roofline_seconds,
 )
 from kernelgen import Layout
-from kernelgen.simd import generate_peak_kernel
+from kernelgen.emit.simd import generate_peak_kernel
 
 PACKED = (Layout.interleaved(), Layout.chunked(16))
 CEILINGS = Ceilings(1e9, 1e9, 1, "float32", "generic")

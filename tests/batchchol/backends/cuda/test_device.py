@@ -35,7 +35,7 @@ from batchchol.errors import (
     WrongArchitecture,
 )
 from kernelgen import KernelSource, Launch, Layout
-from kernelgen.support import support_kernel
+from kernelgen.emit.support import support_kernel
 
 from ....fake_pycuda import CONTEXT, FOREIGN_CODE, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
 

@@ -33,8 +33,8 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.shared import generate_single
-from kernelgen.support import support_kernel, support_kernels
+from kernelgen.emit.shared import generate_single
+from kernelgen.emit.support import support_kernel, support_kernels
 
 from ....fake_pycuda import ILLEGAL_ADDRESS, NO_BINARY, FakeGpu, Function, LogicError
 

@@ -1,0 +1,34 @@
+"""CUDA sources of the block family: a thread to each tile of a few matrices, the panel in shared memory."""
+
+from __future__ import annotations
+
+from kernelgen.emit.source import KernelSource, Launch, render
+from kernelgen.emit.thread import FAST_FLAGS, undefine_macros, variables_of
+from kernelgen.gpu import PIECE_BYTES, WARP
+from kernelgen.schedules import BlockSchedule
+from kernelgen.schedules.block import BARRIERS
+from kernelgen.spec import KernelSpec
+
+
+def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
+    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    problem, shape = spec.problem, schedule.shape(spec.problem)
+    text = render(
+        "block/block.cu.jinja",
+        **variables_of(spec),
+        shape=shape,
+        # Whole pieces lie side by side only where matrices and tiles begin and end with one.
+        wide=spec.layout == "canonical" and problem.n % shape.width == 0 and schedule.nb % shape.width == 0,
+        # Elements of neighbouring lanes, where a piece of them lies in one chunk.
+        together=schedule.stride is not None and schedule.stride % shape.width == 0 == shape.lanes % shape.width,
+        barrier="__syncwarp" if shape.threads == WARP else "__syncthreads",
+        restrict="" if spec.in_place else "__restrict__ ",
+        piece_bytes=PIECE_BYTES,
+        barriers=BARRIERS,
+        entry="block/block_pipeline.cu.jinja" if schedule.pipeline else "block/block_barriers.cu.jinja",
+    )
+    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
+    resident = schedule.blocks if schedule.pipeline else None
+    cache, pdl = schedule.cache or "shared", bool(schedule.pdl)
+    launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, cache, resident, pdl)
+    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)

@@ -1,0 +1,135 @@
+"""CUDA sources of the thread family: one GPU thread to a matrix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kernelgen.emit.source import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
+from kernelgen.problem import Problem
+from kernelgen.programs.potrf import tile_program
+from kernelgen.programs.tiles import Load, Store, operations, resident
+from kernelgen.refusals import require
+from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
+from kernelgen.spec import KernelSpec
+from kernelgen.targets import ELEMENT_BYTES, TARGETS
+
+# Denormals are part of what `fast` gives up; double precision has no such mode.
+FAST_FLAGS = {"float32": ("-ftz=true",), "float64": ()}
+
+_DEFINED = re.compile(r"^#define (\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _AnyBlock:
+    """What the template asks of a spec, for the text that specs share which differ in how they are launched."""
+
+    name: str
+    problem: Problem
+    layout: str
+    order: str
+    in_place: bool
+
+
+def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    """The source of `generate_thread` for blocks of any size: equal for all specs that differ in that and in `cache`.
+
+    A block's size is read where it runs, and the compiler does not know it: what needs more registers than a
+    multiprocessor has for a block of that size cannot be launched. The entry is named after neither. A schedule with
+    `blocks` has no such source, and is refused.
+    """
+    works = "code for blocks of any size leaves registers to the compiler, use None"
+    require(schedule.blocks is None, "blocks", schedule.blocks, works)
+    name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)
+    shared = _AnyBlock(name, spec.problem, spec.layout, spec.order, spec.in_place)
+    return _generate(spec, schedule, shared, "blocks of any size", "", "blockDim.x")
+
+
+def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    """The CUDA source of one factorization kernel.
+
+    Its entry is `void entry(const scalar *a, scalar *l, int *info, long long stride, long long batch)`: `stride` is
+    the distance between neighbouring elements of one matrix, and `info` has room for `batch` numbers. `a` is `l` for
+    a spec in place. A schedule with a `stride` of its own takes no other.
+    """
+    threads = schedule.threads
+    geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"
+    # Shared memory has room for few blocks: left to itself the compiler spills to have registers for more.
+    blocks = schedule.blocks or (1 if schedule.staged else None)
+    bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''}) "
+    return _generate(spec, schedule, spec, geometry, bounds, str(threads))
+
+
+def _generate(
+    spec: KernelSpec, schedule: ThreadSchedule, named: KernelSpec | _AnyBlock, geometry: str, bounds: str, block: str
+) -> KernelSource:
+    problem = spec.problem
+    strides = element_strides(spec, problem.n)
+    text = render(
+        "thread/thread.cu.jinja",
+        spec=named,
+        geometry=geometry,
+        bounds=bounds,
+        block=block,
+        schedule=schedule,
+        stage=schedule.stage(problem) if schedule.staged else None,
+        target=TARGETS[spec.target],
+        math=problem.math,
+        n=problem.n,
+        dtype=problem.dtype,
+        scalar=SCALARS[problem.dtype],
+        array_strides=strides,
+        work_strides=strides,
+        element_bytes=ELEMENT_BYTES[problem.dtype],
+        in_place=spec.in_place,
+        stride=stride_expression(spec),
+        **_program(spec, schedule),
+    )
+    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
+    return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch_of(problem, schedule))
+
+
+def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:
+    """How a kernel of the thread family is launched, whatever blocks its code is for."""
+    threads = schedule.threads or DEFAULT_THREADS
+    stage = schedule.stage(problem).shared_bytes if schedule.staged else 0
+    return Launch(threads, threads, stage, schedule.cache or "l1", pdl=bool(schedule.pdl))
+
+
+def variables_of(spec: KernelSpec) -> dict[str, Any]:
+    """What the templates of the families block, warp and strip ask of a spec."""
+    problem = spec.problem
+    return {
+        "spec": spec,
+        "schedule": spec.schedule,
+        "math": problem.math,
+        "n": problem.n,
+        "dtype": problem.dtype,
+        "scalar": SCALARS[problem.dtype],
+        "strides": element_strides(spec, problem.n),
+        "stride": stride_expression(spec),
+    }
+
+
+def stride_expression(spec: KernelSpec) -> str:
+    """The distance between neighbouring elements of one matrix, as the code of the entry has it."""
+    if spec.layout == "canonical":
+        return "1"
+    return str(spec.schedule.stride or "stride")
+
+
+def _program(spec: KernelSpec, schedule: ThreadSchedule) -> dict[str, Any]:
+    """The tile program, and whether its tiles stay in registers: in straight-line code they can."""
+    program = tile_program(spec.problem.n, schedule.nb, schedule.looking, in_place=spec.in_place)
+    if schedule.unroll == "full":
+        # What is staged is read and written apart from the program.
+        placed = tuple(p for p in resident(program) if not (schedule.staged and isinstance(p.op, Load | Store)))
+        return {"resident": True, "program": placed, "microkernels": microkernels_of(p.op for p in placed)}
+    return {"resident": False, "program": program, "microkernels": microkernels_of(operations(program))}
+
+
+def undefine_macros(text: str) -> str:
+    """The text with an end to each of its macros: others may follow it in a translation unit."""
+    names = dict.fromkeys(_DEFINED.findall(text))
+    return "\n".join([text.rstrip("\n"), "", *(f"#undef {name}" for name in names), ""])

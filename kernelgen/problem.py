@@ -1,0 +1,76 @@
+"""What is computed, and where its matrices lie: frozen descriptions that refuse what cannot be built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.operations import OPERATIONS
+from kernelgen.refusals import keep_integer, one_of, require
+from kernelgen.targets import ELEMENT_BYTES
+
+MAX_N = 128
+MAX_CHUNK = 512
+
+MATHS = ("ieee", "fast")
+LAYOUT_KINDS = ("canonical", "interleaved", "chunked")
+ORDERS = ("row", "col")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: an operation `op` on SPD matrices of order `n` or on their factors, in the triangle `uplo`.
+
+    `math` is a promise about the result: "ieee" or "fast" (docs/accuracy.md).
+    """
+
+    n: int
+    dtype: str = "float32"
+    uplo: str = "lower"
+    op: str = "potrf"
+    math: str = "ieee"
+
+    def __post_init__(self) -> None:
+        keep_integer(self, "n", 1, MAX_N)
+        one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
+        one_of("uplo", self.uplo, ("lower", "upper"))
+        one_of("op", self.op, tuple(OPERATIONS))
+        one_of("math", self.math, MATHS)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where element (i, j) of matrix m lies.
+
+    `order` is the order of the elements of one matrix: "row" (NumPy's) or "col" (LAPACK's). `chunk` is the
+    number of matrices interleaved together, and belongs to the chunked layout alone.
+    """
+
+    kind: str
+    chunk: int | None = None
+    order: str = "col"
+
+    def __post_init__(self) -> None:
+        one_of("layout", self.kind, LAYOUT_KINDS)
+        one_of("order", self.order, ORDERS)
+        if self.kind == "chunked":
+            keep_integer(self, "chunk", 2, MAX_CHUNK)
+        else:
+            require(self.chunk is None, "chunk", self.chunk, f"layout {self.kind!r} has no chunk, use None")
+
+    @classmethod
+    def canonical(cls, order: str = "row") -> Layout:
+        """One matrix after another."""
+        return cls("canonical", None, order)
+
+    @classmethod
+    def interleaved(cls, order: str = "col") -> Layout:
+        """Matrix index fastest over the whole batch."""
+        return cls("interleaved", None, order)
+
+    @classmethod
+    def chunked(cls, chunk: int, order: str = "col") -> Layout:
+        """Interleaved inside chunks of `chunk` matrices, chunks one after another."""
+        return cls("chunked", chunk, order)
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.chunk or ''}-{self.order}"

@@ -1,0 +1,52 @@
+"""How kernels work: a schedule for each family, in a module of its name, and the axes that they choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_NB, MAX_RESIDENT_BLOCKS, UNROLLS, UPDATES
+from kernelgen.schedules.block import BlockSchedule
+from kernelgen.schedules.shared import SharedSchedule
+from kernelgen.schedules.strip import StripSchedule
+from kernelgen.schedules.thread import DEFAULT_THREADS, ThreadSchedule
+from kernelgen.schedules.warp import WarpSchedule
+
+Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule | StripSchedule
+FAMILIES: Mapping[str, type[Schedule]] = MappingProxyType(
+    {
+        schedule.family: schedule
+        for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule, StripSchedule)
+    }
+)
+
+
+def has_math(schedule: Schedule, math: str) -> bool:
+    """Whether a schedule's family has an accuracy class."""
+    return math == "fast" or not isinstance(schedule, StripSchedule)
+
+
+def in_other_math(schedule: Schedule) -> Schedule:
+    """The schedule for another accuracy class than its own: what not every class has is its default again."""
+    return replace(schedule, update=None) if isinstance(schedule, WarpSchedule) else schedule
+
+
+__all__ = [
+    "CACHES",
+    "DEFAULT_THREADS",
+    "FAMILIES",
+    "LOOKINGS",
+    "MAX_NB",
+    "MAX_RESIDENT_BLOCKS",
+    "UNROLLS",
+    "UPDATES",
+    "BlockSchedule",
+    "Schedule",
+    "SharedSchedule",
+    "StripSchedule",
+    "ThreadSchedule",
+    "WarpSchedule",
+    "has_math",
+    "in_other_math",
+]

@@ -1,0 +1,193 @@
+"""The strip family: four matrices to a block, whose warps have tiles of a strip, a column of them."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from kernelgen.gpu import (
+    MAX_BLOCK_THREADS,
+    MAX_SHARED_BYTES,
+    PIECE_BYTES,
+    WARP,
+)
+from kernelgen.problem import Problem
+from kernelgen.refusals import require
+from kernelgen.schedules.axes import (
+    BaseSchedule,
+    number,
+    resident_blocks,
+)
+from kernelgen.targets import Target
+
+# Order of a tile, and the matrices of a group: an element of all four is one piece of 16 bytes.
+TILE, GROUP = 16, 4
+# Columns that are factored, solved for and multiplied at a time.
+HALF = TILE // 2
+BARRIER_BYTES = 8
+# Pieces of a tile in shared memory, of all matrices: each begins at other banks than the one before it.
+TILE_PIECES = GROUP * (TILE * TILE // 4 + 1)
+# Pieces of a diagonal tile's second factor, of all matrices, apart in the same way.
+FACTOR_PIECES = GROUP * (TILE + 1)
+# Groups of matrices that have barriers of their own. A tile's warp had one of at most two groups before, and waited
+# for room until the place's last user, of one group or two before that, was done: so groups that are four apart
+# follow each other at a barrier, and nobody sees a phase of another one. Not with an odd number: odd and even groups
+# have places of their own, and may drift apart.
+TURNS = 4
+# What a warp does with a tile besides its updates takes about as long as so many of those, and with half of one.
+_FIXED_UPDATES, _FIXED_OF_HALF = 2.25, 2
+# The largest matrices have as many.
+MAX_STRIPS = 8
+
+
+@dataclass(frozen=True)
+class StripShape:
+    """Four matrices of order `n` in tiles of 16 by 16, a strip to each column of them, on at most `warps` warps.
+
+    A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory
+    there is room for every tile, and a second time for those of the first `ahead` strips.
+    """
+
+    n: int
+    warps: int
+    ahead: int
+
+    @property
+    def side(self) -> int:
+        """Tiles in a column of the matrix: as many as there are strips."""
+        return -(-self.n // TILE)
+
+    @property
+    def pad(self) -> int:
+        """Rows of the identity before those of the matrix."""
+        return self.side * TILE - self.n
+
+    @property
+    def halved(self) -> bool:
+        """Whether the first half of the first strip is nothing but padding, and left out."""
+        return self.pad >= HALF
+
+    def first_tile(self, strip: int) -> int:
+        """The number of a strip's diagonal tile: as many as those before it have."""
+        return strip * self.side - strip * (strip - 1) // 2
+
+    @property
+    def parts(self) -> int:
+        """Parts in which a tile is handed over to the strips on its right: two halves, or all of it at once.
+
+        By halves they begin sooner, but wait twice for each update. That pays where half of the first strip is
+        padding, and costs more than it gains elsewhere (docs/performance.md, "Strips: own rows, and halves").
+        """
+        return 2 if self.halved else 1
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one lower triangle."""
+        return self.first_tile(self.side)
+
+    @property
+    def strip_warps(self) -> tuple[int, ...]:
+        """The warps of each strip, which take turns with its tiles, from one group of matrices to the next as well.
+
+        After one each they go one by one to the strip whose warps have most to do, the last of equals, as long as
+        each has a tile of every second group.
+        """
+        warps = [1] * self.side
+
+        def work(strip: int) -> tuple[float, int]:
+            fixed = _FIXED_OF_HALF if self.halved and strip == 0 else _FIXED_UPDATES
+            return (self.side - strip) * (strip + fixed) / warps[strip], strip
+
+        for _ in range(self.side, min(self.warps, 2 * self.tiles)):
+            strips = [strip for strip in range(self.side) if warps[strip] < 2 * (self.side - strip)]
+            warps[max(strips, key=work)] += 1
+        return tuple(warps)
+
+    @property
+    def first_warps(self) -> tuple[int, ...]:
+        """The first warp of each strip, and as many as there are."""
+        return (0, *accumulate(self.strip_warps))
+
+    @property
+    def threads(self) -> int:
+        """Those of a block."""
+        return WARP * self.first_warps[-1]
+
+    @property
+    def places(self) -> int:
+        """Tiles that shared memory has room for."""
+        return self.tiles + self.first_tile(self.ahead)
+
+    @property
+    def panel_pieces(self) -> int:
+        """Pieces of the finished tiles, and of the factors of diagonal ones."""
+        return self.places * TILE_PIECES + (self.side + self.ahead) * FACTOR_PIECES
+
+    @property
+    def turn_barriers(self) -> int:
+        """One to each part of a tile, three to each strip."""
+        return self.parts * self.tiles + 3 * self.side
+
+    @property
+    def barriers(self) -> int:
+        """Those of all groups that have some of their own."""
+        return self.turn_barriers * TURNS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return self.panel_pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES
+
+
+@dataclass(frozen=True)
+class StripSchedule(BaseSchedule):
+    """Four matrices to a block, warps with tiles of 16 by 16 of a strip, a column of them, for float32.
+
+    Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
+    family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24, for math "fast". A
+    block has at most `warps` warps, and those of a strip take turns with its tiles. So many strips as `ahead` says
+    have room for two groups' tiles, by which they may be ahead of the last ones. `blocks` are those of the block
+    family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
+    """
+
+    family: ClassVar[str] = "strip"
+
+    warps: int = number(1, MAX_BLOCK_THREADS // WARP, MISSING, "warps of a block", only="gpu")
+    ahead: int = number(0, MAX_STRIPS, 0, "strips with room for two groups", only="gpu")
+    blocks: int | None = resident_blocks()
+
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        return {"blocks": self.blocks or 1, "cache": self.cache or "shared"}
+
+    def check(self, problem: Problem, layout: str) -> None:
+        """Refuse what this schedule cannot do with a problem in a layout."""
+        works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
+        require(problem.dtype == "float32", "dtype", problem.dtype, works)
+        works = "tensor cores round more than math='ieee' may, use 'fast' or another family"
+        require(problem.math == "fast", "math", problem.math, works)
+        works = "a block has neighbouring matrices of a chunk, use 'chunked' or another family"
+        require(layout == "chunked", "layout", layout, works)
+        works = f"a block has {GROUP} neighbouring matrices of a chunk, use {GROUP}, or another multiple of it"
+        require(self.stride is not None and self.stride % GROUP == 0, "stride", self.stride, works)
+        shape = self.shape(problem)
+        works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"
+        require(self.warps >= shape.side, "warps", self.warps, works)
+        works = f"the last of n={problem.n}'s {shape.side} strips is for nobody, use less"
+        require(self.ahead < shape.side, "ahead", self.ahead, works)
+        works = f"n={problem.n} is {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a "
+        works += "block; use less ahead"
+        require(shape.shared_bytes <= MAX_SHARED_BYTES, "ahead", self.ahead, works)
+
+    def shape(self, problem: Problem) -> StripShape:
+        """How the matrices of a group are spread over warps and shared memory."""
+        return StripShape(problem.n, self.warps, self.ahead)
+
+    @property
+    def method(self) -> tuple[str, ...]:
+        """The part of a kernel's name that says how it factors."""
+        return (self.family, f"w{self.warps}", *[f"ahead{self.ahead}"] * bool(self.ahead))
+
+    def details(self, layout: str) -> tuple[str, ...]:
+        """The last part of a kernel's name, its choices of detail."""
+        return (f"b{self.blocks}", *super().details(layout))

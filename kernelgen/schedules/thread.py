@@ -1,0 +1,200 @@
+"""The thread family: a SIMD lane or a GPU thread to each matrix."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from math import gcd
+from typing import Any, ClassVar
+
+from kernelgen.gpu import (
+    BANKS_BYTES,
+    MAX_SHARED_BYTES,
+    MEMORY_BYTES,
+    PIECE_BYTES,
+    WARP,
+)
+from kernelgen.operations import OPERATIONS
+from kernelgen.problem import Problem
+from kernelgen.refusals import require
+from kernelgen.schedules.axes import (
+    LOOKINGS,
+    MAX_NB,
+    UNROLLS,
+    BaseSchedule,
+    check_tile,
+    number,
+    resident_blocks,
+    switch,
+    word,
+)
+from kernelgen.targets import ELEMENT_BYTES, Target
+
+# Pieces that the banks of shared memory serve at a time.
+BANKS_PIECES = BANKS_BYTES // PIECE_BYTES
+# One multiply-add is one line of straight-line code, and compile time grows faster than that: this is n up to 33.
+FULL_UNROLL_BUDGET = 6_600
+# Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
+DEFAULT_THREADS = 32
+MAX_THREADS = 512
+# A few right-hand sides fill the registers of every target beside a tile of the factor.
+MAX_RHS, DEFAULT_RHS = 16, 4
+
+
+@dataclass(frozen=True)
+class ThreadStage:
+    """Room for the matrices of `threads` threads, a stage to each warp: its matrices one after another, as in memory.
+
+    A thread reads its own, all threads at once. Where their matrices would begin in the same banks there is a piece
+    of padding after every `group` of them, which is a number of pieces that fill all banks.
+    """
+
+    n: int
+    dtype: str
+    threads: int
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.dtype]
+
+    @property
+    def width(self) -> int:
+        """Scalars that a thread reads at once: a piece where every matrix begins with one."""
+        return self.piece if self.n**2 % self.piece == 0 else 1
+
+    @property
+    def group(self) -> int:
+        """Matrices between two paddings; 0 if there is none."""
+        pieces, odd = divmod(self.n**2, 2 * self.piece)
+        return 0 if odd else BANKS_PIECES // gcd(2 * pieces, BANKS_PIECES)
+
+    @property
+    def scalars(self) -> int:
+        """Those of the stage of a warp."""
+        return WARP * self.n**2 + (WARP // self.group * self.piece if self.group else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Those of a block of threads."""
+        return self.threads // WARP * self.scalars * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def parts(self) -> int:
+        """Equal parts of a warp's matrices: what a lane copies of the first one it copies of every other."""
+        return gcd(self.n**2 // self.piece, WARP) if self.width > 1 else 1
+
+    @property
+    def turns(self) -> int:
+        """Pieces of a part that a lane copies; some lanes have one less where not every matrix begins with one."""
+        return -(-(self.n**2) // (self.piece * self.parts))
+
+    @property
+    def skips(self) -> bool:
+        """Whether pieces above the diagonal are not read: they are where memory hands them out in any case, or where
+        it would have to be found out for every piece of a warp's matrices.
+        """
+        return self.parts > 1 and self.n * ELEMENT_BYTES[self.dtype] >= MEMORY_BYTES
+
+
+@dataclass(frozen=True)
+class ThreadSchedule(BaseSchedule):
+    """One SIMD lane or GPU thread per matrix.
+
+    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code. A solve has
+    no `looking` but "left", and `rhs`, how many right-hand sides it has in registers at a time.
+
+    SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
+    group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
+    written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
+    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, and
+    `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
+    is one if `staged`, else it is left to the compiler).
+    """
+
+    family: ClassVar[str] = "thread"
+    gpu_only: ClassVar[bool] = False
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "potrs")
+
+    nb: int = number(1, MAX_NB, MISSING, "tile size")
+    looking: str = word(LOOKINGS, "left", "when updates are applied")
+    unroll: str = word(UNROLLS, "tiles", "loops over tiles, or straight-line code")
+    prefetch: bool | None = switch("whether the next tiles are fetched early", only="simd")
+    staged: bool | None = switch("whether tiles are copied to a buffer first")
+    threads: int | None = number(1, MAX_THREADS, None, "threads of a GPU's block", only="gpu")
+    blocks: int | None = resident_blocks()
+    rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
+
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        rhs = self.rhs or DEFAULT_RHS if OPERATIONS[problem.op].has_columns else self.rhs
+        if not target.gpu:
+            # A solve has no code for it.
+            prefetch = self.prefetch is not False if problem.op == "potrf" else bool(self.prefetch)
+            return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
+        cache = self.cache or ("shared" if self.staged else "l1")
+        threads = self.threads or DEFAULT_THREADS
+        return {"staged": self.staged or None, "threads": threads, "cache": cache, "rhs": rhs}
+
+    def check(self, problem: Problem, layout: str) -> None:
+        """Refuse what this schedule cannot do with a problem in a layout."""
+        check_tile(self, self.nb, problem, layout)
+        if problem.op == "potrs":
+            self._check_solve(layout)
+        works = f"{problem.op} has no right-hand sides, use None"
+        require(self.rhs is None or problem.op == "potrs", "rhs", self.rhs, works)
+        operations = straight_line_operations(problem.n) if self.rhs is None else self.rhs * problem.n**2
+        works = "canonical arrays are transposed into a chunk in any case, use staged=True"
+        require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
+        code = f"n={problem.n} is {operations:,} operations of straight-line code"
+        works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
+        require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
+        if self.staged and self.threads is not None:
+            _check_staged(self, self.stage(problem), layout)
+
+    def _check_solve(self, layout: str) -> None:
+        """Refuse what a solve has no choice of."""
+        only_choices = {"looking": "left", "stride": None, "pdl": None, "blocks": None}
+        for field, only in only_choices.items():
+            got = getattr(self, field)
+            require(got == only, field, got, f"potrs has no such choice, use {only!r}")
+        require(not self.prefetch, "prefetch", self.prefetch, "potrs does not prefetch, use False")
+        works = "on a GPU potrs reads the factor where it is, use None"
+        require(self.threads is None or not self.staged, "staged", self.staged, works)
+
+    def stage(self, problem: Problem) -> ThreadStage:
+        """How the warps of a GPU stage their matrices."""
+        return ThreadStage(problem.n, problem.dtype, self.threads or DEFAULT_THREADS)
+
+    @property
+    def method(self) -> tuple[str, ...]:
+        """The part of a kernel's name that says how it factors."""
+        order = (self.looking,) if self.rhs is None else ()
+        return (*order, f"nb{self.nb}", *([] if self.rhs is None else [f"rhs{self.rhs}"]), self.unroll)
+
+    def details(self, layout: str) -> tuple[str, ...]:
+        """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""
+        # On a CPU canonical arrays always are.
+        said = self.staged and (layout != "canonical" or self.threads is not None)
+        parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
+        parts += [] if self.threads is None else [f"t{self.threads}"]
+        parts += [] if self.blocks is None else [f"b{self.blocks}"]
+        return (*parts, *super().details(layout))
+
+
+def _check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:
+    """Refuse what the warps of a GPU cannot stage."""
+    works = "of other layouts a GPU's threads read neighbours in memory as it is, use None"
+    require(layout == "canonical", "staged", schedule.staged, works)
+    works = "staged matrices stay in registers, use 'full'"
+    require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+    works = f"staged matrices are those of whole warps, use a multiple of {WARP}"
+    require(stage.threads % WARP == 0, "threads", stage.threads, works)
+    works = (
+        f"n={stage.n} is {stage.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; "
+        "use fewer"
+    )
+    require(stage.shared_bytes <= MAX_SHARED_BYTES, "threads", stage.threads, works)
+
+
+def straight_line_operations(n: int) -> int:
+    """Multiply-adds, scalings and square roots of one factorization: the lines of its straight-line code."""
+    return (n**3 - n) // 6 + n * (n + 1) // 2

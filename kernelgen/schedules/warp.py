@@ -1,0 +1,203 @@
+"""The warp family: a warp or two for a few whole matrices, their triangles in its registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kernelgen.gpu import (
+    MAX_DECLARED_BYTES,
+    SCHEDULERS,
+    WARP,
+)
+from kernelgen.problem import Problem
+from kernelgen.refusals import require
+from kernelgen.schedules.axes import (
+    UNROLLS,
+    UPDATES,
+    BaseSchedule,
+    check_stride,
+    number,
+    resident_blocks,
+    word,
+)
+from kernelgen.targets import Target
+
+# Order of a tile of tensor cores' results, and of a block of its rows.
+TILE, BLOCK = 8, 16
+# The lanes of a matrix's panel in shared memory begin at other banks than those of its neighbours.
+_SPREAD = 4
+MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 2, 8
+# Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
+MAX_TILE_REGISTERS = 176
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tile column `column` of the rows of block `block`, 16 by 8, the warp's tile number `index`."""
+
+    block: int
+    column: int
+    index: int
+
+
+@dataclass(frozen=True)
+class WarpShape:
+    """`matrices` of order `n` to a team of `warps`, `teams` to a block of threads.
+
+    A lower triangle is tiles of 16 rows and 8 columns, those with an element of it, in the registers of the team:
+    four elements of a tile to a lane. The blocks of rows go to the warps in turn, to and fro, so that all have as
+    many tiles. Panels, one column of tiles, go through shared memory.
+    """
+
+    n: int
+    matrices: int
+    warps: int
+    teams: int
+
+    @property
+    def side(self) -> int:
+        """Tiles in a row of the matrix, and groups of eight in its rows."""
+        return -(-self.n // TILE)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 16 rows."""
+        return -(-self.n // BLOCK)
+
+    def rows(self, warp: int) -> tuple[int, ...]:
+        """The blocks of rows of a warp, from the last one on."""
+        turns = range(-(-self.blocks // self.warps))
+        places = (turn * self.warps + (self.warps - 1 - warp if turn % 2 else warp) for turn in turns)
+        return tuple(self.blocks - 1 - place for place in places if place < self.blocks)
+
+    def tiles(self, warp: int) -> tuple[Tile, ...]:
+        """The tiles of a warp."""
+        places = [(block, column) for block in self.rows(warp) for column in range(min(2 * block + 2, self.side))]
+        return tuple(Tile(block, column, index) for index, (block, column) in enumerate(places))
+
+    @property
+    def most_tiles(self) -> int:
+        """Those of the warp that has most."""
+        return max(len(self.tiles(warp)) for warp in range(self.warps))
+
+    @property
+    def threads(self) -> int:
+        """Those of a block."""
+        return WARP * self.warps * self.teams
+
+    @property
+    def turns(self) -> bool:
+        """Whether half of a block's teams read their matrices after the other half: with two to a scheduler."""
+        return self.teams == 2 * SCHEDULERS
+
+    @property
+    def solvers(self) -> int:
+        """Threads that solve for the rows of one matrix."""
+        return WARP * self.warps // self.matrices
+
+    @property
+    def slots(self) -> int:
+        """Rows of the first panel to a thread."""
+        return -(-TILE * self.side // self.solvers)
+
+    @property
+    def panel(self) -> int:
+        """Scalars of the panel of one matrix."""
+        return BLOCK * self.blocks * TILE + _SPREAD
+
+    @property
+    def panels(self) -> int:
+        """Panels of one matrix: with several warps the next one is written while others still read the last."""
+        return 1 if self.warps == 1 else 2
+
+    @property
+    def declared_bytes(self) -> int:
+        """Shared memory of a block but for its stages: panels, and the diagonal tiles that canonical ones have."""
+        return 4 * self.teams * self.matrices * (self.panels * self.panel + TILE * TILE)
+
+    @property
+    def folds(self) -> int:
+        """Groups of eight rows that share their lines of the stage with another group."""
+        return -(-self.side // 2)
+
+    @property
+    def line(self) -> int:
+        """Scalars from one line of the stage to the next: of eight lines, the same columns are in different banks."""
+        return TILE * (2 * self.folds + 1) + _SPREAD
+
+    def group(self, number: int) -> int:
+        """Where the first of eight rows begins in the stage: the longest group shares its lines with the shortest."""
+        if number < self.folds:
+            return TILE * self.line * number
+        partner = 2 * self.folds - 1 - number
+        return TILE * self.line * partner + TILE * (partner + 1)
+
+    @property
+    def stage(self) -> int:
+        """Scalars of the stage of one matrix, a triangle by rows."""
+        return TILE * self.folds * self.line + _SPREAD
+
+
+@dataclass(frozen=True)
+class WarpSchedule(BaseSchedule):
+    """A warp or two for a few whole matrices, their triangles in its registers, for float32.
+
+    `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads: None is two, or one of
+    two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
+    says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
+    for one of 24, where the math is "fast", or "fma", multiply-adds; None is the first where it can be. `unroll` is
+    "full" for straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
+    """
+
+    family: ClassVar[str] = "warp"
+
+    matrices: int = number(1, MAX_TEAM_MATRICES, 1, "matrices of a team", only="gpu")
+    warps: int = number(1, MAX_TEAM_WARPS, 1, "warps of a team", only="gpu")
+    teams: int | None = number(1, MAX_TEAMS, None, "teams of a block", only="gpu")
+    update: str | None = word(UPDATES, None, "tensor cores, or multiply-adds", only="gpu")
+    unroll: str = word(UNROLLS, "tiles", "loops over panels, or straight-line code")
+    blocks: int | None = resident_blocks()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("matrices", "warps", "teams"):
+            got = getattr(self, name) or 1
+            require(got & (got - 1) == 0, name, got, "use a power of two")
+        works = "a team of several warps has one matrix, and a block of threads to itself; use 1"
+        require(self.warps == 1 or self.matrices == 1, "matrices", self.matrices, works)
+        require(self.warps == 1 or self.teams in (None, 1), "teams", self.teams, works)
+
+    def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
+        update = self.update or ("tensor" if problem.math == "fast" else "fma")
+        teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
+        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache}
+
+    def check(self, problem: Problem, layout: str) -> None:
+        """Refuse what this schedule cannot do with a problem in a layout."""
+        works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
+        require(problem.dtype == "float32", "dtype", problem.dtype, works)
+        works = "tensor cores round more than math='ieee' may, use 'fma'"
+        require(problem.math == "fast" or self.update == "fma", "update", self.update, works)
+        check_stride(self, layout)
+        registers = 4 * self.matrices * self.shape(problem).most_tiles
+        field = "matrices" if self.matrices > 1 else "warps"
+        works = f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
+        works += "fewer" if self.matrices > 1 else "more"
+        require(registers <= MAX_TILE_REGISTERS, field, getattr(self, field), works)
+        declared = self.shape(problem).declared_bytes
+        works = f"n={problem.n} is {declared:,} bytes of shared memory, over {MAX_DECLARED_BYTES:,}; use fewer"
+        require(declared <= MAX_DECLARED_BYTES, "teams", self.teams, works)
+
+    def shape(self, problem: Problem) -> WarpShape:
+        """How matrices are spread over warps, registers and shared memory."""
+        return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1)
+
+    @property
+    def method(self) -> tuple[str, ...]:
+        """The part of a kernel's name that says how it factors."""
+        return (self.family, f"m{self.matrices}", f"w{self.warps}", str(self.update), self.unroll)
+
+    def details(self, layout: str) -> tuple[str, ...]:
+        """The last part of a kernel's name, its choices of detail."""
+        return (f"t{self.teams}", f"b{self.blocks}", *super().details(layout))
