@@ -70,7 +70,7 @@ def cho_solve(
     DeviceError
         As `cholesky` does.
     RuntimeError
-        If a graph is being recorded in this thread, for factors on a GPU.
+        If a graph is being recorded in this thread, for a batch on a GPU, which may not be there yet.
 
     Warns
     -----
@@ -94,8 +94,14 @@ def cho_solve(
         if upper and L.triangle == "lower":
             raise ValueError("upper: got True, expected False for factors whose lower triangle alone has a meaning")
         wanted = replace(wanted, upper=upper or L.triangle == "upper")
-        by_batch = _by_host_batch if L.backend == "cpu" else _by_device_batch
-        return by_batch(L, b, (L.batch,), wanted)
+        if L.backend == "cpu":
+            return _by_host_batch(L, b, (L.batch,), wanted)
+        if current_recorder() is not None:
+            raise RuntimeError(
+                "L: a graph is being recorded in this thread, and a batch of factors may not be there before that is "
+                "launched: call cho_solve after it"
+            )
+        return _by_device_batch(L, b, (L.batch,), wanted)
     if hasattr(L, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
@@ -187,11 +193,6 @@ def _by_device_array(l: Any, b: Any, wanted: _Wanted) -> Any:
 
 
 def _by_device_batch(l: Batch, b: Any, outer: tuple[int, ...], wanted: _Wanted) -> Any:
-    if current_recorder() is not None:
-        raise RuntimeError(
-            "a graph is being recorded in this thread, of factorizations alone: the factors may not be there before "
-            "it is launched, so call cho_solve after that"
-        )
     columns = _device_columns(b, outer, l.n, l.dtype)
     device, spec = solve_spec(l, wanted.upper, wanted.spec, wanted.math)
     x = _device_room(columns)
