@@ -83,7 +83,9 @@ def check_operation(spec: KernelSpec, op: str) -> None:
         raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected one of {op}: {OPERATIONS[op].does}")
 
 
-def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf") -> None:
+def check_runnable(
+    backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf", argument: str = "batch"
+) -> None:
     """Refuse a spec that is of another problem than `op` on the batch, or that the backend cannot run on its layout.
 
     So is one that reads the triangle of the batch that has no meaning. Kernels work on bare pointers: nothing below
@@ -95,7 +97,7 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "
         Names the argument, what was got and what is expected.
     """
     if not isinstance(batch, Batch):
-        raise TypeError(f"batch: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
+        raise TypeError(f"{argument}: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
     check_operation(spec, op)
@@ -105,12 +107,12 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
     if batch.triangle not in (None, spec.problem.uplo):
         raise ValueError(
-            f"batch: got one whose {batch.triangle} triangle alone has a meaning, expected the {spec.problem.uplo} "
-            f"one, which the spec reads: use a spec with uplo={batch.triangle!r}, or batch.marked(None) if whole "
-            "matrices were put into it"
+            f"{argument}: got one whose {batch.triangle} triangle alone has a meaning, expected the "
+            f"{spec.problem.uplo} one, which the spec reads: use a spec with uplo={batch.triangle!r}, or "
+            f"{argument}.marked(None) if whole matrices were put into it"
         )
     if batch.backend != backend.name:
-        raise ValueError(f"batch: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
+        raise ValueError(f"{argument}: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
     if reason := backend.unsupported(spec, batch.layout):
         raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
 
@@ -245,10 +247,16 @@ class Backend(Protocol):
         """Why this backend cannot run a spec, on a batch of that layout, or None if it can."""
 
     def kernel(self, spec: KernelSpec) -> Kernel:
-        """The kernel of a spec, compiled at most once."""
+        """The kernel of a spec of a factorization, compiled at most once.
+
+        Raises
+        ------
+        ValueError
+            If the spec is of another operation, whose kernel takes other arguments.
+        """
 
     def solver(self, spec: KernelSpec) -> Solver:
-        """The kernel of a spec whose operation is a solve, compiled at most once."""
+        """The kernel of a spec of a solve, compiled at most once; errors are those of `kernel`."""
 
     def build(
         self,

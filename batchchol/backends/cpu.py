@@ -20,7 +20,16 @@ from batchchol.artifacts.c_compiler import find_compiler
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, Solver, check_protocol, rotation
+from batchchol.backends.base import (
+    Availability,
+    BuildOutcome,
+    Kernel,
+    Progress,
+    Solver,
+    check_operation,
+    check_protocol,
+    rotation,
+)
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
@@ -191,9 +200,11 @@ class CpuBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
+        check_operation(spec, "potrf")
         return CpuKernel(spec, *_loaded(spec))
 
     def _load_solver(self, spec: KernelSpec) -> Solver:
+        check_operation(spec, "potrs")
         return CpuSolver(spec, *_loaded(spec))
 
     def build(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from batchchol.backends.base import check_operation
 from kernelgen import KernelSpec, Layout
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -26,6 +27,11 @@ class Point:
         Of the host.
     protocol : str
         One of the backend's.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not one of factorizations, which alone are measured.
     """
 
     spec: KernelSpec
@@ -34,6 +40,9 @@ class Point:
     threads: int = 1
     protocol: str = "single"
     any_block: bool = False
+
+    def __post_init__(self) -> None:
+        check_operation(self.spec, "potrf")
 
     @property
     def layout(self) -> Layout:

@@ -23,6 +23,7 @@ from batchchol.backends.base import (
     Progress,
     Solver,
     check_calls,
+    check_operation,
     check_protocol,
     check_runnable,
 )
@@ -266,9 +267,11 @@ class CudaBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
+        check_operation(spec, "potrf")
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def _load_solver(self, spec: KernelSpec) -> Solver:
+        check_operation(spec, "potrs")
         return CudaSolver(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
@@ -297,6 +300,7 @@ class CudaBackend:
         What the hardware's split of on-chip memory favours, and how much of it a launch may have, is what was asked
         for last.
         """
+        check_operation(spec, "potrf")
         function = replace(self._gpu.load(source), launch=launch)
         self._gpu.loader.configure(function)
         return CudaKernel(spec, self._gpu, function)
