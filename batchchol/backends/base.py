@@ -231,6 +231,9 @@ class Backend(Protocol):
         `poisoned` they may hold anything.
         """
 
+    def place(self, array: NDArray[Any]) -> Any:
+        """A copy of a NumPy array on this device."""
+
     def host(self, array: Any) -> NDArray[Any]:
         """An array of this device as a NumPy array, once the work on it is done."""
 

@@ -174,6 +174,9 @@ class CpuBackend:
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> NDArray[np.int32]:
         return info_array(batch, spec.lanes)
 
+    def place(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array.copy()
+
     def host(self, array: NDArray[Any]) -> NDArray[Any]:
         return array
 

@@ -28,7 +28,7 @@ from kernelgen.schedules import DEFAULT_THREADS
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
 # Of solves that were not measured.
-SOLVE_NB = 4
+SOLVE_NB, SOLVE_NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more.
 REACH = 2
@@ -209,7 +209,8 @@ def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     if plain.problem.op == "potrs":
         # A group that is one piece of memory is read where it is.
         apart = None if TARGETS[plain.target].gpu else plain.layout != "chunked" or chunk != plain.lanes
-        return replace(plain, schedule=ThreadSchedule(min(SOLVE_NB, plain.problem.n), staged=apart))
+        nb = SOLVE_NB_OF_GPUS if TARGETS[plain.target].gpu else SOLVE_NB
+        return replace(plain, schedule=ThreadSchedule(min(nb, plain.problem.n), staged=apart))
     return (block_that_fits(plain, chunk) if TARGETS[plain.target].gpu else None) or plain
 
 

@@ -237,6 +237,9 @@ class CudaBackend:
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> Any:
         return memory.info_array(batch.batch, poisoned=poisoned)
 
+    def place(self, array: NDArray[Any]) -> Any:
+        return memory.to_device(array, f"an array of shape {array.shape}")
+
     def host(self, array: Any) -> NDArray[Any]:
         return memory.to_host(array)
 
