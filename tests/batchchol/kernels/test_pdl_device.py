@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -26,16 +27,19 @@ CALLS = 8
 
 SPECS = [
     KernelSpec(Problem(n), layout, "row" if layout == "canonical" else "col", schedule, "cuda", in_place)
-    for in_place in (False, True)
-    for n, layout, schedule in (
-        (4, "chunked", ThreadSchedule(2, unroll="full", math="fast", pdl=True)),
-        (5, "canonical", ThreadSchedule(5, unroll="full", staged=True, pdl=True)),
-        (7, "interleaved", SharedSchedule(3, pdl=True)),
-        (9, "canonical", BlockSchedule(5, 3, pdl=True)),
-        (20, "chunked", BlockSchedule(8, 8, pipeline=1, early=2, spare=1, pdl=True)),
-        (16, "chunked", WarpSchedule(1, teams=8, stride=2, pdl=True)),
-        (12, "canonical", WarpSchedule(2, math="fast", pdl=True)),
-        (20, "chunked", StripSchedule(2, ahead=1, stride=4, pdl=True)),
+    for in_place, (n, layout, schedule) in zip(
+        cycle((False, True)),
+        (
+            (4, "chunked", ThreadSchedule(2, unroll="full", math="fast", pdl=True)),
+            (5, "canonical", ThreadSchedule(5, unroll="full", staged=True, pdl=True)),
+            (7, "interleaved", SharedSchedule(3, pdl=True)),
+            (9, "canonical", BlockSchedule(5, 3, pdl=True)),
+            (20, "chunked", BlockSchedule(8, 8, pipeline=1, early=2, spare=1, pdl=True)),
+            (16, "chunked", WarpSchedule(1, teams=8, stride=2, pdl=True)),
+            (12, "canonical", WarpSchedule(2, math="fast", pdl=True)),
+            (20, "chunked", StripSchedule(2, ahead=1, stride=4, pdl=True)),
+        ),
+        strict=False,
     )
 ]
 
