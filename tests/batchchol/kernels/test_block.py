@@ -105,8 +105,7 @@ def test_every_order(spec: KernelSpec) -> None:
     check_kernel(spec, 5, 3, emulated(spec))
 
 
-# Code of large tiles is long: of the sizes from 10 to 16, one of which the last piece has three rows and two of whole
-# pieces.
+# Large tiles have long code. Of the sizes from 10 to 16: one whose last piece has three rows, two of whole pieces.
 @pytest.mark.parametrize("nb", [11, 12, 16])
 def test_other_tile_sizes(nb: int) -> None:
     check_kernel(make_spec(2 * nb + 3, nb, family="block", lanes=4, target="cuda"), 5)

@@ -328,7 +328,7 @@ def test_every_line_of_the_pipeline_is_needed(line: str) -> None:
         outcome = run_or_error(spec, replace(source, text=text), a)
         if not isinstance(outcome, Run):
             assert re.search("depends on the order|waits at|was not set up|under way", outcome), name
-            # Who waits for whom is no matter of the data.
+            # Which thread waits for which does not depend on the data.
             break
         assert outcome.info.any() or not ratios(a, outcome.l).max() <= RATIO_BOUND["fast"], name
 

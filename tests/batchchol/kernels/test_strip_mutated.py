@@ -98,7 +98,7 @@ def assert_fails_or_is_wrong(spec: KernelSpec, kernel: EmulatedKernel) -> None:
         outcome = run_or_error(spec, kernel.source, a)
         if not isinstance(outcome, Run):
             assert re.search("depends on the order|waits at|was not set up|under way|not all threads", outcome)
-            # Who waits for whom is no matter of the data.
+            # Which thread waits for which does not depend on the data.
             return
         assert outcome.info.any() or not ratios(a, outcome.l).max() <= RATIO_BOUND["fast"], name
 
