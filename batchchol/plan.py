@@ -46,9 +46,9 @@ class _Chosen(NamedTuple):
 
 
 def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None = None) -> Prepared:
-    """Check what is to be factored, by which spec or in which math, and into what.
+    """Check what to factor, by which spec or in which math, and into what.
 
-    The result remembers it: whoever factors the same batch into it again, in the same way, finds it there. A batch
+    The result remembers it, for the next time that the same batch is factored into it in the same way. A batch
     that is factored into new ones remembers all but the result. (Checking took a third of a small call.)
 
     Raises
@@ -162,7 +162,7 @@ def _fitting_target(device: Backend, batch: Batch, argument: str = "batch") -> s
 def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
     if out is None:
         if spec.in_place:
-            # Whoever names no place for the factors does not say that the matrices may go.
+            # Without a place for the factors the matrices must stay.
             raise ValueError(
                 "spec: got in_place=True without out: pass out=batch to have the batch overwritten, or a spec with "
                 "in_place=False"
