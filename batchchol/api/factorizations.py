@@ -90,8 +90,8 @@ def cholesky(
     ndarray, shape (..., n, n)
         The factors; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
         torch.as_tensor and cupy.asarray take without a copy. It is being written on the default stream: a
-        non-blocking stream of theirs must wait for that one, and before the array is dropped that stream must be done,
-        for its memory is used again.
+        non-blocking stream of theirs must wait for that one, and must be done before the array is dropped, for its
+        memory is used again.
 
     Raises
     ------
