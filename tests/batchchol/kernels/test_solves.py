@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import pytest
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.backends.base import Solver
+from batchchol.backends.cpu import CpuSolver
+from batchchol.batches.layouts import array_shape, element_offset, stride
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
-from kernelgen import KernelSource, KernelSpec, generate
+from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from ...covering import Choice, covering_design
 from ...cuda_checks import CompiledTogether
 from ...cuda_kernels import EmulatedSolver
 from ...cuda_programs import FUSED, EmulationError, compile_program
+from ...fenced_memory import sparse_zeros
 from ...kernel_runs import Array, build_solver, make_spec, run_solver, solver_of
 from ...matrices import DATA, UNIT_ROUNDOFF, conditioned, lapack_factor
 from ...matrix_kinds import make
@@ -193,6 +196,37 @@ def test_float64_is_the_interpreters_to_the_last_bit() -> None:
     l, b = system(15, 9, 5, "float64")
     spec = solve_spec(15, 4, dtype="float64", target="generic")
     assert np.array_equal(run_solver(spec, l, b), interpret_solve(l, b, 4).x)
+
+
+# ---- Batches of more than 2**32 ----
+
+
+@pytest.mark.parametrize("target", [supported_targets()[0], "cuda"])
+@pytest.mark.parametrize("layout", [Layout.canonical(), Layout.interleaved(), Layout.chunked(32)], ids=str)
+def test_last_matrices_of_a_batch_past_32_bits(layout: Layout, target: str) -> None:
+    """In memory that is mostly not there."""
+    n, nrhs, batch, last = 2, 3, 2**32 + 77, 40
+    spec = solve_spec(n, 1, rhs=2, layout=layout.kind, order=layout.order, target=target)
+    l, b = system(n, last, nrhs, "float32")
+    try:
+        data = sparse_zeros(prod(array_shape(n, batch, layout)), np.float32)
+        given, x = (sparse_zeros(batch * n * nrhs, np.float32) for _ in range(2))
+    except OSError as error:
+        pytest.skip(f"needs 275 GB of addresses, not of memory: {error}")
+    for m, i, j in np.ndindex(last, n, n):
+        data[element_offset(n, batch, layout, batch - last + m, i, j)] = l[m, i, j]
+    given[-b.size :] = b.ravel()
+    addresses, numbers = (data.ctypes.data, given.ctypes.data, x.ctypes.data), (nrhs, stride(batch, layout), batch)
+    solver = solver_of(spec)
+    if isinstance(solver, EmulatedSolver):
+        assert solver.source.launch is not None
+        items = solver.source.launch.items
+        blocks = ((batch - last) // items, -(-batch // items))
+        solver.program.launch_unfenced(solver.source, batch, *addresses, *numbers, blocks=blocks)
+    else:
+        assert isinstance(solver, CpuSolver)
+        assert solver.function(*addresses, *numbers, (batch - last) // spec.lanes, -(-batch // spec.lanes)) == 0
+    assert ratios(l, b, x[-b.size :].reshape(b.shape)).max() <= ratio_bound(n, "ieee")
 
 
 # ---- Hard factors, and factors of no use ----
