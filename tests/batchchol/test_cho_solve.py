@@ -36,7 +36,6 @@ from batchchol.measure.point import Point
 from batchchol.measure.timing import sample_factor
 from batchchol.operations.potrs import check, oracle, ratio_bound, ratios
 from batchchol.plan import solve_spec
-from batchchol.tune.tuning import measure
 
 from ..fake_pycuda import FakeGpu
 from .artifacts.test_no_compiler import bare, warned
@@ -488,7 +487,6 @@ def test_a_kernel_of_solves_factors_nothing(cuda: Backend, spd: Spd) -> None:
         lambda: cuda.pycuda_function(ON_GPU, there),  # type: ignore[attr-defined]
         lambda: sample_factor(get_backend("cpu"), SOLVE, host),
         lambda: sample_factor(cuda, ON_GPU, there),
-        lambda: measure(get_backend("cpu"), [SOLVE], 100, 1),
         lambda: Point(SOLVE, 100),
     ]
     for call in calls:

@@ -39,7 +39,7 @@ from kernelgen.schedules.axes import CACHES, UNROLLS
 from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
 from kernelgen.schedules.shared import MAX_SHARED_NB
 from kernelgen.schedules.strip import GROUP, TILE
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, MAX_THREADS, straight_line_operations
+from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
