@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -13,7 +13,7 @@ from batchchol.artifacts.cuda_cache import Module, find_carried, find_compiled, 
 from batchchol.artifacts.nvcc import Nvcc, compile_code, find_nvcc, parse_architecture
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.progress import Progress
+from batchchol.progress import Show
 from kernelgen import KernelSource
 
 __all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild"]
@@ -89,7 +89,7 @@ def build_all(
     jobs: int | None = None,
     per_module: int = 8,
     time_limit: float = TIME_LIMIT,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Show = lambda _: None,
 ) -> list[Outcome]:
     """Compile every kernel that the cache lacks, several to a module and modules in parallel.
 
@@ -109,7 +109,7 @@ def build_all(
         Kernels in a module at most.
     time_limit : float
         Seconds that one run of the compiler may take: for a module, and again for each kernel of one that failed.
-    progress : callable or None
+    progress : callable
         Called with a :class:`Progress` about every second and whenever something is done, in this thread.
 
     Returns
@@ -130,7 +130,7 @@ def build_all(
         if value < 1:
             raise ValueError(f"{name}: got {value}, expected a positive integer")
     cache, running = ArtifactCache(), Running()
-    build = Build(len(set(sources)), progress or (lambda _: None))
+    build = Build(len(set(sources)), progress)
     missing, nvcc = _look_up(cache, build, sources, arch)
     if missing and nvcc is not None:
         cache.prepare()

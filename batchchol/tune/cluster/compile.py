@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -15,18 +15,15 @@ from batchchol.artifacts.builds import Build, Group, Outcome
 from batchchol.artifacts.c_library import key_of
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.nvcc import Nvcc, find_nvcc
-from batchchol.backends import BuildOutcome
 from batchchol.errors import CompilerNotFound
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.cluster.remote import Made, Member
 from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.compile import compile_here
 from kernelgen import KernelSource, KernelSpec, generate
-
-Show = Callable[[Progress], None]
 
 _FETCHED_AT_ONCE = 64
 # As many again as are compiled at a time wait for a worker, or for one that joins.
@@ -95,11 +92,11 @@ class ClusterCompilers:
         outcomes = run.outcomes(Build(len(wanted), run.watched(progress), found), groups)
         return [outcomes[source] for source in sources]
 
-    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]:
+    def cpu(self, specs: Sequence[KernelSpec], *, time_limit: float, progress: Show) -> list[Outcome]:
         """See `batchchol.backends.base.Backend.build`."""
         run = _Compiling(self._crew, self.compiler or "", "", time_limit)
         found = run.outcomes(Build(len(specs), run.watched(progress)), [(spec,) for spec in specs])
-        return [BuildOutcome(spec, found[spec].status, found[spec].message) for spec in specs]
+        return [found[spec] for spec in specs]
 
     def _gather(self, keys: Iterable[str]) -> None:
         """Fetch into the cache here what it lacks and workers have."""
