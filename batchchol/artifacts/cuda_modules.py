@@ -8,9 +8,9 @@ from itertools import groupby
 
 from batchchol.artifacts.builds import Build, Outcome
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.compilers import TIME_LIMIT, Running
+from batchchol.artifacts.compilers import TIME_LIMIT, Compiler, Running
 from batchchol.artifacts.cuda_cache import Module, find_carried, find_compiled, keep
-from batchchol.artifacts.nvcc import Nvcc, compile_code, find_nvcc, parse_architecture
+from batchchol.artifacts.nvcc import compile_code, find_nvcc, parse_architecture
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.progress import Show
@@ -143,7 +143,7 @@ def build_all(
 
 def _look_up(
     cache: ArtifactCache, build: Build, sources: Sequence[KernelSource], arch: str
-) -> tuple[list[KernelSource], Nvcc | None]:
+) -> tuple[list[KernelSource], Compiler | None]:
     """What the cache lacks, and the compiler for that; without nvcc it has failed already."""
     nvcc, missing = None, []
     for source in dict.fromkeys(sources):
@@ -161,7 +161,7 @@ def _look_up(
 
 
 def attempt_module(
-    cache: ArtifactCache, arch: str, nvcc: Nvcc, time_limit: float, running: Running, group: Group
+    cache: ArtifactCache, arch: str, nvcc: Compiler, time_limit: float, running: Running, group: Group
 ) -> list[Outcome]:
     """The outcomes of a module's kernels; none if there are several and their module failed."""
     try:
@@ -202,7 +202,7 @@ def _characters(group: Sequence[KernelSource]) -> int:
 
 
 def compile_module(
-    cache: ArtifactCache, group: Group, arch: str, nvcc: Nvcc, time_limit: float, running: Running | None = None
+    cache: ArtifactCache, group: Group, arch: str, nvcc: Compiler, time_limit: float, running: Running | None = None
 ) -> list[Module]:
     """Compile kernels into one module, and keep it.
 

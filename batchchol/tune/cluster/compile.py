@@ -14,7 +14,8 @@ from batchchol.artifacts.archive import unpack_bytes
 from batchchol.artifacts.builds import Build, Group, Outcome
 from batchchol.artifacts.c_library import key_of
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.nvcc import Nvcc, find_nvcc
+from batchchol.artifacts.compilers import Compiler
+from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.errors import CompilerNotFound
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
@@ -42,10 +43,10 @@ class ClusterCompilers:
         self._arch: str | None = None
 
     @cached_property
-    def nvcc(self) -> Nvcc | None:
+    def nvcc(self) -> Compiler | None:
         """The CUDA compiler whose kernels are measured; None if there is none anywhere."""
         try:
-            own: Nvcc | None = find_nvcc()
+            own: Compiler | None = find_nvcc()
         except CompilerNotFound:
             own = None
         found = [member.nvcc for member in self._crew.members.values() if member.nvcc]
@@ -180,7 +181,7 @@ class _Compiling:
         self._crew.cancel()
 
 
-def _found(sources: Iterable[KernelSource], arch: str, nvcc: Nvcc) -> dict[Any, Outcome]:
+def _found(sources: Iterable[KernelSource], arch: str, nvcc: Compiler) -> dict[Any, Outcome]:
     """Those that the cache here has."""
     cache = ArtifactCache()
     pairs = ((source, cuda_cache.find_compiled(cache, source, arch, nvcc)) for source in sources)
