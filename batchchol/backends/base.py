@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.stats import CompileStats
 from batchchol.batches.batch import Batch
 from batchchol.operations.roofline import Ceilings
+from batchchol.progress import Show
 from kernelgen import KernelSpec, Layout
 from kernelgen.operations import OPERATIONS
 
@@ -24,17 +26,6 @@ class Availability:
     found: bool
     detail: str
     hint: str = ""
-
-
-class BuildOutcome(NamedTuple):
-    """What became of building a kernel: "built", or the status that a sweep records, and the reason for it."""
-
-    spec: KernelSpec
-    status: str
-    message: str = ""
-
-
-Progress = Callable[[int, int], None]
 
 
 def check_protocol(backend: Backend, protocol: str | None) -> str:
@@ -267,8 +258,8 @@ class Backend(Protocol):
         *,
         jobs: int | None = None,
         time_limit: float = TIME_LIMIT,
-        progress: Progress | None = None,
-    ) -> list[BuildOutcome]:
+        progress: Show = lambda _: None,
+    ) -> list[Outcome]:
         """Compile kernels ahead of their use, in parallel: an outcome each, in their order; never raises for one.
 
         Whatever ends this, such as an interrupt, ends the compilers; what is finished is in the cache.
@@ -280,7 +271,7 @@ class Backend(Protocol):
         time_limit : float
             Seconds that one run of a compiler may take.
         progress : callable, optional
-            Called as ``progress(done, all)`` when a kernel is done.
+            Called with a :class:`Progress` about every second and whenever a kernel is done, in this thread.
         """
 
     def seconds(

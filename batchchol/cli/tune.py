@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from batchchol.backends import Backend
     from batchchol.defaults.tables import Table
     from batchchol.measure.row import Row
+    from batchchol.progress import Progress
     from kernelgen import KernelSpec
 
 HELP = "find the fastest kernels on this machine, for one case or a whole search space, and use them"
@@ -257,13 +258,14 @@ def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
     """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
     reported = time.monotonic()
 
-    def progress(done: int, total: int) -> None:
+    def show(progress: Progress) -> None:
         nonlocal reported
+        done, total = progress.done, progress.total
         if done == total or time.monotonic() - reported >= _REPORT_SECONDS:
             reported = time.monotonic()
             print(f"batchchol: {done:,} of {total:,} kernels compiled ({done / total:.0%})", file=sys.stderr)
 
-    backend.build(specs, progress=progress)
+    backend.build(specs, progress=show)
 
 
 def _print(row: Row) -> None:

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.artifacts import cuda_modules
+from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import (
     Availability,
-    BuildOutcome,
     Kernel,
-    Progress,
     Solver,
     check_calls,
     check_operation,
@@ -42,6 +41,7 @@ from batchchol.errors import BackendUnavailable, BatchcholError
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings
 from batchchol.parallel import available_threads
+from batchchol.progress import Show
 from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
 from kernelgen.gpu import WARP
 
@@ -319,16 +319,10 @@ class CudaBackend:
         *,
         jobs: int | None = None,
         time_limit: float = TIME_LIMIT,
-        progress: Progress | None = None,
-    ) -> list[BuildOutcome]:
-        tell = None if progress is None else lambda state: progress(state.done, state.total)
+        progress: Show = lambda _: None,
+    ) -> list[Outcome]:
         sources = [generate(spec) for spec in specs]
-        outcomes = cuda_modules.build_all(
-            sources, self._gpu.architecture, jobs=jobs, time_limit=time_limit, progress=tell
-        )
-        return [
-            BuildOutcome(spec, outcome.status, outcome.message) for spec, outcome in zip(specs, outcomes, strict=True)
-        ]
+        return build_all(sources, self.architecture, jobs=jobs, time_limit=time_limit, progress=progress)
 
     def seconds(
         self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
