@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -63,6 +64,10 @@ class Point:
     def own(self) -> Point:
         """The point with its spec's own code."""
         return replace(self, any_block=False) if self.any_block else self
+
+    def known_as(self, keys: Container[str]) -> str | None:
+        """Which of these keys it is known by: its spec's own code may have run in place of that for any block."""
+        return next((key for key in (self.key, self.own.key) if key in keys), None)
 
     @cached_property
     def key(self) -> str:
