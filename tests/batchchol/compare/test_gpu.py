@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from batchchol import Batch
-from batchchol.backends import Availability, Backend, get_backend
+from batchchol.backends import Backend, get_backend
 from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
@@ -87,7 +87,7 @@ def a_peer(
 
         return replace(Contender(way, arena.calls(call), arena.result), **changes)
 
-    return Peer(name, "cuda", lambda: Availability(name, True, "peer 1.0"), ways_of)
+    return Peer(name, "cuda", lambda: "peer 1.0", ways_of)
 
 
 def compare(cuda: Backend, *peers: Peer, **changes: Any) -> Outcome:
@@ -152,9 +152,10 @@ def test_a_family_without_a_known_kernel_is_named(cuda: Backend, monkeypatch: py
 
 
 def test_absent_peers_are_named_with_how_to_get_them(cuda: Backend) -> None:
-    ghost = Peer(
-        "ghost", "cuda", lambda: Availability("ghost", False, "no ghost", "pip install ghost"), lambda arena: []
-    )
+    def absent() -> str:
+        raise OSError("no ghost")
+
+    ghost = Peer("ghost", "cuda", absent, lambda arena: [], hint="pip install ghost")
     said: list[str] = []
     outcome = compare(cuda, ghost, report=said.append)
     assert outcome.absent["ghost"] == "no ghost; pip install ghost"
