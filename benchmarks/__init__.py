@@ -9,7 +9,7 @@ from asv_runner.benchmarks import benchmark_types
 # Defaults that were tuned on this machine are not those of a commit.
 os.environ["BATCHCHOL_TABLES"] = "shipped"
 
-from .harness.device import DeviceBenchmark
+from .harness import DeviceBenchmark
 
 if DeviceBenchmark not in benchmark_types:
     benchmark_types.append(DeviceBenchmark)

@@ -1,7 +1,6 @@
 """How many threads belong into a block?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Blocks(_KernelQuestion, backend=grid.CUDA, n=grid.N, block=grid.BLOCK):

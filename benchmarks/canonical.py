@@ -1,7 +1,6 @@
 """What does it cost to factor arrays as they are, one matrix after another, beside packed data?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Canonical(

@@ -1,7 +1,6 @@
 """How many matrices belong into a chunk?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Chunks(_KernelQuestion, backend=grid.BACKEND, n=grid.N, chunk=grid.CHUNK):

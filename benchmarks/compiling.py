@@ -7,13 +7,10 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .harness import grid
-from .harness.benchmark import Question as _Question
-from .harness.benchmark import skipping
-from .harness.cases import CHECKED_RECIPE, TIMED_RECIPE, plan
+from .harness import CHECKED_RECIPE, TIMED_RECIPE, Question, grid, plan, skipping
 
 
-class _Compiled(_Question):
+class _Compiled(Question):
     """Base: one kernel of a batch that does not matter."""
 
     def prepare(self) -> None:

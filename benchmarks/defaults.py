@@ -1,7 +1,6 @@
 """How fast is what a user gets who chooses nothing?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Defaults(

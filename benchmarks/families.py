@@ -1,7 +1,6 @@
 """Who should work on a matrix: a thread, a block with registers, or a block with shared memory?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Families(

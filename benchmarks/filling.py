@@ -5,16 +5,11 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
-from .harness import grid, library
-from .harness.benchmark import Question as _Question
-from .harness.benchmark import skipping
-from .harness.calls import Call, buffers, timed
-from .harness.cases import backend_of, layout_of
-from .harness.device import Taken
+from .harness import Call, Question, Taken, backend_of, buffers, grid, layout_of, library, skipping, timed
 
 
 class Filling(
-    _Question,
+    Question,
     names=("backend", "n", "batch", "dtype", "chunk", "protocol"),
     backend=grid.BACKEND,
     n=grid.N,

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .harness import grid, library
-from .harness.benchmark import Question as _Question
-from .harness.calls import timed
-from .harness.cases import backend_of
-from .harness.device import Taken
+from .harness import Question, Taken, backend_of, grid, library, timed
 
 
-class Floor(_Question, names=("backend", "protocol"), backend=grid.CUDA, protocol=grid.PROTOCOL):
+class Floor(Question, names=("backend", "protocol"), backend=grid.CUDA, protocol=grid.PROTOCOL):
     """An empty kernel, by both protocols; seconds per launch."""
 
     def prepare(self) -> None:

@@ -1,7 +1,6 @@
 """How long does one call take, alone, on a GPU?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Latency(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .harness import grid, library
-from .harness.benchmark import skipping
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid, library, skipping
 
 
 class Launches(

@@ -1,7 +1,6 @@
 """Does prefetching the next group of matrices pay?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Prefetching(_KernelQuestion, backend=grid.CPU, n=grid.N, prefetch=grid.PREFETCH):

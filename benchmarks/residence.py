@@ -1,7 +1,6 @@
 """Does it pay to give a thread all the registers that its straight-line code can use?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Residence(

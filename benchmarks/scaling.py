@@ -1,7 +1,6 @@
 """How does the time shrink with the number of threads?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Threads(_KernelQuestion, backend=grid.CPU, n=grid.N, threads=grid.THREADS):

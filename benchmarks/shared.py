@@ -1,7 +1,6 @@
 """How fast is the older of the published methods, with its tiles in shared memory?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Shared(

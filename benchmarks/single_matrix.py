@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .harness import grid, library
-from .harness.benchmark import Question as _Question
-from .harness.benchmark import skipping
-from .harness.calls import SAMPLES
-from .harness.device import Taken
+from .harness import SAMPLES, Question, Taken, grid, library, skipping
 
 
 class SingleMatrix(
-    _Question,
+    Question,
     names=("backend", "order", "math", "way", "protocol"),
     backend=grid.CUDA,
     order=(128, 512, 1024),

@@ -9,11 +9,7 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .harness import grid, library
-from .harness.benchmark import skipping
-from .harness.calls import SAMPLES
-from .harness.cases import Case, _KernelQuestion, about, case
-from .harness.device import Taken
+from .harness import SAMPLES, Case, Taken, _KernelQuestion, about, case, grid, library, skipping
 
 # Ways that are graphs: what they are recorded with.
 GRAPHS: dict[str, dict[str, Any]] = {"chain": {"branches": 1}, "graph": {}, "free": {"branches": None}}

@@ -1,7 +1,6 @@
 """Does it pay to compile the chunk into the kernel?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Strides(_KernelQuestion, backend=grid.CUDA, n=grid.N, stride=grid.STRIDE):

@@ -1,7 +1,6 @@
 """Does straight-line code win anywhere?"""
 
-from .harness import grid
-from .harness.cases import _KernelQuestion
+from .harness import _KernelQuestion, grid
 
 
 class Unrolling(_KernelQuestion, backend=grid.BACKEND, n=grid.N, unroll=grid.UNROLL):

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .harness import grid, library
-from .harness.benchmark import Question as _Question
-from .harness.benchmark import skipping
-from .harness.cases import TIMED_RECIPE
+from .harness import TIMED_RECIPE, Question, grid, library, skipping
 
 CHECKED_MATRICES = 128
 # The largest batch would be larger than many a machine's memory, twice: as array and as result.
@@ -36,7 +33,7 @@ def check(call: Callable[[Any], Any], point: grid.Point) -> None:
 
 
 class WholeCall(
-    _Question, names=("backend", "n", "batch", "dtype"), backend=grid.BACKEND, n=grid.N, batch=BATCH, dtype=grid.DTYPE
+    Question, names=("backend", "n", "batch", "dtype"), backend=grid.BACKEND, n=grid.N, batch=BATCH, dtype=grid.DTYPE
 ):
     """`batchchol.cholesky`, packing included, on all cores; seconds per call, not per matrix."""
 
@@ -51,7 +48,7 @@ class WholeCall(
         self.call(self.a)
 
 
-class Numpy(_Question, names=("n", "batch", "dtype"), n=grid.N, batch=BATCH, dtype=grid.DTYPE):
+class Numpy(Question, names=("n", "batch", "dtype"), n=grid.N, batch=BATCH, dtype=grid.DTYPE):
     """The baseline, `numpy.linalg.cholesky`, on the same arrays; seconds per call, not per matrix."""
 
     # Fewer than above: at n = 100 one call takes seconds.

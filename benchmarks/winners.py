@@ -13,9 +13,7 @@ from typing import Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .harness import grid, library
-from .harness.benchmark import skipping
-from .harness.cases import Plan, _KernelQuestion, supported
+from .harness import Plan, _KernelQuestion, grid, library, skipping, supported
 
 _FILE = Path(__file__).with_suffix(".json")
 _SCHEMA = 1

@@ -17,12 +17,12 @@ from batchchol.compare.contenders import WAITING, Arena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
-from batchchol.compare.known_kernels import Known
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
+from batchchol.measure.row import Row as Measured
 from kernelgen import MAX_N
 
 TIMED_RECIPE = "diagonally_dominant"
@@ -55,7 +55,7 @@ def compare(
     dtype: str = "float32",
     maths: Sequence[str] | None = None,
     protocols: Sequence[str] | None = None,
-    known: Sequence[Known] = (),
+    known: Sequence[Measured] = (),
     required: bool = False,
     out: Path | None = None,
     report: Report = to_stderr,
@@ -76,8 +76,8 @@ def compare(
         Accuracy classes of the library's kernels.
     protocols : sequence of str, optional
         By default all of the backend's.
-    known : sequence of Known
-        GPU kernels that are known to be good, besides those of the tables of defaults.
+    known : sequence of batchchol.measure.row.Row
+        Measured GPU kernels that are known to be good, besides those of the tables of defaults.
     required : bool
         Whether it is an error that none of the peers is there.
     out : Path, optional

@@ -17,8 +17,9 @@ from batchchol.compare.contenders import Arena, Contender, Entrant
 from batchchol.defaults.lookup import default_spec
 from batchchol.measure.stopwatch import Timing
 from batchchol.parallel import over_ranges
+from batchchol.plan import array_choice
 from batchchol.tune import candidates
-from kernelgen import KernelSpec, Layout, ThreadSchedule
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 THREADS_VARIABLE = "BATCHCHOL_THREADS"
 # All that are compared are of this accuracy class; a speedup between classes means nothing.
@@ -64,8 +65,8 @@ class CpuVenue:
         version = f"batchchol {__version__}, {self._backend.device()['compiler']}"
         shortlist = _shortlist(n, dtype, self._backend.target)
         yield Entrant("batchchol factor", version, partial(_factor, specs=shortlist), shortlist, ())
-        spec, call = own.array_spec(self._backend, n, batch, dtype), partial(cholesky, backend=self._backend.name)
-        make = partial(own.array_call, spec=spec, function=call)
+        spec, _ = array_choice(self._backend, Problem(n, dtype), batch, None, host=True)
+        make = partial(own.array_call, spec=spec, function=partial(cholesky, backend=self._backend.name))
         yield Entrant("batchchol cholesky", version, make, (spec,), (), limit=own_threads)
 
     def trial(self, arena: Arena) -> Arena:

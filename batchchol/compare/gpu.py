@@ -12,10 +12,12 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda.device import device
 from batchchol.compare import known_kernels, own
 from batchchol.compare.contenders import Arena, Contender, Entrant
-from batchchol.compare.known_kernels import Known, Wanted
+from batchchol.defaults.lookup import Request
 from batchchol.errors import CompileError, OutOfMemory
+from batchchol.measure.row import Row
 from batchchol.measure.stopwatch import Stopwatch, Timing
-from kernelgen import FAMILIES, KernelSpec, SpecError
+from batchchol.plan import array_choice
+from kernelgen import FAMILIES, KernelSpec, Problem, SpecError
 
 VERSION = f"batchchol {__version__}"
 # What keeps one of the library's own kernels from taking part, and nothing else does.
@@ -39,13 +41,14 @@ class GpuVenue:
         self._stopwatch = Stopwatch(device())
 
     def entrants(
-        self, n: int, batch: int, dtype: str, maths: Sequence[str], known: Sequence[Known], absent: dict[str, str]
+        self, n: int, batch: int, dtype: str, maths: Sequence[str], known: Sequence[Row], absent: dict[str, str]
     ) -> Iterator[Entrant]:
         """The best known kernel of each family and accuracy class, on chunks and on arrays, and `cholesky_ex`."""
         for math in maths:
-            wanted = Wanted(n, batch, dtype, math, self._backend.target, self._backend.architecture)
-            yield from _kernels(wanted, known, f" {math}" if len(maths) > 1 else "", absent)
-        spec = own.array_spec(self._backend, n, batch, dtype)
+            problem, arch = Problem(n, dtype, math=math), self._backend.architecture
+            request = Request(problem, self._backend.target, batch=batch, arch=arch)
+            yield from _kernels(request, known, f" {math}" if len(maths) > 1 else "", absent)
+        spec, _ = array_choice(self._backend, Problem(n, dtype), batch, None, host=False)
         yield _entrant("cholesky_ex", spec, partial(own.array_call, spec=spec, function=cholesky_ex))
 
     def trial(self, arena: Arena) -> Arena:
@@ -60,15 +63,15 @@ class GpuVenue:
         return self._backend.floor(protocol)
 
 
-def _kernels(wanted: Wanted, known: Sequence[Known], suffix: str, absent: dict[str, str]) -> Iterator[Entrant]:
+def _kernels(request: Request, known: Sequence[Row], suffix: str, absent: dict[str, str]) -> Iterator[Entrant]:
     for family in FAMILIES:
-        name, best = f"{family}{suffix}", known_kernels.best_packed(known, family, wanted)
+        name, best = f"{family}{suffix}", known_kernels.best_packed(known, family, request)
         if best is None:
             reason = "no kernel of it is known: give a tuning run that measured some (--tuned)"
-            absent[f"{name} at n = {wanted.n}"] = reason
+            absent[f"{name} at n = {request.problem.n}"] = reason
         else:
             yield _entrant(name, best.spec, partial(own.packed_kernels, specs=[best.spec], layout=best.layout))
-    if spec := known_kernels.best_canonical(known, wanted):
+    if spec := known_kernels.best_canonical(known, request):
         for name, in_place in ((f"canonical{suffix}", False), (f"canonical in place{suffix}", True)):
             chosen = replace(spec, in_place=in_place)
             yield _entrant(name, chosen, partial(own.canonical_kernel, spec=chosen))

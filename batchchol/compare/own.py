@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from batchchol.backends import Backend
 from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import Arena, Contender, Latest, Result
-from batchchol.defaults.lookup import default_spec
 from kernelgen import KernelSpec, Layout
 
 
@@ -38,23 +36,6 @@ def canonical_kernel(arena: Arena, spec: KernelSpec) -> list[Contender]:
     calls = [partial(run, each.l if spec.in_place else each.a, each.l, info, arena.threads) for each in results]
     restore, math = (arena.restore if spec.in_place else None), spec.problem.math
     return [Contender(spec.name, calls, results.__getitem__, restore, most=MOST_CALLS, math=math)]
-
-
-def array_spec(backend: Backend, n: int, batch: int, dtype: str) -> KernelSpec:
-    """The kernel that the library chooses for arrays (batch, n, n)."""
-    layout = backend.array_layout(n, batch, dtype)
-    return default_spec(
-        n,
-        target=backend.target,
-        dtype=dtype,
-        layout=layout.kind,
-        chunk=layout.chunk,
-        order=layout.order,
-        in_place=layout.kind != "canonical",
-        batch=batch,
-        arch=backend.architecture,
-        device=backend.model,
-    )
 
 
 def array_call(arena: Arena, spec: KernelSpec, function: Callable[[Any], Any]) -> list[Contender]:

@@ -1,1 +1,43 @@
 """What the questions share: the grid and its points, profiles, cases, and what the suite uses of the library."""
+
+from . import grid, library
+from .benchmark import Question, skipping
+from .calls import SAMPLES, Call, buffers, timed
+from .cases import (
+    CHECKED_RECIPE,
+    TIMED_RECIPE,
+    Case,
+    Plan,
+    _KernelQuestion,
+    about,
+    backend_of,
+    case,
+    layout_of,
+    plan,
+    supported,
+)
+from .device import DeviceBenchmark, Taken
+
+__all__ = [
+    "CHECKED_RECIPE",
+    "SAMPLES",
+    "TIMED_RECIPE",
+    "Call",
+    "Case",
+    "DeviceBenchmark",
+    "Plan",
+    "Question",
+    "Taken",
+    "_KernelQuestion",
+    "about",
+    "backend_of",
+    "buffers",
+    "case",
+    "grid",
+    "layout_of",
+    "library",
+    "plan",
+    "skipping",
+    "supported",
+    "timed",
+]

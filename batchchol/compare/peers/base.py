@@ -23,8 +23,8 @@ class Peer:
     ----------
     name, backend : str
         What it is called, and the backend whose batches it factors.
-    survey : callable
-        Whether it is installed, which version (`detail`), and else how to get it.
+    version : callable
+        Says which is installed; an error says why none can be used.
     contenders : callable
         Makes ready to factor the matrices of an arena, in all the ways of which the fastest is to count; it may only
         be called where `survey` found the library.
@@ -32,14 +32,25 @@ class Peer:
         Does ahead, for all orders, what takes long.
     limit : callable
         A context that holds the library to a number of threads.
+    missing, hint : str
+        What is said of a library that cannot be used, of which "{error}" is replaced, and how to get it.
     """
 
     name: str
     backend: str
-    survey: Callable[[], Availability]
+    version: Callable[[], str]
     contenders: Callable[[Arena], Sequence[Contender]]
     prepare: Callable[[Iterable[int], str], None] | None = None
     limit: Callable[[int], AbstractContextManager[object]] = nullcontext
+    missing: str = "{error}"
+    hint: str = ""
+
+    def survey(self) -> Availability:
+        """Whether it is installed, which version (`detail`), and else how to get it."""
+        try:
+            return Availability(self.name, True, self.version())
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:
+            return Availability(self.name, False, self.missing.format(error=error), self.hint)
 
 
 def blas_limit(threads: int) -> AbstractContextManager[object]:

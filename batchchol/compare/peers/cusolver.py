@@ -7,7 +7,6 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from batchchol.backends import Availability
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, on_pointers
@@ -66,11 +65,11 @@ def _version() -> str:
     return f"cuSOLVER {'.'.join(map(str, _library()._getVersion()))}, CuPy {cupy.__version__}"
 
 
-def _survey() -> Availability:
-    try:
-        return Availability("cusolver", True, _version())
-    except (ImportError, AttributeError, RuntimeError) as error:
-        return Availability("cusolver", False, f"CuPy cannot be used ({error})", "pip install cupy-cuda13x")
-
-
-PEER = Peer("cusolver", "cuda", _survey, contenders)
+PEER = Peer(
+    "cusolver",
+    "cuda",
+    _version,
+    contenders,
+    missing="CuPy cannot be used ({error})",
+    hint="pip install cupy-cuda13x",
+)

@@ -7,11 +7,11 @@ import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends import Availability
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
@@ -139,19 +139,15 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
 
 
-def _survey(name: str) -> Availability:
-    try:
-        return Availability(name, True, version())
-    except (OSError, AttributeError) as error:
-        hint = f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path"
-        return Availability(name, False, f"libmathdx, NVRTC or nvJitLink cannot be used ({error})", hint)
-
-
-PEER = Peer("cusolverdx", "cuda", partial(_survey, "cusolverdx"), contenders, prepare)
-EARLY_PEER = Peer(
-    "cusolverdx_pdl",
+PEER = Peer(
+    "cusolverdx",
     "cuda",
-    partial(_survey, "cusolverdx_pdl"),
-    partial(contenders, pdl=True),
-    partial(prepare, pdl=True),
+    version,
+    contenders,
+    prepare,
+    missing="libmathdx, NVRTC or nvJitLink cannot be used ({error})",
+    hint=f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path",
+)
+EARLY_PEER = replace(
+    PEER, name="cusolverdx_pdl", contenders=partial(contenders, pdl=True), prepare=partial(prepare, pdl=True)
 )

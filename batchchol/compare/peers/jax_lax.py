@@ -7,7 +7,6 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from batchchol.backends import Availability
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import SINGLE, Arena, Contender, Latest
@@ -51,14 +50,18 @@ def _jax() -> Any:
     return import_module("jax")
 
 
-def _survey() -> Availability:
-    try:
-        jax = _jax()
-        if jax.default_backend() != "gpu":
-            raise ImportError(f"its default backend is {jax.default_backend()!r}")
-    except (ImportError, RuntimeError) as error:
-        return Availability("jax", False, f"JAX cannot be used on the GPU ({error})", "pip install 'jax[cuda13]'")
-    return Availability("jax", True, f"jax {jax.__version__}")
+def _version() -> str:
+    jax = _jax()
+    if jax.default_backend() != "gpu":
+        raise ImportError(f"its default backend is {jax.default_backend()!r}")
+    return f"jax {jax.__version__}"
 
 
-PEER = Peer("jax", "cuda", _survey, contenders)
+PEER = Peer(
+    "jax",
+    "cuda",
+    _version,
+    contenders,
+    missing="JAX cannot be used on the GPU ({error})",
+    hint="pip install 'jax[cuda13]'",
+)

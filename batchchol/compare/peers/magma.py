@@ -7,7 +7,6 @@ import os
 from ctypes.util import find_library
 from functools import cache
 
-from batchchol.backends import Availability
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, on_pointers
 from batchchol.errors import BatchcholError
@@ -50,14 +49,17 @@ def _queue() -> ctypes.c_void_p:
     return queue
 
 
-def _survey() -> Availability:
+def _version() -> str:
     numbers = [ctypes.c_int() for _ in range(3)]
-    try:
-        _library().magma_version(*map(ctypes.byref, numbers))
-    except (OSError, AttributeError) as error:
-        hint = f"build MAGMA for this GPU and set {VARIABLE} to its libmagma.so"
-        return Availability("magma", False, f"no libmagma that can be used ({error})", hint)
-    return Availability("magma", True, f"MAGMA {'.'.join(str(number.value) for number in numbers)}")
+    _library().magma_version(*map(ctypes.byref, numbers))
+    return f"MAGMA {'.'.join(str(number.value) for number in numbers)}"
 
 
-PEER = Peer("magma", "cuda", _survey, contenders)
+PEER = Peer(
+    "magma",
+    "cuda",
+    _version,
+    contenders,
+    missing="no libmagma that can be used ({error})",
+    hint=f"build MAGMA for this GPU and set {VARIABLE} to its libmagma.so",
+)

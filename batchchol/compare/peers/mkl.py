@@ -10,13 +10,13 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from ctypes.util import find_library
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import numpy as np
 
-from batchchol.backends import Availability
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import Arena, Contender, Result
 from batchchol.compare.peers.base import Peer
@@ -28,7 +28,7 @@ _COLUMN_MAJOR, _LOWER = 102, 122
 _LP64, _SEQUENTIAL = 0, 1
 # MKL_COMPACT_SSE, _AVX and _AVX512: the bytes of the vectors that they interleave matrices over.
 FORMATS = {181: 16, 182: 32, 183: 64}
-_HINT = "pip install mkl (x86-64 only)"
+_MISSING, _HINT = "Intel MKL is not installed", "pip install mkl (x86-64 only)"
 _VERSION_BYTES = 200
 
 
@@ -105,12 +105,6 @@ def strided_contenders(arena: Arena) -> list[Contender]:
     return [Contender(name, arena.calls(call), lambda index: arena.result(index, info=info), arena.restore)]
 
 
-def _survey(name: str) -> Availability:
-    if _library() is None:
-        return Availability(name, False, "Intel MKL is not installed", _HINT)
-    return Availability(name, True, _version())
-
-
 def _name(routine: str, dtype: str) -> str:
     return {"float32": "s", "float64": "d"}[dtype] + routine
 
@@ -126,7 +120,7 @@ def _version() -> str:
 def _loaded() -> ctypes.CDLL:
     library = _library()
     if library is None:
-        raise ImportError(f"Intel MKL is not installed: {_HINT}")
+        raise ImportError(f"{_MISSING}: {_HINT}")
     return library
 
 
@@ -157,5 +151,5 @@ def _places() -> Iterator[str]:
         yield found
 
 
-COMPACT = Peer("mkl-compact", "cpu", partial(_survey, "mkl-compact"), compact_contenders)
-STRIDED = Peer("mkl", "cpu", partial(_survey, "mkl"), strided_contenders)
+STRIDED = Peer("mkl", "cpu", _version, strided_contenders, missing=_MISSING, hint=_HINT)
+COMPACT = replace(STRIDED, name="mkl-compact", contenders=compact_contenders)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.backends import Availability
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.peers.base import Peer, blas_limit
 
@@ -24,11 +23,10 @@ def contenders(arena: Arena) -> list[Contender]:
     ]
 
 
-def _survey() -> Availability:
+def _version() -> str:
     built_with: Any = np.show_config(mode="dicts")
     lapack = built_with.get("Build Dependencies", {}).get("lapack", {})
-    version = " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
-    return Availability("numpy", True, version)
+    return " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
 
 
-PEER = Peer("numpy", "cpu", _survey, contenders, limit=blas_limit)
+PEER = Peer("numpy", "cpu", _version, contenders, limit=blas_limit)

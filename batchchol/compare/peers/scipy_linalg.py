@@ -10,7 +10,6 @@ import numpy as np
 import scipy
 from scipy.linalg import lapack
 
-from batchchol.backends import Availability
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, blas_limit
 
@@ -40,8 +39,4 @@ def contenders(arena: Arena) -> list[Contender]:
     ]
 
 
-def _survey() -> Availability:
-    return Availability("scipy", True, f"scipy {scipy.__version__}")
-
-
-PEER = Peer("scipy", "cpu", _survey, contenders, limit=blas_limit)
+PEER = Peer("scipy", "cpu", lambda: f"scipy {scipy.__version__}", contenders, limit=blas_limit)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
-from batchchol.backends import Availability
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender
@@ -44,25 +43,29 @@ def _limit(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _survey() -> Availability:
-    try:
-        return Availability("torch", True, f"torch {version('torch')}")
-    except PackageNotFoundError:
-        return Availability("torch", False, "PyTorch is not installed", "pip install torch")
-
-
-def _survey_gpu() -> Availability:
-    try:
-        torch: Any = import_module("torch")
-    except ImportError as error:
-        return Availability("torch", False, f"PyTorch cannot be used ({error})", "pip install torch")
+def _version_on_gpu() -> str:
+    torch: Any = import_module("torch")
     if not torch.cuda.is_available():
-        detail = f"torch {torch.__version__} finds no GPU"
-        return Availability("torch", False, detail, "install a build of PyTorch for this driver's CUDA")
+        raise ImportError(f"torch {torch.__version__} finds no GPU: install a build of it for this driver's CUDA")
     if torch.cuda.current_stream().cuda_stream:
-        return Availability("torch", False, "torch's current stream is not the default one", "leave it as it is")
-    return Availability("torch", True, f"torch {torch.__version__}")
+        raise ImportError("its current stream is not the default one: leave it as it is")
+    return f"torch {torch.__version__}"
 
 
-CPU = Peer("torch", "cpu", _survey, contenders, limit=_limit)
-GPU = Peer("torch", "cuda", _survey_gpu, contenders)
+CPU = Peer(
+    "torch",
+    "cpu",
+    lambda: f"torch {version('torch')}",
+    contenders,
+    limit=_limit,
+    missing="PyTorch is not installed",
+    hint="pip install torch",
+)
+GPU = Peer(
+    "torch",
+    "cuda",
+    _version_on_gpu,
+    contenders,
+    missing="PyTorch cannot be used ({error})",
+    hint="pip install torch",
+)

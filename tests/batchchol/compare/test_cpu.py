@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from batchchol import cli
-from batchchol.backends import Availability, Backend, get_backend
+from batchchol.backends import Backend, get_backend
 from batchchol.cli import compare as command
 from batchchol.compare import comparison, cpu
 from batchchol.compare.comparison import Outcome
@@ -270,10 +270,15 @@ def test_what_was_measured_otherwise_is_measured_again(
 
 
 def test_absent_peers_are_named() -> None:
+    def absent() -> str:
+        raise ImportError("Ghost")
+
     ghost = replace(
         PEERS["numpy"],
         name="ghost",
-        survey=lambda: Availability("ghost", False, "Ghost is not installed", "pip install ghost"),
+        version=absent,
+        missing="{error} is not installed",
+        hint="pip install ghost",
     )
     said: list[str] = []
     rows = compare(ghost, PEERS["numpy"], required=True, report=said.append).rows

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from batchchol import Batch
-from batchchol.backends import Availability, Backend, get_backend
+from batchchol.backends import Backend, get_backend
 from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
@@ -21,11 +21,13 @@ from batchchol.compare import comparison, contenders, known_kernels, own
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import SINGLE, Arena, Contender, Entrant
 from batchchol.compare.heat import Heat
-from batchchol.compare.known_kernels import Known, Wanted
 from batchchol.compare.peers import PEERS, Peer
 from batchchol.compare.rows import read_rows, write_csv
+from batchchol.defaults.lookup import Request
 from batchchol.errors import BatchcholError, CompileError, DataFileError, ResidualError
 from batchchol.measure import stopwatch as stopwatch_module
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row
 from batchchol.operations.roofline import Ceilings
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
 
@@ -85,7 +87,7 @@ def a_peer(
 
         return replace(Contender(way, arena.calls(call), arena.result), **changes)
 
-    return Peer(name, "cuda", lambda: Availability(name, True, "peer 1.0"), ways_of)
+    return Peer(name, "cuda", lambda: "peer 1.0", ways_of)
 
 
 def compare(cuda: Backend, *peers: Peer, **changes: Any) -> Outcome:
@@ -93,10 +95,14 @@ def compare(cuda: Backend, *peers: Peer, **changes: Any) -> Outcome:
     return comparison.compare(cuda, peers, **settings | changes)
 
 
-def own_names(*known: Known) -> list[str]:
+def known_row(spec: KernelSpec, chunk: int, seconds: float) -> Row:
+    return Row.timed(Point(spec, BATCH, chunk), [seconds])
+
+
+def own_names(*known: Row) -> list[str]:
     """The library's contenders: who they are is the business of the table of defaults."""
-    wanted = Wanted(N, BATCH, "float32", "fast", "cuda", device().architecture)
-    families = [family for family in FAMILIES if known_kernels.best_packed(known, family, wanted)]
+    request = Request(Problem(N, math="fast"), "cuda", batch=BATCH, arch=device().architecture)
+    families = [family for family in FAMILIES if known_kernels.best_packed(known, family, request)]
     return [*families, "canonical", "canonical in place", "cholesky_ex"]
 
 
@@ -104,7 +110,7 @@ def test_the_library_takes_part_with_each_family_it_knows_a_kernel_of_and_on_who
     problem = Problem(N, math="fast")
     shared = KernelSpec(problem, "chunked", "col", SharedSchedule(2), "cuda")
     block = KernelSpec(problem, "chunked", "col", BlockSchedule(4, 8, stride=8), "cuda")
-    known = [Known(shared, Layout.chunked(32), BATCH, 9.0), Known(block, Layout.chunked(8), BATCH, 7.0)]
+    known = [known_row(shared, 32, 9.0), known_row(block, 8, 7.0)]
     rows = compare(cuda, known=known).rows
     assert [(row.contender, row.protocol) for row in rows] == [
         (name, protocol) for name in own_names(*known) for protocol in ("queued", "single")
@@ -137,18 +143,19 @@ def test_everything_is_compiled_before_anything_is_timed(cuda: Backend, monkeypa
 
 
 def test_a_family_without_a_known_kernel_is_named(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_kernels, "_of_tables", lambda wanted: iter(()))
+    monkeypatch.setattr(known_kernels, "_of_tables", lambda request: iter(()))
     shared = KernelSpec(Problem(N, math="fast"), "chunked", "col", SharedSchedule(2), "cuda")
-    outcome = compare(cuda, known=[Known(shared, Layout.chunked(32), BATCH)])
+    outcome = compare(cuda, known=[known_row(shared, 32, 9.0)])
     assert {row.contender for row in outcome.rows} & set(FAMILIES) == {"shared"}
     for family in {*FAMILIES} - {"shared"}:
         assert "no kernel of it is known" in outcome.absent[f"{family} at n = {N}"]
 
 
 def test_absent_peers_are_named_with_how_to_get_them(cuda: Backend) -> None:
-    ghost = Peer(
-        "ghost", "cuda", lambda: Availability("ghost", False, "no ghost", "pip install ghost"), lambda arena: []
-    )
+    def absent() -> str:
+        raise OSError("no ghost")
+
+    ghost = Peer("ghost", "cuda", absent, lambda arena: [], hint="pip install ghost")
     said: list[str] = []
     outcome = compare(cuda, ghost, report=said.append)
     assert outcome.absent["ghost"] == "no ghost; pip install ghost"

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from batchchol.compare.known_kernels import Known, Wanted, best_canonical, best_packed, read
+from batchchol.compare.known_kernels import best_canonical, best_packed, read
 from batchchol.compare.references import Reference, lines, references
+from batchchol.defaults.lookup import Request
 from batchchol.measure.csv_file import append
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
 
-WANTED = Wanted(16, 16_384, "float32", "fast", "cuda", "sm_90")
+WANTED = Request(Problem(16, math="fast"), "cuda", batch=16_384, arch="sm_90")
 ABOUT = {"gpu": "a GPU", "toolkit": "CUDA", "date": "2026-11-21"}
 
 
@@ -22,8 +23,8 @@ def shared(nb: int, n: int = 16, math: str = "fast") -> KernelSpec:
     return KernelSpec(Problem(n, math=math), "chunked", "col", SharedSchedule(nb), "cuda")
 
 
-def known(spec: KernelSpec, batch: int, seconds: float, chunk: int = 32) -> Known:
-    return Known(spec, Layout.chunked(chunk), batch, seconds)
+def known(spec: KernelSpec, batch: int, seconds: float, chunk: int | None = 32) -> Row:
+    return Row.timed(Point(spec, batch, chunk), [seconds * batch])
 
 
 @pytest.mark.usefixtures("thread_table")
@@ -70,7 +71,7 @@ def test_on_canonical_arrays_the_block_family_serves_with_its_schedule_on_chunks
     assert plain is not None
     assert (plain.layout, plain.order) == ("canonical", "row")
     measured = KernelSpec(Problem(16, math="fast"), "canonical", "col", SharedSchedule(2), "cuda")
-    both = [known(block, 16_384, 1.0), Known(measured, Layout.canonical("col"), 16_384, 2.0)]
+    both = [known(block, 16_384, 1.0), known(measured, 16_384, 2.0, chunk=None)]
     assert best_canonical(both, WANTED) == measured
 
 
@@ -79,8 +80,8 @@ def test_a_tuning_run_is_read_with_its_chunks(tmp_path: Path) -> None:
     points = [Point(shared(4), 1_000, 8, 1, protocol) for protocol in ("queued", "single")]
     append(path, [Row.timed(point, [2e-6] * 5, ratio=0.3) for point in points], ABOUT)
     (found,) = read(path)
-    assert (found.spec, found.layout, found.batch) == (shared(4), Layout.chunked(8), 1_000)
-    assert found.ns_per_matrix == pytest.approx(2.0)
+    assert (found.spec, found.point.layout, found.point.batch) == (shared(4), Layout.chunked(8), 1_000)
+    assert found.median_seconds == pytest.approx(2e-6)
 
 
 def test_dated_figures_are_those_of_the_same_gpu_and_batch_of_who_was_not_measured() -> None:
