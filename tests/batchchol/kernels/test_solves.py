@@ -32,8 +32,8 @@ from .test_mutated import function_body
 
 COMMON: Mapping[str, Sequence[Any]] = {
     "n": (1, 2, 3, 7, 33),
-    "nb": (1, 2, 3, 5, 8),
-    "rhs": (1, 2, 3, 4, 7),
+    "nb": (1, 3, 5, 8),
+    "rhs": (1, 2, 4, 7),
     "unroll": ("tiles", "full"),
     "order": ("row", "col"),
     "uplo": ("lower", "upper"),
@@ -143,7 +143,7 @@ def test_largest_orders(target: str) -> None:
 # ---- The same bits ----
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [1, 3, 5])
 @pytest.mark.parametrize("layout", ["canonical", "interleaved", "chunked"])
 def test_a_solution_depends_on_nothing_but_its_own_matrix_and_right_hand_side(n: int, layout: str) -> None:
     """Not on how many others there are, where it stands among them, nor on where the arrays begin."""
@@ -331,7 +331,7 @@ def test_the_source_as_it_is_passes(spec: KernelSpec) -> None:
 
 # Both targets have the same microkernels and the same program.
 @pytest.mark.parametrize(
-    ("backend", "line"), [*(("cpu", line) for line in LINES), *(("cuda", line) for line in list(LINES)[::3])]
+    ("backend", "line"), [*(("cpu", line) for line in LINES), *(("cuda", line) for line in list(LINES)[::5])]
 )
 def test_the_source_with_one_line_changed_fails(backend: str, line: str) -> None:
     spec = SPECS[backend]
