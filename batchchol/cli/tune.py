@@ -29,6 +29,7 @@ from batchchol.measure.dataset import read_correct
 from batchchol.measure.process import Measurer
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row
+from batchchol.progress import Progress
 from batchchol.tune import candidates, make_tables, tuning
 from batchchol.tune.evidence import with_evidence
 from kernelgen import KernelSpec
