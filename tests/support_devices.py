@@ -32,6 +32,8 @@ class EmulatedDevice:
         return array.ctypes.data
 
     def launch(self, source: KernelSource, items: int, args: tuple[np.generic, ...], stream: object = None) -> None:
+        if not items:
+            return
         program = compile_program(support_kernels())
         self.launched.append((source.entry, items))
         if not self._fenced:

@@ -87,7 +87,7 @@ def load(
     flags = (*COMMON_FLAGS, *source.flags)
     kernels, key = ArtifactCache(), key_of(source, compiler.identity)
     if found := kernels.get(key):
-        with suppress(_Damaged):
+        with suppress(ValueError):
             return _library(found, source.entry)
     kernels.prepare()
     compiled = compile_shared(compiler, source.text, flags, time_limit=time_limit, running=running)
@@ -101,7 +101,7 @@ def load(
     built = kernels.put(key, compiled.data, ".so", metadata, source.text)
     try:
         return _library(built, source.entry)
-    except _Damaged as error:
+    except ValueError as error:
         raise CompileError("compile", f"{built.path} was built but cannot be loaded: {error}") from error
 
 
@@ -118,23 +118,22 @@ def key_of(source: KernelSource, compiler: str) -> str:
     )
 
 
-class _Damaged(Exception):
-    """Why an entry of the cache is not the kernel that it should be, though its hash is right."""
-
-
 def _library(artifact: Artifact, entry: str) -> Library:
-    """The loaded library of an entry."""
-    try:
-        stats = read_stats(artifact.metadata)
-    except ValueError as error:
-        raise _Damaged(str(error)) from error
+    """The loaded library of an entry.
+
+    Raises
+    ------
+    ValueError
+        If it is not the kernel that it should be, though its hash is right.
+    """
+    stats = read_stats(artifact.metadata)
     if not elf.is_whole(artifact.data):
-        raise _Damaged("it is no whole shared object")
+        raise ValueError("it is no whole shared object")
     try:
         handle = load_library(artifact.data, entry)
         getattr(handle, entry)
     except (OSError, AttributeError) as error:
-        raise _Damaged(str(error)) from error
+        raise ValueError(str(error)) from error
     return Library(handle, stats)
 
 

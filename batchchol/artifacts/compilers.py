@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.scratch import scratch_folder
+from batchchol.artifacts.scratch import kill_processes, scratch_folder
 from batchchol.errors import CacheError, CompileError, CompilerNotFound
 
 TIME_LIMIT = 120.0
@@ -338,17 +338,7 @@ def kill_session(leader: int) -> None:
     # What one of them began meanwhile is found by the next look; one that is dead and that nobody has asked for its
     # status stays there, so that the looks are few.
     for _ in range(3):
-        members = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _in_session(pid, leader)]
-        for pid in members:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _in_session(pid: int, leader: int) -> bool:
-    try:
-        return pid not in (leader, os.getpid()) and os.getsid(pid) == leader
-    except (ProcessLookupError, PermissionError):
-        return False
+        kill_processes(lambda pid: pid not in (leader, os.getpid()) and os.getsid(pid) == leader)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -16,7 +16,7 @@ from batchchol.parallel import available_threads
 from batchchol.progress import Show
 from kernelgen import KernelSource
 
-__all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild"]
+__all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild", "reused"]
 
 Group = tuple[KernelSource, ...]
 
@@ -145,12 +145,8 @@ def _look_up(
     cache: ArtifactCache, build: Build, sources: Sequence[KernelSource], arch: str
 ) -> tuple[list[KernelSource], Compiler | None]:
     """What the cache lacks, and the compiler for that; without nvcc it has failed already."""
-    nvcc, missing = None, []
-    for source in dict.fromkeys(sources):
-        if found := find(source, arch, cache=cache):
-            build.outcomes[source] = Outcome(source.entry, "built", "", found.stats, reused=True)
-        else:
-            missing.append(source)
+    build.outcomes |= reused(sources, partial(find, arch=arch, cache=cache))
+    missing, nvcc = [source for source in dict.fromkeys(sources) if source not in build.outcomes], None
     try:
         nvcc = find_nvcc() if missing else None
     except CompilerNotFound as error:
@@ -158,6 +154,14 @@ def _look_up(
             build.outcomes[source] = Outcome(source.entry, "compile", _not_carried(source, arch, cache, error))
     build.report()
     return missing, nvcc
+
+
+def reused(
+    sources: Iterable[KernelSource], look_up: Callable[[KernelSource], Module | None]
+) -> dict[KernelSource, Outcome]:
+    """The outcomes of kernels that need not be compiled."""
+    found = ((source, look_up(source)) for source in dict.fromkeys(sources))
+    return {source: Outcome(source.entry, "built", "", module.stats, True) for source, module in found if module}
 
 
 def attempt_module(

@@ -28,8 +28,9 @@ def load_library(data: bytes, name: str) -> ctypes.CDLL:
 def _from_memory(data: bytes, name: str) -> ctypes.CDLL:
     # A descriptor is needed until the object is mapped, no longer: there may be thousands of kernels.
     descriptor = os.memfd_create(name[:200], os.MFD_CLOEXEC)
-    with os.fdopen(descriptor, "wb", buffering=0) as stream:
-        _write_whole(stream.fileno(), data)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+        stream.flush()
         return ctypes.CDLL(f"/proc/self/fd/{_detour(data)}{descriptor}")
 
 
@@ -47,9 +48,3 @@ def _from_private_file(data: bytes, name: str) -> ctypes.CDLL:
         path = Path(folder, f"{name[:200]}.so")
         path.write_bytes(data)
         return ctypes.CDLL(str(path))
-
-
-def _write_whole(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

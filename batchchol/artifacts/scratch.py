@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -90,20 +90,22 @@ def _remove_if_abandoned(folder: Path, status: os.stat_result) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _end_processes_in(folder / "work")
+        work = str(folder / "work")
+        # The compilers of the process that was killed.
+        kill_processes(lambda pid: os.readlink(f"/proc/{pid}/cwd") == work)
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 
 
-def _end_processes_in(folder: Path) -> None:
-    """End the processes whose working folder this is: the compilers of the process that was killed."""
-    for number in filter(str.isdecimal, os.listdir("/proc")):
+def kill_processes(chosen: Callable[[int], bool]) -> None:
+    """Kill the processes that are chosen by their number; one that cannot be asked about is left alone."""
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with suppress(OSError):
             # The descriptor stays that of the process which was looked at.
-            process = os.pidfd_open(int(number))
+            process = os.pidfd_open(pid)
             try:
-                if os.readlink(f"/proc/{number}/cwd") == str(folder):
+                if chosen(pid):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
             finally:
                 os.close(process)

@@ -104,7 +104,17 @@ class DeviceBatch(Batch):
         start = integer("start", start)
         slots = self._slots(start, start + int(matrices.shape[0]))
         if slots.first < slots.last:
-            self.pack_from(int(matrices.gpudata), slots.first, slots.last)
+            support.pack(
+                device(),
+                int(matrices.gpudata),
+                self.address,
+                self.n,
+                self.batch,
+                self.layout,
+                self.dtype_name,
+                first=slots.first,
+                last=slots.last,
+            )
 
     def get(self, start: int, stop: int) -> Any:
         """Matrices start, ..., stop - 1 as a new GPUArray of shape (stop - start, n, n) in row order."""
@@ -114,20 +124,6 @@ class DeviceBatch(Batch):
         if slots.first < slots.last:
             self.unpack_to(int(dense.gpudata), slots.first, slots.last)
         return dense
-
-    def pack_from(self, address: int, start: int, stop: int) -> None:
-        """Write matrices start, ..., stop - 1 from a place on the device, (stop - start, n, n) in row order."""
-        support.pack(
-            device(),
-            address,
-            self.address,
-            self.n,
-            self.batch,
-            self.layout,
-            self.dtype_name,
-            first=start,
-            last=stop,
-        )
 
     def unpack_to(self, address: int, start: int, stop: int) -> None:
         """Write matrices start, ..., stop - 1 to a place on the device, (stop - start, n, n) in row order."""

@@ -51,7 +51,17 @@ def device() -> Device:
 
 
 class Device:
-    """The first visible GPU; see `device`, which makes the only one of a process."""
+    """The first visible GPU; see `device`, which makes the only one of a process.
+
+    Attributes
+    ----------
+    architecture : str
+        What code is compiled for, such as "sm_90".
+    model : str
+        Its name, such as "NVIDIA H200".
+    multiprocessors : int
+        How many it has.
+    """
 
     def __init__(self) -> None:
         self.pycuda = import_pycuda()
@@ -62,6 +72,8 @@ class Device:
         except (self.pycuda.Error, OSError, AttributeError) as error:
             raise BackendUnavailable(f"{self.handle.name()} is there but cannot be used: {error}") from error
         self.multiprocessors = int(self.handle.get_attribute(self.pycuda.device_attribute.MULTIPROCESSOR_COUNT))
+        self.architecture = architecture_of(*self.handle.compute_capability())
+        self.model = str(self.handle.name())
         self._address = int(self._context.handle)
         self.loader = Loader(self.pycuda, self.driver, self.architecture, self.current)
         self._queue = _Queue()
@@ -71,19 +83,9 @@ class Device:
         self._enter_thread()
 
     @cached_property
-    def architecture(self) -> str:
-        """What code is compiled for, such as "sm_90"."""
-        return architecture_of(*self.handle.compute_capability())
-
-    @cached_property
     def has_pdl(self) -> bool:
         """Whether kernels may be launched before what they follow has ended."""
         return bool(self.handle.compute_capability() >= PDL_CAPABILITY)
-
-    @cached_property
-    def model(self) -> str:
-        """Its name, such as "NVIDIA H200"."""
-        return str(self.handle.name())
 
     def is_current(self) -> bool:
         """Whether the context is current in this thread, so that launches and the driver's own calls work."""
@@ -151,7 +153,7 @@ class Device:
             self._queue.open = before
 
     def launch(self, source: KernelSource, items: int, args: Sequence[Any], stream: Any = None) -> None:
-        """Queue a kernel on so many items; block and grid are those of `source.launch`.
+        """Queue a kernel on so many items, if there are any; block and grid are those of `source.launch`.
 
         Parameters
         ----------
@@ -161,7 +163,8 @@ class Device:
         stream : optional
             PyCUDA's, torch's or CuPy's stream or the address of one; by default the device's default stream.
         """
-        self.run(self.load(source), items, [word_of(argument) for argument in args], stream)
+        if items:
+            self.run(self.load(source), items, [word_of(argument) for argument in args], stream)
 
     def run(self, function: Function, items: int, words: Sequence[int], stream: Any = None) -> None:
         """`launch` for a loaded kernel whose arguments are 64-bit words.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchchol.backends.base import Kernel
 from batchchol.backends.cuda import memory
@@ -71,26 +71,12 @@ def record(*, branches: int | None = BRANCHES) -> Iterator[Graph]:
     graph._end()
 
 
-class _Span(NamedTuple):
-    """A batch's part of the memory."""
-
-    first: int
-    last: int
-
-    @classmethod
-    def of(cls, batch: Batch) -> _Span:
-        return cls(batch.address, batch.address + batch.nbytes)
-
-    def touches(self, other: _Span) -> bool:
-        return self.first < other.last and other.first < self.last
-
-
 @dataclass(frozen=True)
 class _Call:
     """A recorded factorization; `place` is its bit in others' `earlier`, the calls that end before they begin."""
 
-    reads: _Span
-    writes: _Span
+    reads: Batch
+    writes: Batch
     node: Any
     place: int
     earlier: int
@@ -150,24 +136,23 @@ class Graph:
             raise ValueError(f"batch: lives on backend {a.backend!r}, expected 'cuda': a graph is the GPU's")
         if stream is not None:
             raise ValueError("stream: got one while a graph is recorded, expected None: give it to Graph.launch")
-        reads, writes = _Span.of(a), _Span.of(out)
-        before = self._before(reads, writes)
+        before = self._before(a, out)
         earlier = 0
         for call in before:
             earlier |= call.earlier | call.place
         node = self._node(kernel, kernel.words(a, out, info), a.batch, [call.node for call in before])
-        self._calls.append(_Call(reads, writes, node, 1 << len(self._calls), earlier))
+        self._calls.append(_Call(a, out, node, 1 << len(self._calls), earlier))
         self._arrays += [a.data, out.data, info]
 
-    def _before(self, reads: _Span, writes: _Span) -> list[_Call]:
+    def _before(self, reads: Batch, writes: Batch) -> list[_Call]:
         """The calls that must end before one begins, less those that end before others of them anyway."""
         found: list[_Call] = []
         known = 0
         for back, call in enumerate(reversed(self._calls), 1):
             if call.place & known:
                 continue
-            shared = call.writes.touches(reads) or call.writes.touches(writes) or call.reads.touches(writes)
-            if shared or back == self._branches:
+            pairs = ((call.writes, reads), (call.writes, writes), (call.reads, writes))
+            if back == self._branches or any(earlier.shares_memory(later) for earlier, later in pairs):
                 found.append(call)
                 known |= call.earlier
         return found

@@ -31,7 +31,7 @@ class Launcher(Protocol):
     """What these functions need of a device."""
 
     def launch(self, source: KernelSource, items: int, args: Arguments, stream: object | None = None) -> None:
-        """Queue a kernel on so many items; block and grid are those of `source.launch`."""
+        """Queue a kernel on so many items, if there are any; block and grid are those of `source.launch`."""
 
 
 def pack(
@@ -155,8 +155,6 @@ def fill(
         raise ValueError(f"recipe: got {recipe!r} with {parameters}, which is made on the host: ask can_fill")
     name, arguments = kernel
     room, apart = padded(batch, layout), stride(batch, layout)
-    if not room:
-        return
     stream_words = (np.uint64(seed), np.uint64(plan.stream << 32 | n))
     args = (
         *_pointers(packed),
@@ -195,8 +193,6 @@ def residual_ratios(
     ratios : int
         Address of `batch` float64, one for each matrix; no initial value is expected.
     """
-    if not batch:
-        return
     # The upper triangle of a matrix is the lower one of its transpose.
     swap = (layout.order == "col") != (uplo == "upper")
     args = (*_pointers(a, l, ratios), *_integers(n, stride(batch, layout), batch, swap))
@@ -210,8 +206,7 @@ def empty(device: Launcher, *, stream: object | None = None) -> None:
 
 def copy(device: Launcher, source: int, destination: int, nbytes: int, *, stream: object | None = None) -> None:
     """Copy bytes from one place of the device's memory to another; any address, no overlap."""
-    if nbytes:
-        device.launch(support_kernel("copy"), nbytes, (*_pointers(source, destination), *_integers(nbytes)), stream)
+    device.launch(support_kernel("copy"), nbytes, (*_pointers(source, destination), *_integers(nbytes)), stream)
 
 
 def multiply_add(

@@ -86,7 +86,8 @@ class ClusterCompilers:
                 sources, arch, jobs=jobs, per_module=per_module, time_limit=time_limit, progress=progress
             )
         run = _Compiling(self._crew, nvcc.identity, arch, time_limit)
-        found = _found(wanted, arch, nvcc)
+        cache = ArtifactCache()
+        found = cuda_modules.reused(wanted, lambda source: cuda_cache.find_compiled(cache, source, arch, nvcc))
         missing = [source for source in wanted if source not in found]
         share = -(-len(missing) // sum(member.threads for member in able))
         groups = cuda_modules.module_groups(missing, min(per_module, share))
@@ -179,13 +180,6 @@ class _Compiling:
     def _stop(self) -> None:
         self._stopped.set()
         self._crew.cancel()
-
-
-def _found(sources: Iterable[KernelSource], arch: str, nvcc: Compiler) -> dict[Any, Outcome]:
-    """Those that the cache here has."""
-    cache = ArtifactCache()
-    pairs = ((source, cuda_cache.find_compiled(cache, source, arch, nvcc)) for source in sources)
-    return {source: Outcome(source.entry, "built", "", found.stats, True) for source, found in pairs if found}
 
 
 def _able(crew: Crew, compiler: str) -> list[Member]:

@@ -294,14 +294,13 @@ class Station(WorkerPlugin):
         self, sources: Sequence[KernelSource], arch: str, time_limit: float
     ) -> tuple[list[Outcome], list[str]]:
         cache, nvcc = ArtifactCache(), find_nvcc()
-        found = {source: cuda_cache.find_compiled(cache, source, arch, nvcc) for source in sources}
-        done = {source: Outcome(source.entry, "built", "", at.stats, True) for source, at in found.items() if at}
+        done = cuda_modules.reused(sources, lambda source: cuda_cache.find_compiled(cache, source, arch, nvcc))
         if missing := tuple(source for source in sources if source not in done):
             cache.prepare()
             made = cuda_modules.attempt_module(cache, arch, nvcc, time_limit, self._running, missing)
             done |= zip(missing, made, strict=bool(made))
         keys = [key for source in done for key in cuda_cache.keys(source, arch, nvcc)]
-        return [done[source] for source in sources] if len(done) == len(found) else [], keys
+        return [done[source] for source in sources] if len(done) == len(set(sources)) else [], keys
 
     def _compile_cpu(self, specs: Sequence[KernelSpec], _: str, time_limit: float) -> tuple[list[Outcome], list[str]]:
         (spec,) = specs

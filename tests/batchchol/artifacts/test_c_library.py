@@ -255,7 +255,7 @@ def test_a_record_with_any_bit_flipped_gives_a_library_or_a_miss(
         with suppress(ValueError):
             found = parse_record(path.stem, bytes(flipped))
             read += 1
-            with suppress(c_library._Damaged):
+            with suppress(ValueError):
                 c_library._library(Artifact(library, data, found.metadata), "answer")
                 built += 1
     assert read > built > 0, "some are found to be damaged, some are not"
