@@ -15,9 +15,10 @@ import sys
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from batchchol.artifacts.cache import PAYLOAD_BYTES, RECORD_BYTES, Artifact, ArtifactCache, Record, parse_record
 from batchchol.errors import BatchcholError, CacheError, DataFileError
@@ -73,31 +74,24 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
     DataFileError
         If the file cannot be written.
     """
-    packed = Packed()
-    written: set[str] = set()
-    sources = _by_stem(path.name for path in cache.folder.glob("*"))
+    files = _by_stem(path.name for path in cache.folder.glob("*"))
     with replacing(file) as stream:
-        with zipfile.ZipFile(stream, "w") as archive:
-            for key in cache.stored_keys():
-                artifact = cache.get(key)
-                if artifact is None:
-                    packed.damaged += 1
-                elif architectures is None or architecture(artifact) in architectures:
-                    packed.entries += 1
-                    _add(archive, cache, artifact, sources[key], written)
-        _require_entries(packed, cache, file, architectures)
+        packed = _pack(stream, cache, {key: files[key] for key in cache.stored_keys()}, architectures)
+        if not packed.entries:
+            wanted = f" of {', '.join(architectures)}" if architectures else ""
+            damaged = f" (damaged entries: {packed.damaged})" if packed.damaged else ""
+            raise CacheError(
+                f"{cache.folder} has no kernels{wanted} to pack{damaged}, so {file} was not written: compile them "
+                "first; `python -m batchchol cache info` says what is there"
+            )
     return packed
 
 
 def pack_bytes(cache: ArtifactCache, keys: Iterable[str]) -> bytes:
     """What a cache has of these entries, without their sources; empty if that is nothing."""
     stream = io.BytesIO()
-    written: set[str] = set()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for key in keys:
-            if artifact := cache.get(key):
-                _add(archive, cache, artifact, [f"{key}.json"], written)
-    return stream.getvalue() if written else b""
+    packed = _pack(stream, cache, {key: [f"{key}.json"] for key in keys})
+    return stream.getvalue() if packed.entries else b""
 
 
 def unpack_bytes(data: bytes, cache: ArtifactCache) -> None:
@@ -119,17 +113,6 @@ def unpack_bytes(data: bytes, cache: ArtifactCache) -> None:
         refused = {"all of it": str(error)}
     for name, reason in refused.items():
         raise BatchcholError(f"kernels were damaged on their way ({name} {reason}): run the same command again")
-
-
-def _require_entries(packed: Packed, cache: ArtifactCache, file: Path, architectures: Collection[str] | None) -> None:
-    """Refuse an archive without kernels."""
-    if not packed.entries:
-        wanted = f" of {', '.join(architectures)}" if architectures else ""
-        damaged = f" (damaged entries: {packed.damaged})" if packed.damaged else ""
-        raise CacheError(
-            f"{cache.folder} has no kernels{wanted} to pack{damaged}, so {file} was not written: compile them first; "
-            "`python -m batchchol cache info` says what is there"
-        )
 
 
 def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
@@ -155,15 +138,27 @@ def unpack(file: Path, cache: ArtifactCache) -> Unpacked:
         ) from error
 
 
-def _add(
-    archive: zipfile.ZipFile, cache: ArtifactCache, artifact: Artifact, files: Iterable[str], written: set[str]
-) -> None:
-    """Write the payload of an entry and other files of it, unless they were `written`."""
-    for name in sorted({artifact.path.name, *files} - written):
-        written.add(name)
-        data = artifact.data if name == artifact.path.name else cache.read(name)
-        if data is not None:
-            archive.writestr(_member(name), data)
+def _pack(
+    stream: BinaryIO,
+    cache: ArtifactCache,
+    files: Mapping[str, Sequence[str]],
+    architectures: Collection[str] | None = None,
+) -> Packed:
+    """Write entries of these keys, of each its payload and these files, every one once."""
+    packed, written = Packed(), set[str]()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for key, names in files.items():
+            artifact = cache.get(key)
+            if artifact is None:
+                packed.damaged += 1
+            elif architectures is None or architecture(artifact) in architectures:
+                packed.entries += 1
+                for name in sorted({artifact.path.name, *names} - written):
+                    written.add(name)
+                    data = artifact.data if name == artifact.path.name else cache.read(name)
+                    if data is not None:
+                        archive.writestr(_member(name), data)
+    return packed
 
 
 def _member(name: str) -> zipfile.ZipInfo:

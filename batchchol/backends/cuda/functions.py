@@ -112,10 +112,9 @@ class Loader:
     def handle(self, function: Function) -> int:
         """The driver's handle of a kernel, which is loaded if need be."""
         code = function.code
-        if code.handle is None:
-            with self._lock:
-                if code.handle is None:
-                    self._build(code, self._load_by_driver)
+        with self._lock:
+            if code.handle is None:
+                self._build(code, self._load_by_driver)
         assert code.handle is not None
         return code.handle
 
