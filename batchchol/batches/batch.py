@@ -51,6 +51,8 @@ class Batch:
     """
 
     backend: ClassVar[str] = "cpu"
+    # Slices that stay in cache between the two copies of `to_layout`.
+    _slice_bytes: ClassVar[int] = 1 << 20
 
     data: NDArray[np.floating]
     n: int
@@ -165,7 +167,7 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of the array, padding included."""
-        return self.data.nbytes
+        return int(self.data.nbytes)
 
     @property
     def address(self) -> int:
@@ -184,7 +186,8 @@ class Batch:
 
     def shares_memory(self, other: Batch) -> bool:
         """Whether a write to one may change the other."""
-        return other.backend == self.backend and np.may_share_memory(self.data, other.data)
+        apart = self.address + self.nbytes <= other.address or other.address + other.nbytes <= self.address
+        return other.backend == self.backend and not apart
 
     def marked(self, triangle: str | None) -> Self:
         """The same batch, of which that triangle has a meaning."""
@@ -253,11 +256,11 @@ class Batch:
         """All matrices as a new array of shape (batch, n, n) in row order."""
         return self.get(0, self.batch)
 
-    def to_layout(self, layout: Layout) -> Batch:
+    def to_layout(self, layout: Layout) -> Self:
         """A copy of the batch in another layout; the same triangle has a meaning."""
-        packed = Batch.empty(self.n, self.batch, layout, self.dtype)
-        # Slices that stay in cache between the two copies; whole groups of every layout.
-        size = max(512, (1 << 20) // (self.n**2 * self.dtype.itemsize) // 512 * 512)
+        packed = type(self).empty(self.n, self.batch, layout, self.dtype)
+        # Whole groups of every layout.
+        size = max(512, self._slice_bytes // (self.n**2 * self.dtype.itemsize) // 512 * 512)
         for start in range(0, self.batch, size):
             packed.put(start, self.get(start, min(start + size, self.batch)))
         return packed.marked(self.triangle)

@@ -29,6 +29,8 @@ class DeviceBatch(Batch):
 
     data: Any
     backend: ClassVar[str] = "cuda"
+    # They bound what the dense copies take.
+    _slice_bytes: ClassVar[int] = 1 << 28
 
     @staticmethod
     def _check_data(data: Any) -> None:
@@ -70,17 +72,8 @@ class DeviceBatch(Batch):
         return int(self.data.gpudata or 0)
 
     @property
-    def nbytes(self) -> int:
-        return int(self.data.nbytes)
-
-    @property
     def writeable(self) -> bool:
         return True
-
-    def shares_memory(self, other: Batch) -> bool:
-        if not isinstance(other, DeviceBatch):
-            return False
-        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def like(self, triangle: str | None = None) -> Self:
         # Not `empty`, which checks what this batch's own making has checked.
@@ -139,14 +132,6 @@ class DeviceBatch(Batch):
             last=stop,
             clear=self.cleared,
         )
-
-    def to_layout(self, layout: Layout) -> Self:
-        packed = type(self).empty(self.n, self.batch, layout, self.dtype)
-        # Slices bound what the dense copies take; whole groups of every layout.
-        size = max(512, (1 << 28) // (self.n**2 * self.dtype.itemsize) // 512 * 512)
-        for start in range(0, self.batch, size):
-            packed.put(start, self.get(start, min(start + size, self.batch)))
-        return packed.marked(self.triangle)
 
     def to_host(self) -> Batch:
         """A copy in the host's memory, in the same layout."""
