@@ -16,15 +16,13 @@ from batchchol.errors import BatchcholError
 from batchchol.measure import dataset
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, rows_of
-from batchchol.progress import Progress, ProgressDisplay
+from batchchol.progress import Progress, ProgressDisplay, Show
 from batchchol.tune.compile import build
 from batchchol.tune.contest import Contest, Site, placements
 from batchchol.tune.winners import MARGIN, case_of, cell_of, grouped
 
 # A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
-
-Show = Callable[[Progress], None]
 
 
 class Learned(NamedTuple):

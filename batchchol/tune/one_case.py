@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from batchchol.defaults.lookup import Request, default_choice
@@ -13,7 +13,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.compile import build
 from batchchol.tune.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
@@ -30,8 +30,6 @@ _VARIATIONS_SHARE, _FINAL_SHARE = 0.25, 0.4
 # A compiler that takes this long is at straight-line code that is too long to be fast.
 _COMPILE_SECONDS, _LEAST_SECONDS = 15.0, 2.0
 _MIN_ROUNDS = 2
-
-Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, Value
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 
 Group = tuple[int, int, str]
-Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def sweep(
     space: str = "",
     failed: Iterable[Row] = (),
     seconds: float | None = None,
-    show: Callable[[Progress], None] = lambda _: None,
+    show: Show = lambda _: None,
 ) -> Summary:
     """Measure the points that the data set lacks.
 

@@ -21,11 +21,11 @@ from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row, Value
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
 from batchchol.tune.cluster.workers import Crew, WorkersLost
-from batchchol.tune.sweep import Estimate, Keeper, Show, Summary
+from batchchol.tune.sweep import Estimate, Keeper, Summary
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5

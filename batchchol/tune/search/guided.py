@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.compile import Built
 from batchchol.tune.search.cases import Budget, Case, by_case
 from batchchol.tune.search.strategies import Strategy, make
@@ -24,7 +24,6 @@ MOST_AHEAD = 2
 
 Build = Callable[[Sequence[Point]], Built]
 Done = Mapping[str, float | None]
-Show = Callable[[Progress], None]
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from batchchol.measure import dataset
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.search.cases import Case, case_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.tune.search.transfer import lessons_of
@@ -141,7 +141,7 @@ def replay(
     *,
     processes: int = 1,
     ahead: int = 1,
-    show: Callable[[Progress], None] = lambda _: None,
+    show: Show = lambda _: None,
 ) -> list[Run]:
     """Search every case with every strategy so often; the exhaustive one, which has no seed, once.
 
