@@ -182,7 +182,7 @@ class CudaBackend:
             "gpu": gpu.name(),
             "compute_capability": f"{major}.{minor}",
             "architecture": self._gpu.architecture,
-            "multiprocessors": self._attribute("MULTIPROCESSOR_COUNT"),
+            "multiprocessors": self._gpu.multiprocessors,
             "gpu_memory_bytes": int(gpu.total_memory()),
             "l2_bytes": self._attribute("L2_CACHE_SIZE"),
             "last_level_cache_bytes": self._attribute("L2_CACHE_SIZE"),
@@ -344,10 +344,9 @@ class CudaBackend:
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
         if dtype not in self._ceilings:
-            multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
             self._ceilings[dtype] = Ceilings(
                 ceilings.copy_bytes_per_second(self._gpu, self._clock),
-                ceilings.peak_flops_per_second(self._gpu, self._clock, dtype, multiprocessors),
+                ceilings.peak_flops_per_second(self._gpu, self._clock, dtype),
                 threads or self.threads,
                 dtype,
                 self.target,

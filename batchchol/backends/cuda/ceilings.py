@@ -29,9 +29,9 @@ def copy_bytes_per_second(gpu: Device, clock: Clock) -> float:
     return 2 * size / min(_best_seconds(clock, copy) for copy in copies)
 
 
-def peak_flops_per_second(gpu: Device, clock: Clock, dtype: str, multiprocessors: int) -> float:
+def peak_flops_per_second(gpu: Device, clock: Clock, dtype: str) -> float:
     """Independent fused multiply-adds of a dtype, each two flops, on all multiprocessors."""
-    threads = multiprocessors * _THREADS_PER_MULTIPROCESSOR
+    threads = gpu.multiprocessors * _THREADS_PER_MULTIPROCESSOR
     room = memory.empty((threads,), dtype, "measuring the arithmetic peak")
 
     def work() -> None:
