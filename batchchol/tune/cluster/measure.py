@@ -26,6 +26,7 @@ from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
 from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.sweep import Estimate, Keeper, Show, Summary
+from batchchol.tune.winners import grouped
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5
@@ -160,13 +161,9 @@ class Queue:
     """The points that nobody has been given, in groups of one order and batch."""
 
     def __init__(self, points: Iterable[Point]) -> None:
-        self._groups: list[deque[Point]] = []
+        alike = grouped(points, lambda point: (point.spec.problem.n, point.spec.problem.dtype, point.batch))
+        self._groups = [deque(group) for group in alike.values()]
         self._of: dict[str, deque[Point]] = {}
-        by_data: dict[Any, deque[Point]] = {}
-        for point in points:
-            problem = point.spec.problem
-            by_data.setdefault((problem.n, problem.dtype, point.batch), deque()).append(point)
-        self._groups = list(by_data.values())
 
     def __len__(self) -> int:
         return sum(map(len, self._groups))
@@ -225,7 +222,7 @@ def sweep(
     pending = [point for point in points if point.key not in data.done]
     work = _Measuring(pending, crew, seats, compilers, keeper, show)
     work.run(seconds)
-    return Summary(keeper.statuses, len(pending) - work.count)
+    return Summary(keeper.summary.statuses, len(pending) - work.count)
 
 
 class _Flight(NamedTuple):
@@ -365,4 +362,4 @@ class _Measuring:
         left = self._clock.seconds_left()
         elapsed = time.monotonic() - self._begin
         seconds_left = None if left is None else left / (len(self._seats.measuring()) or 1)
-        self._show(Progress(self.count, self._total, 0, self._keeper.lost, elapsed, seconds_left, "points"))
+        self._show(Progress(self.count, self._total, 0, self._keeper.summary.lost, elapsed, seconds_left, "points"))

@@ -76,7 +76,7 @@ def killed() -> KilledWorker:
 def measured(crew: FakeCrew, count: int, **options: Any) -> tuple[Summary, list[Row]]:
     """What became of points."""
     kept: list[Row] = []
-    data: Any = SimpleNamespace(keys=set(), append=kept.append)
+    data: Any = SimpleNamespace(done={}, append=kept.append)
     found = seats(crew, "cpu", per_host=3)
     found.open()
     found.choose(None)
