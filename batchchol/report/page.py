@@ -54,11 +54,8 @@ class Report(Material):
         return len(self.rows)
 
     @property
-    def headlines(self) -> list[tuple[str, str]]:
+    def headlines(self) -> Iterator[tuple[str, str]]:
         """The numbers that say most, each with what it is."""
-        return list(self._headlines())
-
-    def _headlines(self) -> Iterator[tuple[str, str]]:
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
