@@ -14,14 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describe the machine, write its entry unless `--print`, and show it."""
-    from dataclasses import asdict
-
     from batchchol.backends import get_backend
     from batchchol.measure.machine import describe, find_devices, machine_file, save
 
     device, missing = (get_backend(args.backend).device(), []) if args.backend else find_devices()
     machine = describe(device, args.name)
-    for field, value in asdict(machine).items():
+    for field, value in machine.items():
         print(f"{field:12} {value or '-'}")
     for reason in missing:
         print(f"\n{reason}")
@@ -29,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     path = machine_file()
     print(f"\n{'written to' if save(machine, path) else 'already in'} {path}")
-    print(f"use it with: asv run --machine {machine.machine}")
+    print(f"use it with: asv run --machine {machine['machine']}")
     return 0

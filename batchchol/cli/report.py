@@ -17,7 +17,7 @@ from batchchol.operations.roofline import fraction_text
 from batchchol.report import gflops_plot
 from batchchol.report.data import require
 from batchchol.report.importance import GOOD, why_not
-from batchchol.report.page import Options, Report, make
+from batchchol.report.page import Report, make
 from batchchol.report.stability import BOUND, TARGET, Stability
 from batchchol.tune import suite_winners
 from batchchol.tune.winners import grouped, surest
@@ -83,8 +83,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
-    options = Options(**{name: getattr(arguments, name) for name in named})
-    print(said(make(arguments.file.resolve(), folder, options, lambda line: print(line, file=sys.stderr))))
+    options = {name: getattr(arguments, name) for name in named}
+    print(said(make(arguments.file.resolve(), folder, lambda line: print(line, file=sys.stderr), **options)))
     return 0
 
 
@@ -93,7 +93,7 @@ def _keep_winners(arguments: argparse.Namespace) -> int:
     named = ("dtype", "protocol", "batch")
     chosen = suite_winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
     count = suite_winners.write(arguments.winners, chosen)
-    print(f"{len(chosen.entries)} winners of {chosen.common['device']}, {arguments.file.name}")
+    print(f"{len(chosen['winners'])} winners of {chosen['device']}, {arguments.file.name}")
     print(f"winners: {arguments.winners} ({count} in all)")
     return 0
 

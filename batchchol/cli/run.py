@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     subject = suite.find_subject(Path.cwd())
     backend, why_no_gpu = fastest_backend(arguments.backend)
     described = machine.describe(backend.device())
-    _say(f"machine   {described.cpu}, {described.simd}, {described.num_cpu} cores, {described.ram}")
+    _say(f"machine   {described['cpu']}, {described['simd']}, {described['num_cpu']} cores, {described['ram']}")
     if backend.name == "cuda":
-        _say(f"GPU       {described.gpu}, driver {described.driver}, {described.toolkit}")
+        _say(f"GPU       {described['gpu']}, driver {described['driver']}, {described['toolkit']}")
     elif why_no_gpu:
         _say(f"backend   cpu, since {why_no_gpu if _gpu_present() else 'there is no NVIDIA GPU'}")
     mainjob.demonstrate(backend, _say)
@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     timed = [mainjob.time_shown(backend)]
     _say(f"suite     asv, profile {arguments.profile!r}, on {subject.described}")
     with interrupts.advice("compiled kernels are kept, run the same command again to measure all of the suite"):
-        suite.run_suite(subject, described.machine, environment, arguments.out / "asv.log", _say)
+        suite.run_suite(subject, described["machine"], environment, arguments.out / "asv.log", _say)
     timed.append(mainjob.time_shown(backend))
-    _say(mainjob.summary(subject.results, described.machine, subject.commit, backend, arguments.out, timed))
+    _say(mainjob.summary(subject.results, described["machine"], subject.commit, backend, arguments.out, timed))
     return 0
 
 

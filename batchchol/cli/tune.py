@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from batchchol.measure.dataset import read_correct
 from batchchol.measure.process import Measurer
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row
-from batchchol.progress import Progress
+from batchchol.progress import ProgressDisplay
 from batchchol.tune import candidates, make_tables, tuning
 from batchchol.tune.evidence import with_evidence
 from kernelgen import KernelSpec
@@ -39,7 +38,6 @@ from kernelgen.schedules import FAMILIES
 ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
-_REPORT_SECONDS = 5.0
 _DEFAULTS = {
     "n": orders(ORDERS),
     "dtype": "float32",
@@ -237,16 +235,8 @@ def _tables(path: Path) -> dict[str, tables.Table]:
 
 def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
     """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
-    reported = time.monotonic()
-
-    def show(progress: Progress) -> None:
-        nonlocal reported
-        done, total = progress.done, progress.total
-        if done == total or time.monotonic() - reported >= _REPORT_SECONDS:
-            reported = time.monotonic()
-            print(f"batchchol: {done:,} of {total:,} kernels compiled ({done / total:.0%})", file=sys.stderr)
-
-    backend.build(specs, progress=show)
+    with ProgressDisplay(sys.stderr, "compiling") as display:
+        backend.build(specs, progress=display)
 
 
 def _print(row: Row) -> None:

@@ -188,7 +188,7 @@ def _entry(values: Mapping[str, Any]) -> Entry:
 
 
 def _entry_values(entry: Entry) -> dict[str, Any]:
-    chosen = _said({"n": entry.n, "batch": entry.batch, "until": entry.until}) | values_of(entry.schedule)
+    chosen = without_none({"n": entry.n, "batch": entry.batch, "until": entry.until}) | values_of(entry.schedule)
     measured = [_evidence_values(each, entry) for each in entry.evidence]
     return chosen | ({"measured": measured} if measured else {})
 
@@ -207,7 +207,8 @@ def schedule_of(values: Mapping[str, Any]) -> Schedule:
 
 def values_of(schedule: Schedule) -> dict[str, Any]:
     """The family and the choices of a schedule; what it leaves to the target is not said."""
-    return _said({"family": schedule.family} | {name: getattr(schedule, name) for name in axes_of(type(schedule))})
+    choices = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
+    return without_none({"family": schedule.family} | choices)
 
 
 def _evidence(values: Mapping[str, Any], batch: int | None, schedule: Schedule) -> Evidence:
@@ -223,7 +224,7 @@ def _evidence_values(each: Evidence, entry: Entry) -> dict[str, Any]:
     values: dict[str, Any] = {"batch": None if each.batch == entry.batch else each.batch, "ns": each.ns}
     if each.runner_up is not None:
         values |= {"next_ns": each.runner_up_ns, "next": _unlike(each.runner_up, entry.schedule)}
-    return _said(values | {"math": each.math, "chunk": each.chunk})
+    return without_none(values | {"math": each.math, "chunk": each.chunk})
 
 
 def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
@@ -236,7 +237,7 @@ def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
 
 def _case_values(case: Case) -> dict[str, Any]:
     """What a table says of a case; the oldest operation is not named."""
-    return _said(asdict(case) | {"op": None if case.op == "potrf" else case.op})
+    return without_none(asdict(case) | {"op": None if case.op == "potrf" else case.op})
 
 
 def _placement(values: Mapping[str, Any]) -> Placement:
@@ -249,10 +250,11 @@ def _placement(values: Mapping[str, Any]) -> Placement:
 def _placement_values(each: Placement) -> dict[str, Any]:
     layout = each.layout
     where = {"layout": layout.kind, "chunk": layout.chunk, "order": layout.order if layout.order == "row" else None}
-    return _said({"dtype": each.dtype, "math": each.math, "n": each.n, "batch": each.batch, **where})
+    return without_none({"dtype": each.dtype, "math": each.math, "n": each.n, "batch": each.batch, **where})
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 

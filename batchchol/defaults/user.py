@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from batchchol.artifacts.cache import ArtifactCache, default_folder
 from batchchol.batches.sizes import LARGEST
-from batchchol.defaults.tables import Case, schedule_of, values_of
+from batchchol.defaults.tables import Case, schedule_of, values_of, without_none
 from batchchol.errors import CacheError, DataFileError, SettingError
 from batchchol.files import read_file, replace_file
 from kernelgen import KernelSpec, Layout, Problem, Schedule
@@ -67,7 +67,7 @@ class Tuned:
         values = {**asdict(self.case), "n": self.n, "batch": self.batch, **_numbers(self)}
         schedules = {"schedule": self.schedule, "incumbent": self.incumbent, "runner_up": self.runner_up}
         values |= {name: values_of(schedule) for name, schedule in schedules.items() if schedule is not None}
-        return _said(values | {"runner_up_ns": self.runner_up_ns, "about": dict(self.about)})
+        return without_none(values | {"runner_up_ns": self.runner_up_ns, "about": dict(self.about)})
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Placed:
     def values(self) -> dict[str, Any]:
         """The placement as its file has it."""
         values: dict[str, Any] = {name: getattr(self, name) for name in _PLACE} | _numbers(self)
-        values |= {name: _said(asdict(getattr(self, name))) for name in ("layout", "incumbent")}
-        return _said(values | {"about": dict(self.about)})
+        values |= {name: without_none(asdict(getattr(self, name))) for name in ("layout", "incumbent")}
+        return without_none(values | {"about": dict(self.about)})
 
 
 _PLACE = ("section", "dtype", "n", "batch")
@@ -330,10 +330,6 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{name}={value!r}")
     return float(value)
-
-
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _reason(error: Exception) -> str:

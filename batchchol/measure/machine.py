@@ -7,7 +7,6 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,6 @@ FORMAT_VERSION = 1
 
 GIB = 2**30
 FILLER_WORDS = re.compile(r"\((r|tm)\)|\bcpu\b|\bprocessor\b|@.*$", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What asv stores about a machine (first six fields, all text) and what decides the speed of a kernel.
-
-    The clocks are the GPU's highest; those of a measurement are stored with its samples.
-    """
-
-    machine: str
-    os: str
-    arch: str
-    cpu: str
-    num_cpu: str
-    ram: str
-    simd: str
-    gpu: str
-    driver: str
-    toolkit: str
-    gpu_clock: str
-    memory_clock: str
 
 
 def find_devices() -> tuple[dict[str, str | int], list[str]]:
@@ -65,22 +43,24 @@ def find_devices() -> tuple[dict[str, str | int], list[str]]:
     return device, missing
 
 
-def describe(device: Mapping[str, str | int], name: str | None = None) -> Machine:
-    """The entry for the `device` that a backend reports, called `name` or else `stable_name(device)`."""
-    return Machine(
-        machine=name or stable_name(device),
-        os=_operating_system(),
-        arch=platform.machine(),
-        cpu=str(device["cpu"]),
-        num_cpu=str(device["cores"]),
-        ram=f"{round(int(device['memory_bytes']) / GIB)} GiB",
-        simd=str(device["simd"]),
-        gpu=str(device.get("gpu", "")),
-        driver=str(device.get("driver", "")),
-        toolkit=str(device.get("toolkit", "")),
-        gpu_clock=_megahertz(device.get("gpu_clock_mhz")),
-        memory_clock=_megahertz(device.get("memory_clock_mhz")),
-    )
+def describe(device: Mapping[str, str | int], name: str | None = None) -> dict[str, str]:
+    """The entry for the `device` that a backend reports, called `name` or else `stable_name(device)`.
+
+    It has what asv stores about a machine (the first six fields, all text), and what decides the speed of a kernel.
+    The clocks are the GPU's highest; those of a measurement are stored with its samples.
+    """
+    return {
+        "machine": name or stable_name(device),
+        "os": _operating_system(),
+        "arch": platform.machine(),
+        "cpu": str(device["cpu"]),
+        "num_cpu": str(device["cores"]),
+        "ram": f"{round(int(device['memory_bytes']) / GIB)} GiB",
+        "simd": str(device["simd"]),
+        **{name: str(device.get(name, "")) for name in ("gpu", "driver", "toolkit")},
+        "gpu_clock": _megahertz(device.get("gpu_clock_mhz")),
+        "memory_clock": _megahertz(device.get("memory_clock_mhz")),
+    }
 
 
 def stable_name(device: Mapping[str, str | int]) -> str:
@@ -98,7 +78,7 @@ def machine_file() -> Path:
     return Path(os.path.expanduser("~/.asv-machine.json"))
 
 
-def save(machine: Machine, path: Path) -> bool:
+def save(machine: Mapping[str, str], path: Path) -> bool:
     """Put `machine` into the file at `path`, keeping every other entry; False if it was there already.
 
     Raises
@@ -107,10 +87,9 @@ def save(machine: Machine, path: Path) -> bool:
         If the file exists and is not a machine file of the format that asv 0.6 reads, or cannot be written.
     """
     entries = _read(path)
-    entry = asdict(machine)
-    if entries.get(machine.machine) == entry:
+    if entries.get(machine["machine"]) == machine:
         return False
-    content = {**entries, machine.machine: entry, "version": FORMAT_VERSION}
+    content = {**entries, machine["machine"]: machine, "version": FORMAT_VERSION}
     # As asv writes it, sorted and indented by four.
     replace_file(path, (json.dumps(content, indent=4, sort_keys=True) + "\n").encode())
     return True

@@ -115,13 +115,8 @@ def check_version(path: Path, metadata: Mapping[bytes, bytes]) -> None:
 
 def _completed(path: Path, rows: Any) -> Any:
     arrow, wanted = pyarrow(), schema()
-    columns = []
-    for column in wanted:
-        if column.name in rows.column_names:
-            columns.append(rows[column.name])
-        else:
-            columns.append(arrow.nulls(len(rows), column.type))
+    known = rows.select([name for name in wanted.names if name in rows.column_names])
     try:
-        return arrow.table(columns, names=wanted.names).cast(wanted)
+        return arrow.concat_tables([wanted.empty_table(), known], promote_options="permissive").cast(wanted)
     except arrow.ArrowException as error:
         raise DataFileError(path, "schema", f"a column is of another type than its version says ({error})") from error

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from batchchol.errors import BatchcholError, install
 from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, octaves, plain, room, save
+from batchchol.tune.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,9 +151,7 @@ def _figure(points: Sequence[Point], title: str, subtitle: str) -> Figure:
 
 def _by_label(points: Iterable[Point]) -> dict[str, list[Point]]:
     """The points of each line by n; lines in the order of their first points."""
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.label, []).append(point)
+    found = grouped(points, lambda point: point.label)
     return {label: sorted(line, key=lambda point: point.n) for label, line in found.items()}
 
 

@@ -37,32 +37,6 @@ _EXPECTED = ("timeout", "unsupported")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a report is about; None is the data's commonest.
-
-    Attributes
-    ----------
-    compare : Path, optional
-        The CSV file of a comparison with peers.
-    again : Path, optional
-        The data set of a second sweep of the same space.
-    n : int, optional
-        The order of which every kernel is shown.
-    trees : int
-        Of the forest.
-    """
-
-    dtype: str | None = None
-    protocol: str | None = None
-    family: str | None = None
-    batch: int | None = None
-    n: int | None = None
-    compare: Path | None = None
-    again: Path | None = None
-    trees: int = importance.TREES
-
-
-@dataclass(frozen=True)
 class Report(Material):
     """What was found out, and where it was written."""
 
@@ -80,11 +54,8 @@ class Report(Material):
         return len(self.rows)
 
     @property
-    def headlines(self) -> list[tuple[str, str]]:
+    def headlines(self) -> Iterator[tuple[str, str]]:
         """The numbers that say most, each with what it is."""
-        return list(self._headlines())
-
-    def _headlines(self) -> Iterator[tuple[str, str]]:
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
@@ -110,33 +81,55 @@ class Report(Material):
         return lost / sum(self.statuses.values())
 
 
-def make(path: Path, folder: Path, options: Options, say: Callable[[str], None] = lambda _: None) -> Report:
+def make(
+    path: Path,
+    folder: Path,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    compare: Path | None = None,
+    again: Path | None = None,
+    n: int | None = None,
+    trees: int = importance.TREES,
+    **wanted: Any,
+) -> Report:
     """Read a data set and write its figures and its page to `folder`; `say` is told what is being done.
+
+    Parameters
+    ----------
+    compare : Path, optional
+        The CSV file of a comparison with peers.
+    again : Path, optional
+        The data set of a second sweep of the same space.
+    n : int, optional
+        The order of which every kernel is shown.
+    trees : int
+        Of the forest.
+    wanted
+        The dtype, protocol, family and batch that the report is about; by default the data's commonest.
 
     Raises
     ------
     BatchcholError
         If a package is missing, a file cannot be read or written, or nothing in the data is as asked for.
     """
-    wanted = {name: getattr(options, name) for name in ("dtype", "protocol", "family", "batch")}
     data = load(path, say)
     case = choose(data.correct, **wanted)
     rows = of_case(data.correct, case)
-    if options.n is not None and options.n not in set(rows["n"]):
-        raise BatchcholError(f"--n: got {options.n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
-    compared = None if options.compare is None else speedups.read(options.compare, case.dtype, case.batch)
-    stable = None if options.again is None else _again(options.again, case, rows, say)
+    if n is not None and n not in set(rows["n"]):
+        raise BatchcholError(f"--n: got {n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
+    compared = None if compare is None else speedups.read(compare, case.dtype, case.batch)
+    stable = None if again is None else _again(again, case, rows, say)
     similar = _alike(data.correct, case, "dtype", "protocol", "family").query("~again")
     validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
-    say(f"{len(similar):,} points for the forest of {options.trees} trees{validated}")
-    grown = importance.grow(similar, options.trees)
+    say(f"{len(similar):,} points for the forest of {trees} trees{validated}")
+    grown = importance.grow(similar, trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
     # All families, own code measured again included: what a user would choose from.
     problem = _alike(data.correct, case, "dtype", "protocol", "batch")
     others = problem.query("~again")
     found = tuple(study_2017.findings(rows, one, grown, compared, others))
     say("figures")
-    material = Material(case, rows, others, one, grown, compared, stable, found, options.n)
+    material = Material(case, rows, others, one, grown, compared, stable, found, n)
     drawn = list(figure_list.every(material, folder))
     report = Report(
         **vars(material),

@@ -10,6 +10,7 @@ import numpy as np
 
 from batchchol.report.style import GREY, ORDER, STYLES, figure_of, octaves, percent, plain, room
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Run, Surface, line
+from batchchol.tune.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +26,7 @@ _TICKS = math.log2(1.25)
 
 def draw(surfaces: Sequence[Surface], runs: Sequence[Run], title: str) -> Figure:
     """Four panels: regret and success over the share measured, and measurements over n for each closeness."""
-    by_strategy: dict[str, list[Run]] = {}
-    for run in runs:
-        by_strategy.setdefault(run.strategy, []).append(run)
+    by_strategy = grouped(runs, lambda run: run.strategy)
     figure = figure_of(_SIZE)
     figure.suptitle(title, x=0.005, ha="left", fontsize=12)
     (regret, success), below = figure.subplots(2, 2)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batchchol.compare.peers import PEERS
 from batchchol.compare.rows import Row, read_rows
 from batchchol.errors import DataFileError
 from batchchol.report.data import require
@@ -72,18 +73,12 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
     return Speedups(tables, note, tuple(peer for peer in peers if peer not in there))
 
 
-def known_peers(on_gpu: bool) -> tuple[str, ...]:
-    """The names of the peers that the library can be compared with."""
-    from batchchol.compare.peers import PEERS
-
-    return tuple(PEERS["cuda" if on_gpu else "cpu"])
-
-
 def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows of a comparison, and the peers that the library can be compared with there."""
     if not path.is_file():
         raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
     rows = read_rows(path)
-    return rows, known_peers(any(row.on_gpu for row in rows))
+    return rows, tuple(PEERS["cuda" if any(row.on_gpu for row in rows) else "cpu"])
 
 
 def _of(own: Iterable[Row], theirs: Iterable[Row]) -> dict[int, float]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.measure import dataset, process
@@ -19,8 +19,7 @@ from batchchol.tune.compile import Built
 from batchchol.tune.sweep import Summary, sweep
 
 if TYPE_CHECKING:
-    from batchchol.tune.cluster.remote import Setup
-    from batchchol.tune.cluster.workers import Crew
+    from batchchol.tune.cluster.measure import Seats
 
 
 @contextmanager
@@ -42,16 +41,23 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
         with Measurer(backend, settings=settings, time_limit=arguments.time_limit) as measurer:
             yield Here(measurer)
         return
+    # Without dask there is no cluster, and no need for it.
+    from batchchol.tune.cluster.compile import ClusterCompilers
+    from batchchol.tune.cluster.measure import Seats
     from batchchol.tune.cluster.remote import Setup
     from batchchol.tune.cluster.workers import LOCAL, connect
 
     workers = arguments.workers if arguments.cluster == LOCAL else None
     with connect(arguments.cluster, backend=backend, workers=workers, threads=arguments.jobs, say=say) as crew:
         setup = Setup(backend, settings, arguments.time_limit, process.BENCH)
-        there = OnCluster(crew, setup, arguments.workers or 1)
+        seats = Seats(crew, setup, ClusterCompilers(crew), arguments.workers or 1)
         if not arguments.compile_only:
-            there.open(folder)
-        yield there
+            seats.open()
+            # Those take part that have the device of the data set, if there is one already.
+            seats.choose(dataset.device_of(folder))
+            those = f"{len(seats.ready)} measure ({seats.device})"
+            say(f"workers: {len(crew.members)}, of which {those}; others may join")
+        yield seats
 
 
 class Here:
@@ -78,46 +84,5 @@ class Here:
         return sweep(points, self.measurer, data, **options)
 
 
-class OnCluster:
-    """The workers of a cluster, those with one device: as `Here`, but for a measurer of this machine."""
-
-    measurer = None
-
-    def __init__(self, crew: Crew, setup: Setup, per_host: int) -> None:
-        from batchchol.tune.cluster.compile import ClusterCompilers
-        from batchchol.tune.cluster.measure import Seats
-
-        self._crew = crew
-        self._compilers = ClusterCompilers(crew)
-        self._seats = Seats(crew, setup, self._compilers, per_host)
-        self._facts: dict[str, Any] = {}
-
-    def open(self, folder: Path) -> None:
-        """Have the workers begin; those take part that have the device of the data set, if there is one already."""
-        self._seats.open()
-        self._seats.choose(dataset.device_of(folder))
-        found = [ready.facts for ready in self._seats.ready.values()]
-        free = [facts["free_bytes"] for facts in found if facts["free_bytes"] is not None]
-        self._facts = found[0] | {"free_bytes": min(free, default=None)}
-        who, those = len(self._crew.members), len(self._seats.ready)
-        self._crew.say(f"workers: {who}, of which {those} measure ({self.device}); others may join")
-
-    @property
-    def device(self) -> str:
-        return str(self._seats.device)
-
-    def facts(self) -> Mapping[str, Any]:
-        """What all of them can do: points that fit in the memory of the one with the least."""
-        return self._facts
-
-    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
-        return compile.build(points, arch, compilers=self._compilers, **limits)
-
-    def sweep(self, points: Sequence[Point], data: DataSet, **options: Any) -> Summary:
-        from batchchol.tune.cluster.measure import sweep
-
-        return sweep(points, self._crew, self._seats, self._compilers, data, **options)
-
-
-Place = Here | OnCluster
+Place: TypeAlias = "Here | Seats"
 """Compiles and measures points."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,10 @@ _ABOUT = "The fastest kernels of sweeps, by order, math and layout: python -m ba
 _SAME = ("target", "dtype", "batch", "protocol")
 
 
-@dataclass(frozen=True)
-class Winners:
-    """The winners of one sweep: what they have in common, and an entry for each order, math and layout."""
-
-    common: dict[str, Any]
-    entries: tuple[dict[str, Any], ...]
-
-
-def choose(path: Path, dtype: str | None = None, protocol: str | None = None, batch: int | None = None) -> Winners:
-    """The fastest kernel of each order, math and layout, of those whose own code was measured.
+def choose(
+    path: Path, dtype: str | None = None, protocol: str | None = None, batch: int | None = None
+) -> dict[str, Any]:
+    """The fastest kernel of each order, math and layout, of those whose own code was measured, as a set of the file.
 
     Of points that were measured with fewer and with more samples the latter decide. What is None is the commonest.
 
@@ -55,7 +48,7 @@ def choose(path: Path, dtype: str | None = None, protocol: str | None = None, ba
     rows = _narrowed(read, dtype, protocol, batch)
     sizes = grouped(rows, lambda row: (row.spec.problem.n, row.spec.problem.math, row.spec.layout))
     first, last = rows[0], read[-1]
-    common = {
+    return {
         "target": first.spec.target,
         "dtype": first.spec.problem.dtype,
         "batch": first.point.batch,
@@ -65,11 +58,11 @@ def choose(path: Path, dtype: str | None = None, protocol: str | None = None, ba
         "date": period(row.day for row in read),
         "data": path.name,
         "sha256": sha256(read_file(path)).hexdigest(),
+        "winners": [_entry(surest(sizes[size])) for size in sorted(sizes)],
     }
-    return Winners(common, tuple(_entry(surest(sizes[size])) for size in sorted(sizes)))
 
 
-def write(path: Path, winners: Winners) -> int:
+def write(path: Path, winners: Mapping[str, Any]) -> int:
     """Put winners into a file, in place of those of the same target, dtype, batch and protocol; how many it has then.
 
     Raises
@@ -77,9 +70,8 @@ def write(path: Path, winners: Winners) -> int:
     DataFileError
         If the file is there and is none of winners, is of another version of the schema, or cannot be written.
     """
-    kept = [each for each in _read(path) if any(each[name] != winners.common[name] for name in _SAME)]
-    every = [*kept, {**winners.common, "winners": list(winners.entries)}]
-    every.sort(key=lambda each: tuple(str(each[name]) for name in _SAME))
+    kept = [each for each in _read(path) if any(each[name] != winners[name] for name in _SAME)]
+    every = sorted([*kept, winners], key=lambda each: tuple(str(each[name]) for name in _SAME))
     text = f'{{"schema": {SCHEMA},\n "about": {json.dumps(_ABOUT)},\n "sets": [\n{",".join(map(_text, every))}]}}\n'
     replace_file(path, text.encode())
     return sum(len(each["winners"]) for each in every)
@@ -129,7 +121,7 @@ def _entry(row: Row) -> dict[str, Any]:
     }
 
 
-def _text(each: dict[str, Any]) -> str:
+def _text(each: Mapping[str, Any]) -> str:
     """A set of winners, an entry a line."""
     common = json.dumps({name: value for name, value in each.items() if name != "winners"})
     lines = ",\n".join(f"   {json.dumps(entry, separators=(',', ':'))}" for entry in each["winners"])

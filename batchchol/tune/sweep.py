@@ -82,11 +82,11 @@ def sweep(
             done += 1
             clock.add(point)
             elapsed = time.monotonic() - begin
-            show(Progress(done, len(pending), 0, keeper.lost, elapsed, clock.seconds_left(), "points"))
+            show(Progress(done, len(pending), 0, keeper.summary.lost, elapsed, clock.seconds_left(), "points"))
     finally:
         if waiting is not None and waiting.point.key not in data.done:
             keeper.keep(waiting)
-    return Summary(keeper.statuses, len(pending) - done)
+    return Summary(keeper.summary.statuses, len(pending) - done)
 
 
 class Keeper:
@@ -95,17 +95,12 @@ class Keeper:
     def __init__(self, data: DataSet, space: str) -> None:
         self._data = data
         self._space = space
-        self.statuses: Counter[str] = Counter()
-
-    @property
-    def lost(self) -> int:
-        """See `Summary`."""
-        return Summary(self.statuses).lost
+        self.summary = Summary()
 
     def keep(self, row: Row) -> None:
         """One row."""
         self._data.append(replace(row, about={**row.about, "space": self._space}))
-        self.statuses[row.status] += 1
+        self.summary.statuses[row.status] += 1
 
     def keep_failed(self, rows: Iterable[Row], about: Callable[[str, int], Mapping[str, Value]]) -> None:
         """Rows of points that have no kernel, with the columns of the machine that `about` says."""

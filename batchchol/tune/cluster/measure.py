@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,7 +25,9 @@ from batchchol.progress import Progress, Show
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
 from batchchol.tune.cluster.workers import Crew, WorkersLost
+from batchchol.tune.compile import Built, build
 from batchchol.tune.sweep import Estimate, Keeper, Summary
+from batchchol.tune.winners import grouped
 
 # What a task is to take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5
@@ -36,7 +38,7 @@ _TICK_SECONDS = 0.5
 
 
 class Seats:
-    """Who measures, and on what.
+    """Who measures on a cluster, and on what: the place of a sweep, as `executors.Here` is.
 
     Parameters
     ----------
@@ -46,14 +48,18 @@ class Seats:
         So many workers of a host measure at a time on a CPU.
     """
 
+    measurer = None
+    """No process of this machine."""
+
     def __init__(self, crew: Crew, setup: Setup, compilers: ClusterCompilers, per_host: int = 1) -> None:
-        self._crew = crew
+        self.crew = crew
         self._setup = setup
-        self._compilers = compilers
+        self.compilers = compilers
         self._per_host = per_host
         self._taken: dict[str, str] = {}
         self._sitting: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._facts: dict[str, Any] = {}
         self.ready: dict[str, Ready] = {}
         """What those measure on that were there at the beginning, by address."""
         self.about: dict[str, Value] = {}
@@ -68,10 +74,10 @@ class Seats:
             If none can.
         """
         self.look()
-        futures = {address: self._crew.submit("ready", worker=address) for address in self.measuring()}
+        futures = {address: self.crew.submit("ready", worker=address) for address in self.measuring()}
         for address, future in futures.items():
             try:
-                self.ready[address] = self._crew.result(future)
+                self.ready[address] = self.crew.result(future)
             except MachineFailure as error:
                 self.refuse(address, str(error))
         if not self.ready:
@@ -88,33 +94,44 @@ class Seats:
                 self._setup.check(ready.about["device"])
             except BatchcholError as error:
                 self.refuse(address, str(error))
+        found = [ready.facts for ready in self.ready.values()]
+        free = [facts["free_bytes"] for facts in found if facts["free_bytes"] is not None]
+        self._facts = found[0] | {"free_bytes": min(free, default=None)}
 
     @property
-    def device(self) -> str | None:
+    def device(self) -> str:
         """The only device that is measured, once it is chosen."""
-        return self._setup.device
+        return str(self._setup.device)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What all of them can do: points that fit in the memory of the one with the least; see `Bench.facts`."""
+        return self._facts
+
+    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
+        """See `compile.build`."""
+        return build(points, arch, compilers=self.compilers, **limits)
 
     def look(self) -> None:
         """Have workers that have joined take part."""
-        for address, member in self._crew.members.items():
+        for address, member in self.crew.members.items():
             if address not in self._sitting and (setup := self.setup(member)):
                 self._sitting.add(address)
-                self._crew.sit(address, setup)
+                self.crew.sit(address, setup)
 
     def measuring(self) -> list[str]:
         """The workers that measure, by address."""
-        return [address for address in self._crew.members if address in self._sitting - self._refused.keys()]
+        return [address for address in self.crew.members if address in self._sitting - self._refused.keys()]
 
     def refuse(self, address: str, reason: str) -> None:
         """A worker does not measure, or no more."""
         self.ready.pop(address, None)
         if address not in self._refused:
             self._refused[address] = reason
-            self._crew.withdraw(address, MEASURE, reason)
+            self.crew.withdraw(address, MEASURE, reason)
 
     def check(self) -> None:
         """Raise a MachineFailure if there are workers, and none of them can measure."""
-        members = self._crew.members
+        members = self.crew.members
         if members and all(address in self._refused or self.setup(members[address]) is None for address in members):
             raise self._nobody()
 
@@ -125,15 +142,37 @@ class Seats:
             return None
         self._taken[place] = member.address
         gpus = self._setup.backend == "cuda" and member.gpus
-        nvcc, used = member.nvcc, self._compilers.nvcc
+        nvcc, used = member.nvcc, self.compilers.nvcc
         own = nvcc is None or used is None or nvcc.identity == used.identity
         return replace(self._setup, gpu=place if gpus else "", own_compiler=own)
 
     def columns(self, dtype: str, threads: int) -> dict[str, Value]:
         """See `Measurer.about`, of any worker."""
         self.check()
-        found: dict[str, Value] = self._crew.result(self._crew.submit("columns", dtype, threads, needs=MEASURE))
+        found: dict[str, Value] = self.crew.result(self.crew.submit("columns", dtype, threads, needs=MEASURE))
         return found
+
+    def sweep(
+        self,
+        points: Sequence[Point],
+        data: DataSet,
+        *,
+        space: str = "",
+        failed: Iterable[Row] = (),
+        seconds: float | None = None,
+        show: Show = lambda _: None,
+    ) -> Summary:
+        """Measure the points that the data set lacks, on the workers of a cluster; see `sweep.sweep`.
+
+        A row is kept when it arrives. What is in work when this ends, about a second of each worker, is measured
+        again.
+        """
+        keeper = Keeper(data, space)
+        keeper.keep_failed(failed, self.columns)
+        pending = [point for point in points if point.key not in data.done]
+        work = _Measuring(pending, self, keeper, show)
+        work.run(seconds)
+        return Summary(keeper.summary.statuses, len(pending) - work.count)
 
     def _nobody(self) -> MachineFailure:
         reason = next(iter(self._refused.values()), "they have no GPU of their own")
@@ -144,7 +183,7 @@ class Seats:
         host = member.host
         if self._setup.backend == "cuda":
             places = list(member.gpus) or [host]
-        elif member.compiler != self._compilers.compiler:
+        elif member.compiler != self.compilers.compiler:
             return None
         else:
             places = [f"{host} {index}" for index in range(self._per_host)]
@@ -152,7 +191,7 @@ class Seats:
         for place, owner in owners.items():
             if owner == member.address:
                 return place
-        free = (place for place, owner in owners.items() if owner not in self._crew.members)
+        free = (place for place, owner in owners.items() if owner not in self.crew.members)
         return next(free, None)
 
 
@@ -160,13 +199,9 @@ class Queue:
     """The points that nobody has been given, in groups of one order and batch."""
 
     def __init__(self, points: Iterable[Point]) -> None:
-        self._groups: list[deque[Point]] = []
+        alike = grouped(points, lambda point: (point.spec.problem.n, point.spec.problem.dtype, point.batch))
+        self._groups = [deque(group) for group in alike.values()]
         self._of: dict[str, deque[Point]] = {}
-        by_data: dict[Any, deque[Point]] = {}
-        for point in points:
-            problem = point.spec.problem
-            by_data.setdefault((problem.n, problem.dtype, point.batch), deque()).append(point)
-        self._groups = list(by_data.values())
 
     def __len__(self) -> int:
         return sum(map(len, self._groups))
@@ -204,30 +239,6 @@ class Queue:
         return group
 
 
-def sweep(
-    points: Sequence[Point],
-    crew: Crew,
-    seats: Seats,
-    compilers: ClusterCompilers,
-    data: DataSet,
-    *,
-    space: str = "",
-    failed: Iterable[Row] = (),
-    seconds: float | None = None,
-    show: Show = lambda _: None,
-) -> Summary:
-    """Measure the points that the data set lacks, on the workers of a cluster; see `sweep.sweep`.
-
-    A row is kept when it arrives. What is in work when this ends, about a second of each worker, is measured again.
-    """
-    keeper = Keeper(data, space)
-    keeper.keep_failed(failed, seats.columns)
-    pending = [point for point in points if point.key not in data.done]
-    work = _Measuring(pending, crew, seats, compilers, keeper, show)
-    work.run(seconds)
-    return Summary(keeper.statuses, len(pending) - work.count)
-
-
 class _Flight(NamedTuple):
     """Points that were given to a worker, which may be lost; or one point that is the only one in work anywhere."""
 
@@ -238,18 +249,9 @@ class _Flight(NamedTuple):
 class _Measuring:
     """One sweep: points on their way to workers, and rows back."""
 
-    def __init__(
-        self,
-        points: list[Point],
-        crew: Crew,
-        seats: Seats,
-        compilers: ClusterCompilers,
-        keeper: Keeper,
-        show: Show,
-    ) -> None:
-        self._crew = crew
+    def __init__(self, points: list[Point], seats: Seats, keeper: Keeper, show: Show) -> None:
+        self._crew = seats.crew
         self._seats = seats
-        self._compilers = compilers
         self._keeper = keeper
         self._show = show
         self._total = len(points)
@@ -306,7 +308,7 @@ class _Measuring:
         """Send points; dask gives them to another worker if that one is lost, whose cache may be another."""
         keys: set[str] = set()
         if not all(member.shares_cache for member in self._crew.members.values()):
-            keys = {key for point in points for key in self._compilers.keys(point)}
+            keys = {key for point in points for key in self._seats.compilers.keys(point)}
         packed = pack_bytes(ArtifactCache(), sorted(keys))
         if address and address not in self._anchors:
             self._anchors[address] = self._crew.anchor(address)
@@ -365,4 +367,4 @@ class _Measuring:
         left = self._clock.seconds_left()
         elapsed = time.monotonic() - self._begin
         seconds_left = None if left is None else left / (len(self._seats.measuring()) or 1)
-        self._show(Progress(self.count, self._total, 0, self._keeper.lost, elapsed, seconds_left, "points"))
+        self._show(Progress(self.count, self._total, 0, self._keeper.summary.lost, elapsed, seconds_left, "points"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchchol.measure.point import Point
 from batchchol.tune.search.encoding import Encoding, Numbers, missing
-from batchchol.tune.search.strategies import Free
+from batchchol.tune.search.strategies import Strategy
 from batchchol.tune.search.transfer import Lesson, relative
 
 # All of it is what the replay was best with.
@@ -119,29 +119,29 @@ class Pool:
         self._answers = self._answers[-_TREES:]
 
 
-class Forest:
+class Forest(Strategy):
     """Asks for what the lower confidence bound of a forest is least of, see `Pool.promise`, or one of its trees.
 
     A point without a number counts as slower than all others.
     """
 
     def __init__(self, points: Sequence[Point], seed: int = 0, pool: Pool | None = None, case: int = 0) -> None:
-        self._free = Free(points)
+        super().__init__(points)
         self._pool = pool or Pool([points], seed)
         self._case = case
         self._taken: list[int] = []
 
     def ask(self) -> Point | None:
-        if not self._free:
+        if not self.free:
             return None
-        free = np.fromiter(self._free.numbers, dtype=np.int64)
+        free = np.fromiter(self.free, dtype=np.int64)
         early = len(self._taken) < self._pool.begin or self._pool.blank
         number = self._far(free) if early else int(free[np.argmin(self._pool.promise(self._case)[free])])
         self._taken.append(number)
-        return self._free.take(number)
+        return self.take(number)
 
     def tell(self, point: Point, seconds: float | None) -> None:
-        number = self._free.told(point)
+        number = self.told(point)
         if number not in self._taken:
             self._taken.append(number)
         self._pool.learn(self._case, number, seconds)

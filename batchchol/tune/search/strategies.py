@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from batchchol.measure.point import Point
 
@@ -34,15 +35,21 @@ DEFAULT = "transfer"
 """What needed the fewest measurements in the replay: see docs/search.md."""
 
 
-class Strategy(Protocol):
+class Strategy(ABC):
     """Ask for a point, measure it, and tell what came of it; several may be asked for before the first is told.
 
     No point is asked twice, and none that was told. The same seed and the same answers give the same questions.
     """
 
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.points = tuple(points)
+        self.free = dict.fromkeys(range(len(points)))
+        """The numbers of the points that were neither asked for nor told, in order."""
+        self._numbers = {point.key: number for number, point in enumerate(points)}
+
+    @abstractmethod
     def ask(self) -> Point | None:
         """Return the point to measure next; None when all were asked for or told."""
-        ...
 
     def tell(self, point: Point, seconds: float | None) -> None:
         """Take in what a point of the case took, in seconds of a call, or None where there is no number.
@@ -54,7 +61,20 @@ class Strategy(Protocol):
         ValueError
             If the point is not of the case.
         """
-        ...
+        self.told(point)
+
+    def take(self, number: int) -> Point:
+        """Ask for the point of this number."""
+        del self.free[number]
+        return self.points[number]
+
+    def told(self, point: Point) -> int:
+        """The number of a point that is known now; ValueError if it is none of the case."""
+        if point.key not in self._numbers:
+            raise ValueError(f"point: got {point.key!r}, which is none of the {len(self.points):,} of this case")
+        number = self._numbers[point.key]
+        self.free.pop(number, None)
+        return number
 
 
 def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> list[Strategy]:
@@ -82,51 +102,18 @@ def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Seq
     return list(made(cases, seed, taught)) if name in TOGETHER else [made(points, seed) for points in cases]
 
 
-class Free:
-    """The points of a case, by number, and which of them were neither asked for nor told."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self.points = tuple(points)
-        self._numbers = {point.key: number for number, point in enumerate(points)}
-        self.numbers = dict.fromkeys(range(len(points)))
-        """Of the free ones, in order."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def number(self, point: Point) -> int:
-        """The number of a point of the case; ValueError if it is none."""
-        if point.key not in self._numbers:
-            raise ValueError(f"point: got {point.key!r}, which is none of the {len(self.points):,} of this case")
-        return self._numbers[point.key]
-
-    def take(self, number: int) -> Point:
-        """Ask for this point."""
-        del self.numbers[number]
-        return self.points[number]
-
-    def told(self, point: Point) -> int:
-        """The number of a point that is known now."""
-        number = self.number(point)
-        self.numbers.pop(number, None)
-        return number
-
-
-class Exhaustive:
+class Exhaustive(Strategy):
     """Every point, in the order of the space."""
 
     def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
-        self._free = Free(points)
-        self._order = iter(self._numbers(len(points), seed))
+        super().__init__(points)
+        self._order = iter(self._sequence(len(points), seed))
 
     def ask(self) -> Point | None:
-        number = next((number for number in self._order if number in self._free.numbers), None)
-        return None if number is None else self._free.take(number)
+        number = next((number for number in self._order if number in self.free), None)
+        return None if number is None else self.take(number)
 
-    def tell(self, point: Point, seconds: float | None) -> None:
-        self._free.told(point)
-
-    def _numbers(self, count: int, seed: int) -> Sequence[int]:
+    def _sequence(self, count: int, seed: int) -> Sequence[int]:
         """The points' numbers in the order in which they are asked for."""
         return range(count)
 
@@ -134,7 +121,7 @@ class Exhaustive:
 class Random(Exhaustive):
     """Every point, in a random order: what a strategy has to be better than."""
 
-    def _numbers(self, count: int, seed: int) -> Sequence[int]:
+    def _sequence(self, count: int, seed: int) -> Sequence[int]:
         numbers = list(range(count))
         random.Random(seed).shuffle(numbers)
         return numbers[::-1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from batchchol.measure.point import Point
 from batchchol.tune.search.encoding import Encoding, missing
-from batchchol.tune.search.strategies import Free
+from batchchol.tune.search.strategies import Strategy
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BEGIN = 6
 
 
-class Tpe:
+class Tpe(Strategy):
     """Optuna proposes values of the parameters; the nearest point of the case that is free is what is asked for.
 
     A parameter that is a number is an ordinal distribution of its values there, a word a categorical one. What Optuna
@@ -36,7 +36,7 @@ class Tpe:
         # A study would announce itself on standard error.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
-        self._free = Free(points)
+        super().__init__(points)
         self._encoding = Encoding.of(points)
         self._distributions = _distributions(self._encoding)
         self._random = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ class Tpe:
         self._study = optuna.create_study(sampler=sampler)
 
     def ask(self) -> Point | None:
-        if not self._free:
+        if not self.free:
             return None
         trial = self._study.ask(self._distributions)
         number = self._nearest(trial)
@@ -59,10 +59,10 @@ class Tpe:
             self._study.enqueue_trial(self._values(number))
             trial = self._study.ask(self._distributions)
         self._asked[number] = trial
-        return self._free.take(number)
+        return self.take(number)
 
     def tell(self, point: Point, seconds: float | None) -> None:
-        number = self._free.told(point)
+        number = self.told(point)
         # The worst there is: Optuna would forget a trial that is told to have failed, and propose it again.
         value = math.inf if seconds is None else seconds
         trial = self._asked.pop(number, None)
@@ -80,7 +80,7 @@ class Tpe:
 
     def _nearest(self, trial: Trial) -> int:
         wanted = np.array([trial.params[parameter.name] for parameter in self._encoding.parameters], dtype=np.int64)
-        free = np.fromiter(self._free.numbers, dtype=np.int64)
+        free = np.fromiter(self.free, dtype=np.int64)
         distances = self._encoding.distances(wanted)[free]
         return int(self._random.choice(free[distances <= distances.min() + 1e-9]))
 

@@ -24,7 +24,7 @@ from batchchol.measure.dataset import DataSet, key_of_row, read_rows
 from batchchol.measure.point import Point
 from batchchol.progress import Progress
 from batchchol.tune import compile
-from batchchol.tune.cluster import measure, remote, workers
+from batchchol.tune.cluster import remote, workers
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.measure import Seats
 from batchchol.tune.cluster.remote import Setup
@@ -88,7 +88,7 @@ class Sweeping:
     def sweep(self, folder: Path, many: list[Point], device: str | None = None, **options: Any) -> Summary:
         self.seats.choose(device)
         with DataSet(folder, str(self.seats.device)) as data:
-            return measure.sweep(many, self.crew, self.seats, self.compilers, data, **options)
+            return self.seats.sweep(many, data, **options)
 
 
 def said(crew: Crew) -> list[str]:

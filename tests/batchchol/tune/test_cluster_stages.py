@@ -20,7 +20,7 @@ from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row
 from batchchol.progress import Progress
-from batchchol.tune.cluster import measure, workers
+from batchchol.tune.cluster import workers
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.measure import Queue, Seats
 from batchchol.tune.cluster.remote import Made, Member, Ran, Ready, Setup, Station
@@ -76,11 +76,11 @@ def killed() -> KilledWorker:
 def measured(crew: FakeCrew, count: int, **options: Any) -> tuple[Summary, list[Row]]:
     """What became of points."""
     kept: list[Row] = []
-    data: Any = SimpleNamespace(keys=set(), append=kept.append)
+    data: Any = SimpleNamespace(done={}, append=kept.append)
     found = seats(crew, "cpu", per_host=3)
     found.open()
     found.choose(None)
-    return measure.sweep(points(count), crew, found, found._compilers, data, **options), kept
+    return found.sweep(points(count), data, **options), kept
 
 
 def rows(address: str | None, some: Any, failure: str = "") -> Ran:
@@ -95,7 +95,7 @@ def test_everything_is_measured_once_whichever_workers_are_lost(seed: int) -> No
 
     def work(method: str, *arguments: Any) -> Any:
         if method == "ready":
-            return Ready({}, {"device": "one"})
+            return Ready({"free_bytes": None}, {"device": "one"})
         some, _, address = arguments
         if fatal & {point.key for point in some} or (address and chance.random() < 0.2):
             raise killed()
@@ -113,7 +113,7 @@ def test_everything_is_measured_once_whichever_workers_are_lost(seed: int) -> No
 def test_what_a_worker_could_not_measure_is_measured_by_others() -> None:
     def work(method: str, *arguments: Any) -> Any:
         if method == "ready":
-            return Ready({}, {"device": "one"})
+            return Ready({"free_bytes": None}, {"device": "one"})
         some, _, address = arguments
         return rows(address, some[: len(some) // 2], "it broke") if address == "w1" else rows(address, some)
 
@@ -125,7 +125,7 @@ def test_what_a_worker_could_not_measure_is_measured_by_others() -> None:
 
 
 def test_a_sweep_ends_when_its_time_is_over() -> None:
-    crew = FakeCrew(1, lambda method, *_: Ready({}, {"device": "one"}))
+    crew = FakeCrew(1, lambda method, *_: Ready({"free_bytes": None}, {"device": "one"}))
     summary, kept = measured(crew, 40, seconds=-1.0)
     assert (summary.statuses, summary.left, kept) == ({}, 40, [])
 
@@ -274,7 +274,7 @@ def test_a_compiler_of_another_make_is_not_used_where_it_measures(nvcc: Path, tm
 
 def test_when_nobody_can_measure_it_is_said_why() -> None:
     found = seats(FakeCrew(1, nothing), "cpu")
-    found.ready["w0"] = Ready({}, {"device": "one"})
+    found.ready["w0"] = Ready({"free_bytes": None}, {"device": "one"})
     found.choose("another")
     assert found.device == "one"
     found.refuse("w0", "it broke")

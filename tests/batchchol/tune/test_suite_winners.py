@@ -105,19 +105,19 @@ def test_winners_of_a_csv_file_are_those_with_the_most_samples(tmp_path: Path) -
         lines.append(f"8,float32,avx512,chunked,{nb},top,tiles,ieee,True,False,8192,1,{measured}")
     path = tmp_path / "tune.csv"
     path.write_text("\n".join(lines) + "\n")
-    (entry,) = suite_winners.choose(path).entries
+    (entry,) = suite_winners.choose(path)["winners"]
     assert (entry["spec"]["schedule"]["nb"], entry["chunk"]) == (4, 16)
-    assert suite_winners.choose(path).common["device"] == "a CPU"
+    assert suite_winners.choose(path)["device"] == "a CPU"
     with pytest.raises(BatchcholError, match=r"--dtype: got 'float64', .*: float32"):
         suite_winners.choose(path, dtype="float64")
 
 
 def test_winners_of_another_target_stay_and_those_of_the_same_are_replaced(tmp_path: Path) -> None:
     file, chosen = tmp_path / "winners.json", suite_winners.choose(a_sweep(tmp_path / "data.parquet"))
-    other = suite_winners.Winners({**chosen.common, "target": "avx2"}, chosen.entries[:1])
+    other = {**chosen, "target": "avx2", "winners": chosen["winners"][:1]}
     assert suite_winners.write(file, chosen) == 3
     assert suite_winners.write(file, other) == 4
-    assert suite_winners.write(file, suite_winners.Winners(chosen.common, chosen.entries[:2])) == 3
+    assert suite_winners.write(file, {**chosen, "winners": chosen["winners"][:2]}) == 3
     assert [each["target"] for each in json.loads(file.read_text())["sets"]] == ["avx2", "cuda"]
 
 
