@@ -1,32 +1,39 @@
-"""The command line: one module a command, each with HELP, add_arguments and run."""
+"""The command line: one module a command, each with add_arguments and run."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from batchchol import __version__, interrupts
 from batchchol.cli import standard_streams
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 
-COMMANDS = (
-    "run",
-    "factor",
-    "info",
-    "emit",
-    "compile",
-    "cache",
-    "tune",
-    "explain",
-    "report",
-    "replay",
-    "compare",
-    "dataset",
-    "machine",
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "run": "the main job: data, generation, compile, check, the quick benchmarks, a table and a plot",
+        "factor": "factor the matrices of a .npy or text file into another one",
+        "info": "say what was found on this machine, what is missing and how to get it",
+        "emit": "print the generated source of a kernel; what is not said is the measured default",
+        "compile": "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc",
+        "cache": "what the cache of compiled kernels has; pack it into one file, unpack it elsewhere",
+        "tune": "find the fastest kernels on this machine, for one case or a whole search space, and use them",
+        "explain": "say which kernel is used for an order and a batch, why, and what the next best would cost",
+        "report": (
+            "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of "
+            "`tune`"
+        ),
+        "replay": "show what each search strategy needs: they search in the data set of a whole sweep",
+        "compare": "time the library and its peers side by side, with the same data, clock and checks",
+        "dataset": "list the data sets, generate one, convert between .npy and text, or show what a file holds",
+        "machine": "write this machine's entry of asv's machine file",
+    }
 )
+"""The commands, each with what it does; `add_arguments` and `run` are in the module of its name."""
 
 
 @interrupts.handled()
@@ -58,12 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     standard_streams.prepare()
-    for word in sys.argv[1:] if argv is None else argv:
+    words = sys.argv[1:] if argv is None else argv
+    for word in words:
         # argparse takes the dashes for the end of the options, and then fails for want of a value.
         if word.endswith("=--"):
             return _failed(f"argument {word.removesuffix('=--')}: got '--', expected a value")
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser(words).parse_args(words)
     except SystemExit:
         # After --help and --version.
         standard_streams.flush()
@@ -78,14 +86,17 @@ def _failed(why: str) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of all commands; only the module of the one that is called is imported, and knows its options."""
     parser = argparse.ArgumentParser(prog="python -m batchchol")
     parser.description = "Batched Cholesky factorization of huge numbers of tiny SPD matrices."
     parser.add_argument("--version", action="version", version=f"batchchol {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name in COMMANDS:
-        module = importlib.import_module(f"batchchol.cli.{name}")
-        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    called = next((word for word in words if not word.startswith("-")), None)
+    for name, purpose in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose, description=purpose)
+        if name == called:
+            module = importlib.import_module(f"batchchol.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser

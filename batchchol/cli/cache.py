@@ -14,8 +14,6 @@ from typing import Any
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.batches.sizes import architectures
 
-HELP = "what the cache of compiled kernels has; pack it into one file, unpack it elsewhere"
-
 _SHOWN, _SHOWN_CHARACTERS = 20, 100
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from batchchol.backends import Backend
     from batchchol.compare.comparison import Outcome
 
-HELP = "time the library and its peers side by side, with the same data, clock and checks"
 PROTOCOLS = ("queued", "single")
 
 

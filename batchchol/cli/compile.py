@@ -23,8 +23,6 @@ from kernelgen.emit.support import support_kernels
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
-HELP = "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc"
-
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
 _MOST_COMBINATIONS = 100_000

@@ -15,8 +15,6 @@ from batchchol.errors import BatchcholError
 if TYPE_CHECKING:
     from batchchol.datasets.files import Slices
 
-HELP = "list the data sets, generate one, convert between .npy and text, or show what a file holds"
-
 DTYPES = ("float32", "float64")
 
 

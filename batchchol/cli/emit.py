@@ -12,8 +12,6 @@ from kernelgen import TARGETS, KernelSpec, generate
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
-HELP = "print the generated source of a kernel; what is not said is the measured default"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The fields of a spec."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
 
+from batchchol.backends import get_backend
 from batchchol.batches.sizes import architecture, matrices, positive, size
+from batchchol.operations.roofline import flops
+from batchchol.tune import explain
+from kernelgen import CUDA
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.targets import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from batchchol.tune.explain import Asked, Explanation
-
-HELP = "say which kernel is used for an order and a batch, why, and what the next best would cost"
 
 # What is measured at another batch says little of this one's time beyond so many times as many matrices, or as few.
 _NEAR = 2
@@ -38,8 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
-    from batchchol.tune import explain
-
     asked, where = _asked(arguments)
     # All of it before the first line: what cannot be explained is an error and nothing else.
     if arguments.layout is None:
@@ -59,22 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Asked, str]:
+def _asked(arguments: argparse.Namespace) -> tuple[explain.Asked, str]:
     """What is asked, and where it would run."""
-    from batchchol.backends import get_backend
-    from batchchol.tune.explain import Asked
-    from kernelgen import CUDA
-
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
     about = (arguments.n, batch, arguments.dtype, arguments.math)
     if arguments.arch:
-        return Asked(*about, CUDA.name, arguments.arch), f"any GPU of {arguments.arch}: tables of users do not count"
+        return explain.Asked(
+            *about, CUDA.name, arguments.arch
+        ), f"any GPU of {arguments.arch}: tables of users do not count"
     backend = get_backend(arguments.backend)
-    asked = Asked(*about, backend.target, backend.architecture, backend.model)
+    asked = explain.Asked(*about, backend.target, backend.architecture, backend.model)
     return asked, f"{backend.model} ({backend.architecture or backend.target})"
 
 
-def _print(what: str, found: Explanation, asked: Asked) -> None:
+def _print(what: str, found: explain.Explanation, asked: explain.Asked) -> None:
     print(f"\n{what}: {_words(found)}")
     print(f"  because    {found.layout_reason}")
     print(f"  kernel     {found.spec.name}")
@@ -85,16 +79,14 @@ def _print(what: str, found: Explanation, asked: Asked) -> None:
     _print_times(found, asked)
 
 
-def _words(found: Explanation) -> str:
+def _words(found: explain.Explanation) -> str:
     layout = found.layout
     if layout.kind == "canonical":
         return f"as they are, in {layout.order} order"
     return f"in chunks of {layout.chunk}" if layout.chunk else layout.kind
 
 
-def _print_times(found: Explanation, asked: Asked) -> None:
-    from batchchol.operations.roofline import flops
-    from batchchol.tune.explain import differences
+def _print_times(found: explain.Explanation, asked: explain.Asked) -> None:
 
     assert found.timing is not None, "the caller has looked"
     ns, n, batch, said, where = found.timing
@@ -109,7 +101,7 @@ def _print_times(found: Explanation, asked: Asked) -> None:
         return
     other, other_ns = found.runner_up
     change = f"{other_ns / ns - 1:+.1%}{_why_not(ns, other_ns, found.margin)}"
-    print(f"  runner-up  {other_ns:.4g} ns ({change}): {differences(found.spec.schedule, other)}")
+    print(f"  runner-up  {other_ns:.4g} ns ({change}): {explain.differences(found.spec.schedule, other)}")
 
 
 def _why_not(ns: float, other_ns: float, margin: float) -> str:

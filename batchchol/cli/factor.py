@@ -17,8 +17,6 @@ from kernelgen.targets import ELEMENT_BYTES
 if TYPE_CHECKING:
     from batchchol.datasets.files import Slices
 
-HELP = "factor the matrices of a .npy or text file into another one"
-
 _SHOWN_FAILURES = 10
 
 

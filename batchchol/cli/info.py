@@ -13,8 +13,6 @@ from batchchol.defaults.lookup import user_table
 from batchchol.defaults.shipped import source_of
 from batchchol.errors import BackendUnavailable, install
 
-HELP = "say what was found on this machine, what is missing and how to get it"
-
 # Distribution, what it is for here, and how to install it; of several with a bar between them any one will do.
 OPTIONAL_PACKAGES = (
     ("pycuda", "NVIDIA GPUs", f"{install('gpu')} (needs the CUDA toolkit and a C++ compiler)"),

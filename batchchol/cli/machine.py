@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "write this machine's entry of asv's machine file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -7,15 +7,16 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchchol.batches.sizes import names, positive
+from batchchol.files import beside, check_folder, make_folder, replace_file
+from batchchol.parallel import available_threads
+from batchchol.progress import ProgressDisplay
+from batchchol.report import gflops_plot, replay_figure, style
+from batchchol.tune.search import replay
+from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Line, Run, Surface, line
 from batchchol.tune.search.strategies import STRATEGIES
-
-if TYPE_CHECKING:
-    from batchchol.tune.search.replay import Line, Run, Surface
-
-HELP = "show what each search strategy needs: they search in the data set of a whole sweep"
+from batchchol.tune.winners import grouped
 
 _CSV = "replay.csv"
 _HEADER = (
@@ -42,12 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the table, write table and figure."""
-    from batchchol.files import beside, check_folder, make_folder, replace_file
-    from batchchol.parallel import available_threads
-    from batchchol.progress import ProgressDisplay
-    from batchchol.report import gflops_plot, replay_figure, style
-    from batchchol.tune.search import replay
-
     gflops_plot.require_matplotlib("search")
     folder = arguments.out or beside(arguments.data, "replay")
     # Before the work, so that a folder that cannot be written to costs none.
@@ -76,8 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def table(lines: Sequence[Line]) -> str:
     """What each strategy needed over all cases."""
-    from batchchol.tune.search.replay import FARTHEST, SHARE
-
     found = [
         f"{'':22} {'measurements':>15} {'of the points':>17} {'there within':>13}",
         f"{'strategy':11} {'close':>10} {'median':>7} {'9 of 10':>7} {'median':>8} {'9 of 10':>8} "
@@ -92,9 +85,6 @@ def table(lines: Sequence[Line]) -> str:
 
 def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
     """The same for each case, a line a strategy and closeness; `inf` is what was not reached."""
-    from batchchol.tune.search.replay import CLOSE, line
-    from batchchol.tune.winners import grouped
-
     found = [_HEADER]
     for (number, _), mine in sorted(grouped(runs, lambda run: (run.number, run.strategy)).items()):
         surface = surfaces[number]

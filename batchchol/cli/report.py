@@ -7,17 +7,20 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchchol.batches.sizes import positive
 from batchchol.files import beside, check_folder, check_writable, for_reading
-
-if TYPE_CHECKING:
-    from batchchol.measure.row import Row
-    from batchchol.report.page import Report
-    from batchchol.report.stability import Stability
-
-HELP = "explain a data set of `tune --space`: figures, what each parameter does, a page; or show a CSV file of `tune`"
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.row import Row
+from batchchol.measure.timing import busy_warning, disagreement
+from batchchol.operations.roofline import fraction_text
+from batchchol.report import gflops_plot
+from batchchol.report.data import require
+from batchchol.report.importance import GOOD, why_not
+from batchchol.report.page import Options, Report, make
+from batchchol.report.stability import BOUND, TARGET, Stability
+from batchchol.tune import suite_winners
+from batchchol.tune.winners import grouped, surest
 
 _PARQUET = b"PAR1"
 
@@ -58,12 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from batchchol.measure.dataset import read_correct
-    from batchchol.measure.timing import busy_warning
 
     if arguments.plot is not None:
-        from batchchol.report import gflops_plot
-
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
     measured = read_correct(arguments.file)
@@ -81,8 +80,6 @@ def _show(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     folder = arguments.out or beside(arguments.file, "report")
     check_folder(folder)
-    from batchchol.report.data import require
-    from batchchol.report.page import Options, make
 
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
@@ -92,7 +89,6 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _keep_winners(arguments: argparse.Namespace) -> int:
-    from batchchol.tune import suite_winners
 
     named = ("dtype", "protocol", "batch")
     chosen = suite_winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
@@ -114,8 +110,6 @@ def _is_data_set(path: Path) -> bool:
 
 def said(report: Report) -> str:
     """The report in short, for a terminal."""
-    from batchchol.report.importance import GOOD, why_not
-
     case = report.case
     lines = [
         ", ".join(f"{status}: {count:,}" for status, count in report.statuses.items() if count),
@@ -143,7 +137,6 @@ def said(report: Report) -> str:
 
 
 def _stable(compared: Stability) -> list[str]:
-    from batchchol.report.stability import BOUND, TARGET
 
     agreeing, sizes = int(compared.table["agrees"].sum()), len(compared.table)
     lines = [
@@ -157,8 +150,6 @@ def _stable(compared: Stability) -> list[str]:
 
 def best(rows: Iterable[Row]) -> list[Row]:
     """The fastest row of each case, of those with the most samples of the case."""
-    from batchchol.tune.winners import grouped, surest
-
     found = [surest(alike) for alike in grouped(rows, lambda row: (*_case(row), row.about["device"])).values()]
     return sorted(found, key=_case)
 
@@ -170,9 +161,6 @@ def _case(row: Row) -> tuple[str, str, int, int, str]:
 
 def disagreements(rows: Iterable[Row]) -> list[float]:
     """What measurements of the same kernel on the same batch differ by."""
-    from batchchol.measure.timing import disagreement
-    from batchchol.tune.winners import grouped
-
     same = grouped(rows, lambda row: (row.spec, row.point.batch, row.point.protocol, row.about["device"]))
     times = ([row.median_seconds for row in found] for found in same.values())
     return [disagreement(min(found), max(found)) for found in times]
@@ -180,8 +168,6 @@ def disagreements(rows: Iterable[Row]) -> list[float]:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table; without the columns of what none of them says."""
-    from batchchol.operations.roofline import fraction_text
-
     columns = {
         "n": [f"{row.spec.problem.n}" for row in rows],
         "batch": [f"{row.point.batch:,}" for row in rows],
@@ -215,8 +201,6 @@ def footer(rows: Sequence[Row]) -> str:
 
 def draw(rows: Sequence[Row], stem: Path) -> list[Path]:
     """GFLOP/s over n, a line for each batch of the first protocol and accuracy class; the roofline above."""
-    from batchchol.report import gflops_plot
-
     first = rows[0]
     dtype, accuracy, *_, protocol = _case(first)
     chosen = [row for row in rows if (*_case(row)[:2], row.point.protocol) == (dtype, accuracy, protocol)]

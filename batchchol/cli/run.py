@@ -6,8 +6,6 @@ import argparse
 import os
 from pathlib import Path
 
-HELP = "the main job: data, generation, compile, check, the quick benchmarks, a table and a plot"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the results go and how much is measured."""

@@ -12,24 +12,29 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchchol import interrupts
+from batchchol.backends import Backend, get_backend
+from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
 from batchchol.cli import tune_case
 from batchchol.cli import tune_search as search_command
 from batchchol.cli import tune_space as space_command
-from batchchol.errors import BatchcholError
+from batchchol.defaults import tables
+from batchchol.errors import BatchcholError, DataFileError
+from batchchol.files import check_writable, read_file, replace_file
+from batchchol.measure.bench import FEW_POINTS
+from batchchol.measure.csv_file import append, check_appendable
+from batchchol.measure.dataset import read_correct
+from batchchol.measure.process import Measurer
+from batchchol.measure.provenance import about
+from batchchol.measure.row import Row
+from batchchol.tune import candidates, make_tables, tuning
+from batchchol.tune.evidence import with_evidence
+from kernelgen import KernelSpec
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
 
-if TYPE_CHECKING:
-    from batchchol.backends import Backend
-    from batchchol.defaults.tables import Table
-    from batchchol.measure.row import Row
-    from kernelgen import KernelSpec
-
-HELP = "find the fastest kernels on this machine, for one case or a whole search space, and use them"
 ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 
 _HEADER = f"{'n':>4} {'batch':>10} {'best schedule':52} {'ns/matrix':>10} {'GFLOP/s':>9} {'spread':>6} {'ratio':>6}"
@@ -124,14 +129,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure_all(arguments: argparse.Namespace) -> int:
     """Measure order by order; the rows of each order and batch are on disk before the next begins."""
-    from batchchol.backends import get_backend
-    from batchchol.batches.host_memory import require_memory
-    from batchchol.measure.bench import FEW_POINTS
-    from batchchol.measure.csv_file import append, check_appendable
-    from batchchol.measure.process import Measurer
-    from batchchol.measure.provenance import about
-    from batchchol.tune import candidates, tuning
-
     for name, value in _DEFAULTS.items():
         setattr(arguments, name, getattr(arguments, name) or value)
     check_appendable(arguments.out)
@@ -189,8 +186,6 @@ def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
 
 def _choose(arguments: argparse.Namespace) -> int:
     """The table of defaults out of files of rows."""
-    from batchchol.measure.dataset import read_correct
-
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
     _check_table(arguments.table)
@@ -204,10 +199,6 @@ def _choose(arguments: argparse.Namespace) -> int:
 
 def _write_table(path: Path, rows: Sequence[Row], arch: str | None) -> None:
     """Put the winners into a file of tables, which may be there already."""
-    from batchchol.defaults import tables
-    from batchchol.files import replace_file
-    from batchchol.tune import make_tables
-
     known = _tables(path)
     found = make_tables.tables_of(rows, arch)
     for table in found:
@@ -220,10 +211,6 @@ def _write_table(path: Path, rows: Sequence[Row], arch: str | None) -> None:
 
 def _put_evidence(path: Path, rows: Sequence[Row]) -> None:
     """Put into a file of tables what the rows say of its choices, and nothing else."""
-    from batchchol.defaults import tables
-    from batchchol.files import replace_file
-    from batchchol.tune.evidence import with_evidence
-
     targets = {row.spec.target for row in rows}
     known = {name: with_evidence(t, rows) if t.target in targets else t for name, t in _tables(path).items()}
     entries = [entry for table in known.values() for found in table.cases.values() for entry in found]
@@ -233,18 +220,12 @@ def _put_evidence(path: Path, rows: Sequence[Row]) -> None:
 
 def _check_table(path: Path) -> None:
     """Refuse a file into which no tables can be put, before anything is measured for it."""
-    from batchchol.files import check_writable
-
     check_writable(path)
     _tables(path)
 
 
-def _tables(path: Path) -> dict[str, Table]:
+def _tables(path: Path) -> dict[str, tables.Table]:
     """The tables of a file, none if there is no such file."""
-    from batchchol.defaults import tables
-    from batchchol.errors import DataFileError
-    from batchchol.files import read_file
-
     try:
         return tables.parse(read_file(path).decode()) if path.exists() else {}
     except OSError as error:

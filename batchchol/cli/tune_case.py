@@ -6,20 +6,26 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from batchchol import interrupts
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
+from batchchol.defaults import lookup, user
+from batchchol.defaults.user import Tuned
 from batchchol.errors import BatchcholError
+from batchchol.files import check_folder
+from batchchol.measure.bench import FEW_POINTS
+from batchchol.measure.process import Measurer
 from batchchol.measure.timing import busy_warning
-
-if TYPE_CHECKING:
-    from batchchol.defaults.user import Tuned
-    from batchchol.measure.process import Measurer
-    from batchchol.tune.contest import Site
-    from batchchol.tune.one_case import Outcome
-    from batchchol.tune.ranking import Wanted
-    from kernelgen import KernelSpec, Schedule
+from batchchol.operations.roofline import flops
+from batchchol.parallel import available_threads
+from batchchol.progress import ProgressDisplay
+from batchchol.tune.candidates import families_of
+from batchchol.tune.contest import Site, spec_of
+from batchchol.tune.one_case import Outcome, tune_case
+from batchchol.tune.ranking import Wanted
+from kernelgen import KernelSpec, Schedule
 
 LAYOUTS = ["canonical", "chunked"]
 """What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
@@ -42,16 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune case by case; the user's table has each before the next begins."""
-    from batchchol.backends import DEFAULT_BACKEND, chosen_backend
-    from batchchol.batches.host_memory import require_memory
-    from batchchol.defaults import user
-    from batchchol.files import check_folder
-    from batchchol.measure.bench import FEW_POINTS
-    from batchchol.measure.process import Measurer
-    from batchchol.parallel import available_threads
-    from batchchol.tune.contest import Site
-    from batchchol.tune.ranking import Wanted
-
     if not arguments.n:
         raise BatchcholError("--n: not given, say which orders, such as 32, or a --space; see tune --help")
     backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
@@ -86,10 +82,6 @@ def _tune(
     wanted: Wanted, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
 ) -> KeyboardInterrupt | None:
     """Tune one case, keep and print what came of it; what interrupted it."""
-    from batchchol.defaults import lookup, user
-    from batchchol.progress import ProgressDisplay
-    from batchchol.tune.one_case import tune_case
-
     kinds = arguments.layout or LAYOUTS
     with ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}") as display:
         outcome = tune_case(
@@ -109,8 +101,6 @@ def _tune(
 
 def families(asked: str, target: str) -> tuple[str, ...]:
     """The families that --family means; refuses one that the target lacks."""
-    from batchchol.tune.candidates import families_of
-
     known = families_of(target)
     if asked not in ("all", *known):
         raise BatchcholError(f"--family: got {asked!r}, target {target!r} has {', '.join(known)}")
@@ -161,8 +151,6 @@ def _verdict(entry: Tuned, ns: float, stays: bool) -> str:
 
 
 def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:
-    from batchchol.operations.roofline import flops
-    from batchchol.tune.contest import spec_of
 
     name = short_name(spec_of(entry.case, entry.n, schedule, target))
     numbers = " " * 20 if ns is None else f"{ns:10.4g} {flops(entry.n) / ns:9.1f}"

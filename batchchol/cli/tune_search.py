@@ -6,22 +6,22 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchchol.batches.sizes import integer, positive
 from batchchol.errors import BatchcholError
+from batchchol.measure.dataset import DataSet, read, read_rows
+from batchchol.measure.point import Point
 from batchchol.operations.roofline import flops
+from batchchol.parallel import available_threads
+from batchchol.progress import ProgressDisplay
+from batchchol.tune.compile import Built
+from batchchol.tune.executors import Place
+from batchchol.tune.search import guided
 from batchchol.tune.search.cases import Budget, budget
 from batchchol.tune.search.strategies import DEFAULT, STRATEGIES, TOGETHER
-
-if TYPE_CHECKING:
-    from batchchol.measure.dataset import DataSet
-    from batchchol.measure.point import Point
-    from batchchol.tune.compile import Built
-    from batchchol.tune.executors import Place
-    from batchchol.tune.search.guided import Search
-    from batchchol.tune.search.transfer import Lesson
-    from batchchol.tune.sweep import Summary
+from batchchol.tune.search.transfer import Lesson, lessons
+from batchchol.tune.sweep import Summary
+from kernelgen import TARGETS
 
 BUDGET = Budget(share=0.05)
 """What is measured of each case if nobody says; docs/search.md has what that finds."""
@@ -78,11 +78,6 @@ def wanted(arguments: argparse.Namespace) -> bool:
 
 def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet) -> Summary:
     """Search among the points of a space, with what the data set has told first; print the best of each case."""
-    from batchchol.measure.dataset import read_rows
-    from batchchol.parallel import available_threads
-    from batchchol.progress import ProgressDisplay
-    from batchchol.tune.search import guided
-
     arch = here.facts()["architecture"]
 
     def build(asked: Sequence[Point]) -> Built:
@@ -94,8 +89,8 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
     taught = _lessons(data.folder, arguments.learn, points) if name in TOGETHER else []
     searches = guided.prepare(points, name, arguments.budget or BUDGET, times, arguments.seed, taught)
     left = sum(each.left for each in searches)
-    lessons = f", {len(taught):,} points known of others" if taught else ""
-    print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{lessons}", file=sys.stderr)
+    known = f", {len(taught):,} points known of others" if taught else ""
+    print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{known}", file=sys.stderr)
     try:
         with ProgressDisplay(sys.stderr, "searching") as display:
             return guided.guided(
@@ -116,10 +111,6 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
 
 def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> list[Lesson]:
     """What is known of other cases of the folder, and of other data sets."""
-    from batchchol.measure.dataset import read, read_rows
-    from batchchol.tune.search.transfer import lessons
-    from kernelgen import TARGETS
-
     gpu = TARGETS[points[0].spec.target].gpu
     own = {key for point in points for key in (point.key, point.own.key)}
     found = lessons(read_rows(folder), gpu, own)
@@ -128,7 +119,7 @@ def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> l
     return found
 
 
-def _said(search: Search) -> str:
+def _said(search: guided.Search) -> str:
     """What came of a case, in a line."""
     count = f"{len(search.told):,} of {len(search.points):,} points"
     if search.best is None:

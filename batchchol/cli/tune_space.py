@@ -7,21 +7,24 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
 from batchchol.cli import tune_search as search_command
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
-
-if TYPE_CHECKING:
-    from batchchol.measure.dataset import DataSet
-    from batchchol.measure.point import Point
-    from batchchol.tune.compile import Built
-    from batchchol.tune.executors import Place
-    from batchchol.tune.expand import Expansion
-    from batchchol.tune.sweep import Summary
+from batchchol.measure import dataset, parquet, shared_code, t4
+from batchchol.measure.dataset import DataSet, read_rows
+from batchchol.measure.point import Point
+from batchchol.progress import ProgressDisplay
+from batchchol.tune import learn
+from batchchol.tune.compile import Built
+from batchchol.tune.executors import Place, place
+from batchchol.tune.expand import Expansion, Machine, expand
+from batchchol.tune.space import load_space
+from batchchol.tune.sweep import Summary
+from batchchol.tune.winners import again
 
 _GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
 _NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
@@ -91,9 +94,6 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
     if not arguments.space:
         _export(arguments.data, arguments.t4)
         return 0
-    from batchchol.tune.executors import place
-    from batchchol.tune.expand import Machine, expand
-    from batchchol.tune.space import load_space
 
     space = load_space(arguments.space)
     folder = arguments.data or Path(space.name)
@@ -110,8 +110,6 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
 
 def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
-    from batchchol.measure.dataset import DataSet, read_rows
-    from batchchol.tune.winners import again
 
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
@@ -157,8 +155,6 @@ def _merged(folder: Path) -> Path:
 @contextmanager
 def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Place) -> Iterator[None]:
     """What the data set says by then goes into the user's table; of an interrupted sweep without measuring more."""
-    from batchchol.tune import learn
-
     try:
         yield
     except KeyboardInterrupt:
@@ -170,7 +166,6 @@ def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Plac
 def _measure(
     arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet
 ) -> Summary:
-    from batchchol.progress import ProgressDisplay
 
     built = _built(here, points, here.facts()["architecture"], arguments)
     with ProgressDisplay(sys.stderr, "measuring") as display:
@@ -181,8 +176,6 @@ def _measure(
 
 def _export(data: Path, t4_file: Path | None) -> None:
     """Merge a folder's rows, and write them as T4 results if that is asked for; `data` may be a merged file."""
-    from batchchol.measure import dataset, parquet, t4
-
     if not parquet.available():
         print(
             f"{data}: its rows are in the journal there, since pyarrow is missing: where it is not "
@@ -197,14 +190,12 @@ def _export(data: Path, t4_file: Path | None) -> None:
 
 
 def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
-    from batchchol.progress import ProgressDisplay
 
     with ProgressDisplay(sys.stderr, "compiling") as display:
         return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
 
 
 def _introduce(space: str, expansion: Expansion) -> None:
-    from batchchol.measure import shared_code
 
     kernels = len({shared_code.identity(point) for point in expansion.points})
     words = f"space {space}: {len(expansion.points):,} points of {kernels:,} kernels"

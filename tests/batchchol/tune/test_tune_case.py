@@ -104,7 +104,7 @@ def tune(*options: Any) -> int:
 def test_a_case_is_tuned_and_used_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process, "Measurer", FakeMeasurer)
+    monkeypatch.setattr(case_command, "Measurer", FakeMeasurer)
     assert tune() == 0
     said = capsys.readouterr().out
     measured = FakeMeasurer.last.points
@@ -159,10 +159,10 @@ def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(process, "Measurer", lambda *_, **__: FakeMeasurer(noise=3.0))
+    monkeypatch.setattr(case_command, "Measurer", lambda *_, **__: FakeMeasurer(noise=3.0))
     assert tune("--no-table") == 0
     assert "this machine is busy: two measurements of the same kernel differ by 300%" in capsys.readouterr().out
-    monkeypatch.setattr(process, "Measurer", FakeMeasurer)
+    monkeypatch.setattr(case_command, "Measurer", FakeMeasurer)
     assert tune("--no-table") == 0
     assert "busy" not in capsys.readouterr().out
 
@@ -213,7 +213,7 @@ def test_faults_are_no_end_unless_nothing_is_left() -> None:
 def test_the_user_table_can_be_left_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(process, "Measurer", FakeMeasurer)
+    monkeypatch.setattr(case_command, "Measurer", FakeMeasurer)
     few = ("--family", "block", "--layout", "chunked")
     assert tune(*few, "--no-table") == 0
     assert "--no-table: nothing was written" in capsys.readouterr().out
