@@ -112,4 +112,4 @@ class DataFileError(BatchcholError):
 
 
 class ResidualError(BatchcholError):
-    """A factor failed the componentwise residual check; no number of it may be stored."""
+    """A result failed the componentwise residual check; no number of it may be stored."""

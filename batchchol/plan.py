@@ -7,7 +7,7 @@ from copy import copy
 from typing import NamedTuple
 
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.base import Kernel, Solver, check_operation, check_runnable
+from batchchol.backends.base import Kernel, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.lookup import Request, default_choice, generation
@@ -46,9 +46,9 @@ class _Chosen(NamedTuple):
 
 
 def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None = None) -> Prepared:
-    """Check what is to be factored, by which spec or in which math, and into what.
+    """Check what to factor, by which spec or in which math, and into what.
 
-    The result remembers it: whoever factors the same batch into it again, in the same way, finds it there. A batch
+    The result remembers it, for the next time that the same batch is factored into it in the same way. A batch
     that is factored into new ones remembers all but the result. (Checking took a third of a small call.)
 
     Raises
@@ -125,8 +125,8 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
-def solver_of(l: Batch, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Backend, Solver]:
-    """What solves by a batch of factors: its device, and the kernel, by a spec or in a math.
+def solve_spec(l: Batch, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Backend, KernelSpec]:
+    """Where it is solved by a batch of factors, called L there, and by which kernel: given, or the best in a math.
 
     Raises
     ------
@@ -136,12 +136,12 @@ def solver_of(l: Batch, upper: bool, given: KernelSpec | None, math: str | None)
     check_choice(given, math)
     device, uplo = get_backend(l.backend), "upper" if upper else "lower"
     problem = Problem(l.n, l.dtype_name, uplo, "potrs", math or MATHS[0])
-    target = _fitting_target(device, l)
+    target = _fitting_target(device, l, "L")
     spec = given or _default(device, problem, l.layout, l.batch, in_place=False, target=target)
-    check_runnable(device, spec, l, "potrs")
+    check_runnable(device, spec, l, "potrs", "L")
     if spec.problem.uplo != uplo:
         raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the factors have")
-    return device, device.solver(spec)
+    return device, spec
 
 
 def _of_batch(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
@@ -149,20 +149,20 @@ def _of_batch(device: Backend, batch: Batch, in_place: bool, math: str) -> Kerne
     return _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
 
 
-def _fitting_target(device: Backend, batch: Batch) -> str:
+def _fitting_target(device: Backend, batch: Batch, argument: str = "batch") -> str:
     """The backend's widest SIMD whose groups fill the batch's chunks."""
     chunk = batch.layout.chunk
     for target in device.targets:
         if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
             return target
     lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
-    raise ValueError(f"batch: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
+    raise ValueError(f"{argument}: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
 
 
 def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, in_place: bool) -> Batch:
     if out is None:
         if spec.in_place:
-            # Whoever names no place for the factors does not say that the matrices may go.
+            # Without a place for the factors the matrices must stay.
             raise ValueError(
                 "spec: got in_place=True without out: pass out=batch to have the batch overwritten, or a spec with "
                 "in_place=False"
@@ -203,16 +203,18 @@ def array_choice(
     return _default(device, problem, layout, batch, in_place=copied), layout
 
 
-def check_array_spec(n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None) -> None:
-    """Refuse a spec that does not fit the arrays, or the math that is asked for."""
+def check_array_spec(
+    n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None, op: str = "potrf"
+) -> None:
+    """Refuse a spec that does not fit the operation, the arrays, or the math that is asked for."""
     check_choice(given, math)
     if given is None:
         return
-    check_operation(given, "potrf")
+    check_operation(given, op)
     if n > MAX_N:
         raise ValueError(
             f"spec: got a kernel for matrices of order {given.problem.n}, expected None for those of order {n}: "
-            f"kernels are for orders up to {MAX_N}, and LAPACK factors larger ones"
+            f"kernels are for orders up to {MAX_N}, larger ones are LAPACK's"
         )
     if upper != (given.problem.uplo == "upper"):
         raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")

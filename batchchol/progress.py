@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -32,6 +33,10 @@ class Progress:
         """How far it is since a moment of the monotonic clock, at the pace so far."""
         seconds = time.monotonic() - begin
         return cls(done, total, 0, failed, seconds, seconds / done * (total - done) if done else None, things)
+
+
+Show = Callable[[Progress], None]
+"""Called about every second and whenever something is done."""
 
 
 class ProgressDisplay:

@@ -87,24 +87,26 @@ inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
     Copy copy = {to, from, bytes, false, {}};
     memcpy(copy.data, from, bytes);
     memset(to, POISON, bytes);
-    machine.current->copies.push_back(copy);
+    add(machine.current->copies, copy);
 }
 
 inline void __pipeline_commit()
 {
-    for (cuda_emulation::Copy &copy : cuda_emulation::machine.current->copies)
-        copy.committed = true;
+    const cuda_emulation::Copies &copies = cuda_emulation::machine.current->copies;
+    for (size_t c = 0; c < copies.count; ++c)
+        copies.first[c].committed = true;
 }
 
 /* Of all that was committed, whatever else may be under way. */
 inline void __pipeline_wait_prior(size_t)
 {
     using namespace cuda_emulation;
-    std::vector<Copy> &under_way = machine.current->copies, rest;
-    for (const Copy &copy : under_way)
-        if (copy.committed)
+    Copies &copies = machine.current->copies;
+    const size_t under_way = copies.count;
+    copies.count = 0;
+    for (size_t c = 0; c < under_way; ++c)
+        if (const Copy &copy = copies.first[c]; copy.committed)
             memcpy(copy.to, machine.geometry->descending ? copy.from : copy.data, copy.bytes);
         else
-            rest.push_back(copy);
-    under_way.swap(rest);
+            copies.first[copies.count++] = copy;
 }

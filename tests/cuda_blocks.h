@@ -41,7 +41,7 @@ inline void start_threads()
                 thread.index = {x, y, z};
                 thread.state = State::ready;
                 thread.fiber = nullptr;
-                thread.copies.clear();
+                thread.copies.count = 0;
             }
 }
 

@@ -3,7 +3,7 @@
 
 #include "cuda_threads.h"
 
-#include <math.h>
+#include "cuda_math.h"
 
 #include <type_traits>
 

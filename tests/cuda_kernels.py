@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class EmulatedKernel:
     program: CudaProgram
 
     @classmethod
-    def of(cls, spec: KernelSpec, source: KernelSource | None = None) -> EmulatedKernel:
+    def of(cls, spec: KernelSpec, source: KernelSource | None = None) -> Self:
         """The kernel that a spec generates, or another one of the same problem, in a program of its own."""
         source = source or generate(spec)
         return cls(spec, source, compile_program((source,)))
@@ -36,3 +36,11 @@ class EmulatedKernel:
     def __call__(self, a: Batch, out: Batch, info: Any, threads: int = 1, stream: Any = None) -> None:
         numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
         self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers)
+
+
+class EmulatedSolver(EmulatedKernel):
+    """A kernel of solves in one of the emulation's programs."""
+
+    def __call__(self, l: Batch, b: Any, x: Any, threads: int = 1, stream: Any = None) -> None:
+        numbers = (np.int64(b.shape[-1]), np.int64(stride(l.batch, l.layout)), np.int64(l.batch))
+        self.program.launch(self.source, l.batch, l.data, b, x, *numbers)

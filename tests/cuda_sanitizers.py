@@ -103,8 +103,8 @@ def work(wanted: Work) -> None:
     allocate_exactly()
     fill_one_multiprocessor()
     backend, chosen, start = get_backend("cuda"), wanted.cases(), time.perf_counter()
-    for spec, status, message in backend.build([case.spec for case in chosen]):
-        assert status == "built", f"{spec.name}: {status}: {message}"
+    for built in backend.build([case.spec for case in chosen]):
+        assert built.status == "built", f"{built.entry}: {built.status}: {built.message}"
     done = 0
     for case in chosen:
         if time.perf_counter() - start < wanted.seconds:

@@ -14,7 +14,7 @@
 
 #include "cuda_async.h"
 
-#include <math.h>
+#include "cuda_math.h"
 
 namespace cuda_emulation {
 

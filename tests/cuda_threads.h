@@ -5,14 +5,10 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
-#include <vector>
 
 struct uint3 {
     unsigned x, y, z;
@@ -68,6 +64,21 @@ struct Copy {
     unsigned char data[16];
 };
 
+/* Those of a thread. No std::vector: reading C++'s own headers takes as long as compiling a small kernel. */
+struct Copies {
+    Copy *first;
+    size_t count, room;
+};
+
+inline void add(Copies &copies, const Copy &copy)
+{
+    if (copies.count == copies.room) {
+        copies.room = copies.room ? 2 * copies.room : 16;
+        copies.first = static_cast<Copy *>(realloc(copies.first, copies.room * sizeof copy));
+    }
+    copies.first[copies.count++] = copy;
+}
+
 struct Thread {
     uint3 index;
     State state;
@@ -77,7 +88,7 @@ struct Thread {
     uint64_t offered, received[WARP];
     const uint64_t *barrier;         // in shared memory, that it waits at for the end of a phase of this parity
     bool parity;
-    std::vector<Copy> copies;
+    Copies copies;
 };
 
 struct Machine {
@@ -125,7 +136,8 @@ inline Text place(const Thread &thread)
 inline void flush_denormals(bool on)
 {
 #if defined(__SSE__)
-    _mm_setcsr(on ? _mm_getcsr() | 0x8040 : _mm_getcsr() & ~0x8040u);
+    const unsigned control = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(on ? control | 0x8040 : control & ~0x8040u);
 #elif defined(__aarch64__)
     uint64_t control;
     asm volatile("mrs %0, fpcr" : "=r"(control));
@@ -198,7 +210,7 @@ inline void resume(Thread &thread)
     if (thread.state == State::finished) {
         idle[idle_fibers++] = thread.fiber;
         thread.fiber = nullptr;
-        if (!thread.copies.empty())
+        if (thread.copies.count)
             fail("%s has ended while copies of its own were under way", place(thread).characters);
     }
 }

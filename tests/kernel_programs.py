@@ -41,6 +41,30 @@ int main(int count, char **arguments)
 }}
 """
 
+# The arguments are how many matrices there are, and how many right-hand sides of each.
+_SOLVE_DRIVER = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int {entry}(const {scalar} *, const {scalar} *, {scalar} *, int64_t, int64_t, int64_t, int64_t, int64_t);
+
+int main(int count, char **arguments)
+{{
+    const size_t batch = strtoul(arguments[count - 2], NULL, 10), nrhs = strtoul(arguments[count - 1], NULL, 10);
+    const size_t size = batch * {n} * {n}, columns = batch * {n} * nrhs, groups = (batch + {lanes} - 1) / {lanes};
+    {scalar} *l = malloc(size * sizeof *l), *b = malloc(columns * sizeof *b), *x = malloc(columns * sizeof *x);
+    if (fread(l, sizeof *l, size, stdin) != size || fread(b, sizeof *b, columns, stdin) != columns)
+        return 1;
+    if ({entry}(l, b, x, nrhs, batch, batch, 0, groups) || {entry}(l, b, b, nrhs, batch, batch, 0, groups))
+        return 1;
+    fwrite(x, sizeof *x, columns, stdout);
+    fwrite(b, sizeof *b, columns, stdout);
+    free(l), free(b), free(x);
+    return 0;
+}}
+"""
+
 
 def compile_source(compiler: str, source: KernelSource, output: Path, *options: str | Path) -> None:
     """Compile with every warning an error; a failure quotes the compiler."""
@@ -56,10 +80,10 @@ def compile_source(compiler: str, source: KernelSource, output: Path, *options: 
 
 
 def build_program(spec: KernelSpec, folder: Path, compiler: str, *options: str) -> Path:
-    """A program that factors matrices by a kernel; the spec's layout is canonical or interleaved, in row order."""
+    """A program that factors or solves by a kernel; the spec's layout is canonical or interleaved, in row order."""
     assert spec.order == "row"
     source = generate(spec)
-    driver = _DRIVER.format(
+    driver = (_SOLVE_DRIVER if spec.problem.op == "potrs" else _DRIVER).format(
         entry=source.entry,
         scalar={"float32": "float", "float64": "double"}[spec.problem.dtype],
         n=spec.problem.n,
@@ -85,3 +109,16 @@ def run_program(
     result = np.frombuffer(done.stdout, a.dtype, a.size).reshape(data.shape)
     info = np.frombuffer(done.stdout[a.nbytes :], np.int32)[: len(a)]
     return result if spec.layout == "canonical" else np.moveaxis(result, -1, 0), info
+
+
+def run_solve_program(program: Path, spec: KernelSpec, l: Array, b: Array) -> tuple[Array, Array]:
+    """Solve by factors (batch, n, n) for (batch, n, nrhs), out of place and in place, by a program made of a kernel.
+
+    In the interleaved layout the batch is a multiple of the lanes.
+    """
+    data = l if spec.layout == "canonical" else np.ascontiguousarray(np.moveaxis(l, 0, -1))
+    command = [program, str(len(l)), str(b.shape[-1])]
+    done = subprocess.run(command, input=data.tobytes() + b.tobytes(), capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    both = np.frombuffer(done.stdout, b.dtype).reshape(2, *b.shape)
+    return both[0], both[1]

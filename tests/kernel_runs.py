@@ -12,13 +12,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.backends import Kernel, get_backend
-from batchchol.backends.cpu import CpuKernel
+from batchchol.backends.base import Solver
+from batchchol.backends.cpu import CpuKernel, CpuSolver
 from batchchol.batches.batch import Batch, info_array
 from batchchol.batches.layouts import array_shape, dense_view
 from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem, StripSchedule
 from kernelgen.gpu import WARP
 
-from .cuda_kernels import EmulatedKernel
+from .cuda_kernels import EmulatedKernel, EmulatedSolver
 
 Array = NDArray[Any]
 
@@ -61,7 +62,7 @@ def make_spec(n: int, nb: int | None = None, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     family = FAMILIES[choices.pop("family", "thread")]
     choices = {"math": "fast" if family is StripSchedule else "ieee", **choices}
-    problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo", "math") if name in choices})
+    problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo", "op", "math") if name in choices})
     schedule_fields = {field.name for field in fields(family)} & choices.keys()
     tile = {} if nb is None else {"nb": nb}
     schedule = family(**tile, **{name: choices.pop(name) for name in schedule_fields})
@@ -87,6 +88,20 @@ def build_kernel(spec: KernelSpec, source: KernelSource) -> Kernel:
     library = load(source, spec.target)
     arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
     return CpuKernel(spec, library.stats, library.function(source.entry, *arguments))
+
+
+def solver_of(spec: KernelSpec) -> Solver:
+    """The solver of a spec as the cpu backend has it, or emulated if it is one of GPUs."""
+    return EmulatedSolver.of(spec) if TARGETS[spec.target].gpu else get_backend("cpu").solver(spec)
+
+
+def build_solver(spec: KernelSpec, source: KernelSource) -> Solver:
+    """The solver of a source that need not be the one that the spec generates, by the compiler of the moment."""
+    if TARGETS[spec.target].gpu:
+        return EmulatedSolver.of(spec, source)
+    library = load(source, spec.target)
+    arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 5)
+    return CpuSolver(spec, library.stats, library.function(source.entry, *arguments))
 
 
 def layout_of(spec: KernelSpec, chunk: int | None = None) -> Layout:
@@ -128,6 +143,42 @@ def run_kernel(
     return Run(_lower(_matrices(result)[: len(a)], spec), info_memory.array[: len(a)].copy())
 
 
+def run_solver(
+    spec: KernelSpec,
+    l: Array,
+    b: Array,
+    chunk: int | None = None,
+    *,
+    solver: Solver | None = None,
+    threads: int = 2,
+    offset: int = 0,
+    in_place: bool = False,
+) -> Array:
+    """Solve by lower factors (batch, n, n) for (batch, n, nrhs), and check all that no solve may change.
+
+    The kernel finds NaN in the triangle that it must not read, and in the padding. With `in_place` the solutions go
+    where the right-hand sides were. `offset` shifts the arrays off their cache lines.
+    """
+    solver = solver or solver_of(spec)
+    layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
+    memory = [GuardedMemory(shape, dtype, offset) for shape in (array_shape(n, len(l), layout), b.shape, b.shape)]
+    factors, given, solution = (each.array for each in memory)
+    batch = Batch(factors, n, len(l), layout)
+    _fill(batch, spec, l, padding=np.full((n, n), np.nan))
+    given[...] = b
+    solution[...] = UNTOUCHED
+    before = [array.tobytes() for array in (factors, given, solution)]
+    solver(batch, given, given if in_place else solution, threads)
+    for guarded in memory:
+        guarded.check()
+    assert factors.tobytes() == before[0], "a factor was changed"
+    if in_place:
+        assert solution.tobytes() == before[2], "something was written elsewhere"
+        return given.copy()
+    assert given.tobytes() == before[1], "a right-hand side was changed"
+    return solution.copy()
+
+
 def check_other_triangle(spec: KernelSpec, l: Array) -> None:
     """Fail unless the triangle not asked for is zero in canonical arrays, and was left alone in packed ones.
 
@@ -146,9 +197,10 @@ def check_other_triangle(spec: KernelSpec, l: Array) -> None:
         assert ((other == UNTOUCHED) | completed).all(), "the other triangle was touched"
 
 
-def _fill(batch: Batch, spec: KernelSpec, a: Array) -> None:
+def _fill(batch: Batch, spec: KernelSpec, a: Array, padding: Array | None = None) -> None:
+    """Put lower triangles into a batch; identities behind them, unless something else is given."""
     matrices = dense_view(batch.data, batch.layout)
-    matrices[...] = np.eye(batch.n, dtype=batch.dtype)
+    matrices[...] = np.eye(batch.n, dtype=batch.dtype) if padding is None else padding
     stored = np.where(np.tri(batch.n, dtype=bool), a, np.nan).astype(batch.dtype)
     apart = matrices.shape[1]
     members = np.arange(batch.batch)

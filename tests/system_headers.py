@@ -33,7 +33,7 @@ def compiler_command(folder: Path) -> str | None:
         compiler = find_compiler()
     except CompilerNotFound:
         return None
-    if compiler.family != "gcc" or any(os.environ.get(name) for name in ("BATCHCHOL_CC", "CC")):
+    if "gcc version" not in compiler.identity or any(os.environ.get(name) for name in ("BATCHCHOL_CC", "CC")):
         return None
     header = folder / "system.h"
     (folder / "system.h.gch").mkdir(parents=True, exist_ok=True)

@@ -9,19 +9,17 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from batchchol.api.arguments import check_square, check_threads, square_matrices
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend
 from batchchol.backends.recorder import current_recorder
-from batchchol.batches.batch import Batch, check_dtype, dtype_name
-from batchchol.batches.checks import check_order, check_unmasked, flag
-from batchchol.batches.host_memory import aligned_empty
-from batchchol.batches.packing import assign
+from batchchol.batches.batch import Batch, dtype_name
+from batchchol.batches.checks import check_order, flag
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
 from kernelgen import MAX_N, KernelSpec, Layout, Problem
 from kernelgen.problem import MATHS
-from kernelgen.refusals import whole
 
 Real = TypeVar("Real", np.float32, np.float64)
 
@@ -92,8 +90,8 @@ def cholesky(
     ndarray, shape (..., n, n)
         The factors; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
         torch.as_tensor and cupy.asarray take without a copy. It is being written on the default stream: a
-        non-blocking stream of theirs must wait for that one, and whoever drops the array must wait for that stream,
-        for its memory is used again.
+        non-blocking stream of theirs must wait for that one, and must be done before the array is dropped, for its
+        memory is used again.
 
     Raises
     ------
@@ -153,7 +151,7 @@ def cholesky_ex(
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
         return Cholesky(*_factor_there(a, upper, spec, math))
-    matrices = _checked(a)
+    matrices = square_matrices("a", a)
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
     name = chosen_backend(backend) or DEFAULT_BACKEND
@@ -238,8 +236,7 @@ def factor(
         )
     if backend is not None and chosen_backend(backend) != batch.backend:
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
-    if threads is not None and (whole(threads) or 0) < 1:
-        raise ValueError(f"threads: got {threads!r}, expected a positive integer")
+    check_threads(threads)
     try:
         prepared = prepare(batch, spec, out, math)
     except CompilerNotFound as error:
@@ -275,25 +272,6 @@ def _has_nan(matrix: NDArray[np.floating], order: int, upper: bool) -> bool:
     """Whether the first leading minor that failed did so for a NaN; those before it have none."""
     last = matrix[:order, order - 1] if upper else matrix[order - 1, :order]
     return bool(np.isnan(last).any())
-
-
-def _checked(a: ArrayLike) -> NDArray[np.floating]:
-    """The array, C-contiguous and in native byte order, once its dtype and shape are known to be right."""
-    check_unmasked("a", a)
-    given = np.asarray(a)
-    advice = "convert with .astype first" if isinstance(a, np.ndarray) else "pass np.asarray(a, dtype=float)"
-    dtype = check_dtype("a", given.dtype, advice)
-    _check_square(given.shape)
-    if given.flags.c_contiguous and given.dtype == dtype:
-        return given
-    copy = aligned_empty(given.shape, dtype, "a contiguous copy of a")
-    assign(copy, given)
-    return copy
-
-
-def _check_square(shape: tuple[int, ...]) -> None:
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f"a: got shape {shape}, expected square matrices (..., n, n)")
 
 
 def _factor_host(
@@ -359,7 +337,7 @@ def _factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | Non
     """Factors and info of an array (..., n, n) on a GPU, there."""
     device, dense = get_backend("cuda"), _dense()
     matrices = dense.view(a)
-    _check_square(matrices.shape)
+    check_square("a", matrices.shape)
     *outer, n, _ = matrices.shape
     check_order("a", n, "torch.linalg.cholesky_ex takes larger ones there, and cholesky once they are on the host")
     batch = prod(outer)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from batchchol.api.arguments import check_square, check_threads, contiguous, square_matrices
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
-from batchchol.batches.batch import Batch, check_dtype
+from batchchol.backends.recorder import current_recorder
+from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.batches.checks import check_order, check_unmasked, flag
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import solver_of
+from batchchol.plan import check_array_spec, solve_spec
 from kernelgen import MAX_N, KernelSpec, Layout
-from kernelgen.refusals import whole
 
 
 def cho_solve(
@@ -67,147 +69,155 @@ def cho_solve(
     UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
     DeviceError
         As `cholesky` does.
+    RuntimeError
+        If a graph is being recorded in this thread, for a batch on a GPU, which may not be there yet.
+
+    Warns
+    -----
+    NoCompilerWarning
+        As `cholesky` does.
 
     Notes
     -----
     The componentwise backward error is at most (3 n + 1) u |L| |L^T| |x|, with u the unit roundoff (Higham, "Accuracy
-    and Stability of Numerical Algorithms", theorem 10.4). Factors are not checked: of one whose diagonal has a zero,
-    such as that of a matrix with an info other than 0, the solution is infinite, NaN or meaningless; its neighbours
-    are as they would be without it.
+    and Stability of Numerical Algorithms", theorem 10.4), where all numbers on the way are normal ones. Kernels
+    multiply by the reciprocals of diagonal elements, which are normal for factors of matrices. Factors are not
+    checked: of one whose diagonal has a zero, such as that of a matrix with an info other than 0, the solution is
+    infinite, NaN or meaningless; its neighbours are as they would be without it.
     """
-    if threads is not None and (whole(threads) or 0) < 1:
-        raise ValueError(f"threads: got {threads!r}, expected a positive integer")
     upper = flag("upper", upper)
+    check_threads(threads)
+    wanted = _Wanted(upper, spec, math, threads, stream)
     if isinstance(L, Batch):
         if backend is not None and chosen_backend(backend) != L.backend:
             raise ValueError(f"backend: got {backend!r}, expected {L.backend!r}, where the factors live")
-        if L.triangle is not None:
-            if upper and L.triangle == "lower":
-                raise ValueError("upper: got True, expected False for factors whose lower triangle has a meaning")
-            upper = L.triangle == "upper"
-        return _by_batch(L, b, (L.batch,), upper, spec, math, threads, stream)
+        if upper and L.triangle == "lower":
+            raise ValueError("upper: got True, expected False for factors whose lower triangle alone has a meaning")
+        wanted = replace(wanted, upper=upper or L.triangle == "upper")
+        if L.backend == "cpu":
+            return _by_host_batch(L, b, (L.batch,), wanted)
+        if current_recorder() is not None:
+            raise RuntimeError(
+                "L: a graph is being recorded in this thread, and a batch of factors may not be there before that is "
+                "launched: call cho_solve after it"
+            )
+        return _by_device_batch(L, b, (L.batch,), wanted)
     if hasattr(L, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return _by_device_array(L, b, upper, spec, math, stream)
-    return _by_host_array(L, b, upper, chosen_backend(backend) or DEFAULT_BACKEND, spec, math, threads, stream)
+        return _by_device_array(L, b, wanted)
+    return _by_host_array(L, b, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
 
 
-def _by_host_array(
-    l: ArrayLike,
-    b: ArrayLike,
-    upper: bool,
-    backend: str,
-    spec: KernelSpec | None,
-    math: str | None,
-    threads: int | None,
-    stream: Any,
-) -> NDArray[Any]:
-    check_unmasked("L", l)
-    given = np.asarray(l)
-    dtype = check_dtype("L", given.dtype)
-    *outer, n, _ = _check_square(given.shape)
-    factors = np.ascontiguousarray(given, dtype).reshape(prod(outer), n, n)
-    columns = _columns(b, tuple(outer), n, dtype)
-    if not columns.size:
-        return np.empty_like(columns).reshape(np.shape(b))
-    if n > MAX_N:
-        _check_without_kernel(spec, backend, n)
-        x = _room(columns)
-        _lapack().potrs(factors, columns, x, upper, threads or available_threads())
-        return x.reshape(np.shape(b))
+@dataclass(frozen=True)
+class _Wanted:
+    """How a call is to solve; see `cho_solve`."""
+
+    upper: bool
+    spec: KernelSpec | None
+    math: str | None
+    threads: int | None
+    stream: Any
+
+    def check_array(self, n: int, dtype: np.dtype[Any]) -> None:
+        """Refuse a spec or a math that is not for factors in an array."""
+        check_array_spec(n, dtype_name(dtype), self.upper, self.spec, self.math, "potrs")
+
+    def check_no_stream(self, where: str) -> None:
+        """Refuse a stream where there is none."""
+        if self.stream is not None:
+            raise ValueError(f"stream: got {self.stream!r}, expected None: {where}")
+
+
+def _by_host_array(l: ArrayLike, b: ArrayLike, backend: str, wanted: _Wanted) -> NDArray[Any]:
+    given = square_matrices("L", l)
+    *outer, n, _ = given.shape
+    # What is wrong with a call does not depend on how many matrices there are.
     if backend == "cuda":
-        return _on_gpu(factors, columns, upper, spec, math).reshape(np.shape(b))
-    batch = Batch(factors, n, len(factors), Layout.canonical(), "upper" if upper else "lower")
-    return _on_host(batch, columns, upper, spec, math, threads, stream).reshape(np.shape(b))
+        check_order("L", n, "backend='cpu' has LAPACK solve by larger ones")
+    wanted.check_array(n, given.dtype)
+    wanted.check_no_stream("arrays of the host have been solved for when the call returns")
+    columns = _columns(b, tuple(outer), n, given.dtype)
+    if not columns.size:
+        return np.empty_like(columns)
+    factors, panels = given.reshape(prod(outer), n, n), _panels(columns, tuple(outer), n)
+    if backend == "cuda":
+        return _on_gpu(factors, panels, wanted).reshape(columns.shape)
+    x = _room(panels)
+    if n > MAX_N:
+        _lapack().potrs(factors, panels, x, wanted.upper, int(wanted.threads or available_threads()))
+    else:
+        _solve(Batch(factors, n, len(factors), Layout.canonical()), panels, x, wanted)
+    return x.reshape(columns.shape)
 
 
-def _by_batch(
-    l: Batch,
-    b: Any,
-    outer: tuple[int, ...],
-    upper: bool,
-    spec: KernelSpec | None,
-    math: str | None,
-    threads: int | None,
-    stream: Any,
-) -> Any:
-    if l.backend == "cpu":
-        columns = _columns(b, outer, l.n, l.dtype)
-        return _on_host(l, columns, upper, spec, math, threads, stream).reshape(np.shape(b))
-    given = _device_columns(b, outer, l.n, l.dtype)
-    _, solver = solver_of(l, upper, spec, math)
-    x = _device_memory().empty(tuple(given.shape), l.dtype, "room for the solutions")
-    if x.size:
-        solver(l, given.reshape(l.batch, l.n, -1), x.reshape(l.batch, l.n, -1), 1, stream)
-    return x
+def _by_host_batch(l: Batch, b: ArrayLike, outer: tuple[int, ...], wanted: _Wanted) -> NDArray[Any]:
+    wanted.check_no_stream("backend 'cpu' has none")
+    columns = _columns(b, outer, l.n, l.dtype)
+    panels = _panels(columns, outer, l.n)
+    x = _room(panels)
+    _solve(l, panels, x, wanted)
+    return x.reshape(columns.shape)
 
 
-def _by_device_array(l: Any, b: Any, upper: bool, spec: KernelSpec | None, math: str | None, stream: Any) -> Any:
+def _solve(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], wanted: _Wanted) -> None:
+    """Solve by factors of the host for (batch, n, nrhs): by a kernel, or by LAPACK where there is no compiler."""
+    threads = int(wanted.threads or available_threads())
+    try:
+        device, spec = solve_spec(l, wanted.upper, wanted.spec, wanted.math)
+        solver = device.solver(spec) if b.size else None
+    except CompilerNotFound as error:
+        if wanted.spec is not None:
+            raise
+        warn(error)
+        _lapack().solve_batch(l, b, x, wanted.upper, threads)
+    else:
+        if solver is not None:
+            solver(l, b, x, threads)
+
+
+def _by_device_array(l: Any, b: Any, wanted: _Wanted) -> Any:
     from batchchol.backends.cuda.batch import DeviceBatch
 
     factors = _device_memory().as_gpuarray(l, "L")
     check_dtype("L", factors.dtype)
-    *outer, n, _ = _check_square(tuple(factors.shape))
-    check_order("L", n, "the factors of larger ones are solved by on the host")
+    check_square("L", tuple(factors.shape))
+    *outer, n, _ = factors.shape
+    check_order("L", n, "cho_solve has LAPACK solve by larger ones, once they are on the host")
+    wanted.check_array(n, factors.dtype)
     if not factors.size:
-        given = _device_columns(b, tuple(outer), n, factors.dtype)
-        return _device_memory().empty(tuple(given.shape), factors.dtype, "no solutions")
+        return _device_room(_device_columns(b, tuple(outer), n, factors.dtype))
     batch = prod(outer)
     lying = DeviceBatch.over(factors.reshape(batch, n, n), n, batch, Layout.canonical())
-    return _by_batch(lying, b, tuple(outer), upper, spec, math, None, stream)
+    return _by_device_batch(lying, b, tuple(outer), wanted)
 
 
-def _on_host(
-    l: Batch,
-    columns: NDArray[np.floating],
-    upper: bool,
-    spec: KernelSpec | None,
-    math: str | None,
-    threads: int | None,
-    stream: Any,
-) -> NDArray[np.floating]:
-    """Solutions (batch, n, nrhs) by factors of the host: by a kernel, or by LAPACK where there is no compiler."""
-    x, count = _room(columns), int(threads or available_threads())
-    if stream is not None:
-        raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
-    if not columns.size:
-        return x
-    try:
-        _, solver = solver_of(l, upper, spec, math)
-    except CompilerNotFound as error:
-        if spec is not None:
-            raise
-        warn(error)
-        _lapack().solve_batch(l, columns, x, upper, count)
-    else:
-        solver(l, columns, x, count)
+def _by_device_batch(l: Batch, b: Any, outer: tuple[int, ...], wanted: _Wanted) -> Any:
+    columns = _device_columns(b, outer, l.n, l.dtype)
+    device, spec = solve_spec(l, wanted.upper, wanted.spec, wanted.math)
+    x = _device_room(columns)
+    if x.size:
+        device.solver(spec)(l, _panels(columns, outer, l.n), _panels(x, outer, l.n), 1, wanted.stream)
     return x
 
 
-def _on_gpu(
-    factors: NDArray[np.floating],
-    columns: NDArray[np.floating],
-    upper: bool,
-    spec: KernelSpec | None,
-    math: str | None,
-) -> NDArray[Any]:
-    """Solutions of arrays of the host, copied to the GPU and back."""
+def _on_gpu(factors: NDArray[np.floating], panels: NDArray[np.floating], wanted: _Wanted) -> NDArray[Any]:
+    """Solutions (batch, n, nrhs) of arrays of the host, copied to the GPU and back."""
     memory = _device_memory()
     there = memory.to_device(factors, f"{len(factors):,} factors")
-    x = _by_device_array(there, memory.to_device(columns, "right-hand sides"), upper, spec, math, None)
-    solution: NDArray[Any] = memory.to_host(x, out=_room(columns))
+    x = _by_device_array(there, memory.to_device(panels, "right-hand sides"), wanted)
+    solution: NDArray[Any] = memory.to_host(x, out=_room(panels))
     return solution
 
 
 def _columns(b: ArrayLike, outer: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> NDArray[np.floating]:
-    """The right-hand sides as a C-contiguous array (batch, n, nrhs)."""
+    """The right-hand sides as a C-contiguous array of the host."""
     if hasattr(b, "__cuda_array_interface__"):
         raise TypeError("b: got an array on a GPU, expected one of the host, where the factors are: copy one of them")
     check_unmasked("b", b)
     given = np.asarray(b)
-    _check_columns(given.shape, given.dtype, outer, n, dtype)
-    return np.ascontiguousarray(given, dtype).reshape(prod(outer), n, prod(given.shape[len(outer) + 1 :]))
+    _check_columns(given.shape, given.dtype.newbyteorder("="), outer, n, dtype)
+    return contiguous("b", given, dtype)
 
 
 def _device_columns(b: Any, outer: tuple[int, ...], n: int, dtype: np.dtype[Any]) -> Any:
@@ -228,29 +238,22 @@ def _check_columns(
     if shape[: len(outer) + 1] != (*outer, n) or len(shape) > len(outer) + 2:
         several = ", ".join(map(str, (*outer, n, "nrhs")))
         raise ValueError(f"b: got shape {shape}, expected {(*outer, n)} or ({several}), as the factors are")
-    if dtype.newbyteorder("=") != wanted:
+    if dtype != wanted:
         raise TypeError(f"b: got dtype {dtype}, expected {wanted}, as the factors are: convert with .astype first")
 
 
-def _check_square(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f"L: got shape {shape}, expected square matrices (..., n, n)")
-    return shape
-
-
-def _check_without_kernel(spec: KernelSpec | None, backend: str, n: int) -> None:
-    """Refuse what only kernels can do of orders that they are not for."""
-    if backend == "cuda":
-        check_order("L", n, "backend='cpu' has LAPACK solve by larger ones")
-    if spec is not None:
-        raise ValueError(
-            f"spec: got a kernel for factors of order {spec.problem.n}, expected None for those of order {n}: "
-            f"kernels are for orders up to {MAX_N}, and LAPACK solves by larger ones"
-        )
+def _panels(columns: Any, outer: tuple[int, ...], n: int) -> Any:
+    """The right-hand sides, or solutions, as (batch, n, nrhs)."""
+    return columns.reshape((prod(outer), n, prod(columns.shape[len(outer) + 1 :])))
 
 
 def _room(columns: NDArray[np.floating]) -> NDArray[np.floating]:
     return aligned_empty(columns.shape, columns.dtype, f"an array of shape {columns.shape}")
+
+
+def _device_room(columns: Any) -> Any:
+    shape = tuple(columns.shape)
+    return _device_memory().empty(shape, columns.dtype, f"an array of shape {shape}")
 
 
 def _lapack() -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchchol.artifacts.stats import CompileStats
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from kernelgen import KernelSource
 
 Group = tuple[Any, ...]
@@ -20,7 +20,7 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel.
+    """What became of building one kernel.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Build:
     """
 
     total: int
-    progress: Callable[[Progress], None]
+    progress: Show = lambda _: None
     outcomes: dict[Any, Outcome] = field(default_factory=dict)
     begin: float = field(default_factory=time.monotonic)
 

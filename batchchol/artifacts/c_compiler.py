@@ -10,16 +10,21 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from batchchol.artifacts import elf
-from batchchol.artifacts.compilers import TIME_LIMIT, Compilation, Compiled, Running, Unusable, first_usable, probe
+from batchchol.artifacts.compilers import (
+    TIME_LIMIT,
+    Compilation,
+    Compiled,
+    Compiler,
+    Running,
+    Unusable,
+    first_usable,
+    probe,
+)
 from batchchol.errors import CompileError, CompilerNotFound
-
-Family = Literal["gcc", "clang"]
 
 _AUTOMATIC = ("cc", "gcc", "clang")
 _HINT = "install one (Debian and Ubuntu: apt install gcc libc6-dev), or set BATCHCHOL_CC to a GCC or clang"
@@ -27,38 +32,8 @@ _NO_LIBRARY = re.compile(r"(?:error|ld): ([^\n]*(?:std\w+\.h|cannot find)[^\n]*)
 # What every kernel includes, and nothing to compile.
 _NOTHING = "#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\nint nothing(void) { return 0; }\n"
 _PROBE_SECONDS = 10.0
-_VERSION = re.compile(r"^(?P<line>.*\b(?P<family>gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)
+_VERSION = re.compile(r"^(?P<line>.*\b(?:gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)
 _TARGET = re.compile(r"^Target: (?P<target>\S+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A usable C compiler.
-
-    Attributes
-    ----------
-    path : Path
-        Its executable, absolute.
-    family : {"gcc", "clang"}
-        Whose options and extensions it has.
-    version : str
-        Such as ``"12.2.0"``.
-    identity : str
-        Its full version line, target and fixed arguments: what belongs in a cache key.
-    arguments : tuple of str
-        Arguments that always come first, for a BATCHCHOL_CC such as ``ccache gcc``.
-    """
-
-    path: Path
-    family: Family
-    version: str
-    identity: str
-    arguments: tuple[str, ...] = ()
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The words that start it."""
-        return (str(self.path), *self.arguments)
 
 
 def find_compiler() -> Compiler:
@@ -71,7 +46,7 @@ def find_compiler() -> Compiler:
     CompilerNotFound
         If there is none; says how to get one, and what was wrong with those that were found.
     """
-    return first_usable("C", _candidates(), _identify_now, _HINT)
+    return first_usable("C", _candidates(), _identify, _HINT)
 
 
 def compile_shared(
@@ -144,17 +119,11 @@ def _candidates() -> list[tuple[str, str]]:
     return [(name, name) for name in _AUTOMATIC]
 
 
-def _identify_now(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    return _identify(path, arguments, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _identify(path: Path, arguments: tuple[str, ...], modified: int) -> Compiler:
-    """Ask the compiler who it is, once; `modified`, its time stamp, has an upgraded one asked anew."""
+def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
+    """Ask the compiler who it is."""
     answer = probe((str(path), *arguments, "-v"), _PROBE_SECONDS)
     version, target = _VERSION.search(answer), _TARGET.search(answer)
     if version is None or target is None:
         raise Unusable("does not present itself as GCC or clang")
-    family: Family = "gcc" if version["family"] == "gcc" else "clang"
     identity = " | ".join((version["line"].strip(), target["target"], shlex.join(arguments)))
-    return Compiler(path, family, version["version"], identity, arguments)
+    return Compiler(path, version["version"], identity, arguments)

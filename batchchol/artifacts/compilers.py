@@ -17,15 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.scratch import scratch_folder
 from batchchol.errors import CacheError, CompileError, CompilerNotFound
-
-Usable = TypeVar("Usable")
 
 TIME_LIMIT = 120.0
 """Seconds that one run of a compiler may take by default."""
@@ -69,6 +67,33 @@ class Running:
             self.stopped = True
             for process in self._processes:
                 _kill_group(process)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A usable compiler.
+
+    Attributes
+    ----------
+    path : Path
+        Its executable, absolute.
+    version : str
+        Such as ``"12.2.0"``.
+    identity : str
+        Its version, build, target, and fixed arguments and options: what belongs in a cache key.
+    arguments : tuple of str
+        Arguments that always come first, for a BATCHCHOL_CC such as ``ccache gcc``.
+    """
+
+    path: Path
+    version: str
+    identity: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start it."""
+        return (str(self.path), *self.arguments)
 
 
 @dataclass(frozen=True)
@@ -202,14 +227,23 @@ def run(
         return process.returncode, expired, time.perf_counter() - start
 
 
-def probe(command: Sequence[str], time_limit: float) -> str:
-    """What a program answers, its first lines.
+def probe(command: tuple[str, ...], time_limit: float) -> str:
+    """What a program answers, its first lines; it is asked once, and again after an upgrade.
 
     Raises
     ------
     Unusable
         If it cannot be started or gives no answer in time.
     """
+    try:
+        modified = os.stat(command[0]).st_mtime_ns
+    except OSError as error:
+        raise Unusable(f"cannot be started ({error})") from error
+    return _answer(command, time_limit, modified)
+
+
+@lru_cache(maxsize=32)
+def _answer(command: tuple[str, ...], time_limit: float, modified: int) -> str:
     with scratch_folder() as folder:
         try:
             _, expired, _ = run(command, folder, time_limit)
@@ -221,8 +255,8 @@ def probe(command: Sequence[str], time_limit: float) -> str:
 
 
 def first_usable(
-    kind: str, candidates: Iterable[tuple[str, str]], identify: Callable[[Path, tuple[str, ...]], Usable], hint: str
-) -> Usable:
+    kind: str, candidates: Iterable[tuple[str, str]], identify: Callable[[Path, tuple[str, ...]], Compiler], hint: str
+) -> Compiler:
     """The first compiler that can be used.
 
     Parameters

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from batchchol.artifacts.cache import Artifact, ArtifactCache, cache_key
-from batchchol.artifacts.nvcc import Code, Kind, Nvcc, kernels_in, parse_architecture
+from batchchol.artifacts.compilers import Compiler
+from batchchol.artifacts.nvcc import Code, Kind, kernels_in, parse_architecture
 from batchchol.artifacts.ptxas import Usage
 from batchchol.artifacts.stats import CompileStats, read_stats
 from kernelgen import GENERATOR_VERSION, KernelSource
@@ -50,7 +51,7 @@ class Module:
     stats: CompileStats
 
 
-def find_compiled(cache: ArtifactCache, source: KernelSource, arch: str, nvcc: Nvcc) -> Module | None:
+def find_compiled(cache: ArtifactCache, source: KernelSource, arch: str, nvcc: Compiler) -> Module | None:
     """The kernel as this nvcc compiled it, or None."""
     return _module(cache.get(_key(source, arch, nvcc)), source.entry)
 
@@ -73,7 +74,9 @@ def runnable_architectures(arch: str) -> Iterator[str]:
         yield from (f"compute_{other}" for other in range(number, _OLDEST - 1, -1))
 
 
-def keep(cache: ArtifactCache, sources: Sequence[KernelSource], arch: str, nvcc: Nvcc, code: Code) -> list[Module]:
+def keep(
+    cache: ArtifactCache, sources: Sequence[KernelSource], arch: str, nvcc: Compiler, code: Code
+) -> list[Module]:
     """Keep a module's kernels, each under both of its keys.
 
     Raises
@@ -91,13 +94,13 @@ def keep(cache: ArtifactCache, sources: Sequence[KernelSource], arch: str, nvcc:
     return modules
 
 
-def keys(source: KernelSource, arch: str, nvcc: Nvcc | None) -> tuple[str, ...]:
+def keys(source: KernelSource, arch: str, nvcc: Compiler | None) -> tuple[str, ...]:
     """The keys of a kernel's records, its own compiler's first; without one that of the carried record alone."""
     compilers = (None,) if nvcc is None else (nvcc, None)
     return tuple(_key(source, arch, compiler) for compiler in compilers)
 
 
-def _key(source: KernelSource, arch: str, nvcc: Nvcc | None) -> str:
+def _key(source: KernelSource, arch: str, nvcc: Compiler | None) -> str:
     parts = {
         # A digest, since one source may be looked for under many architectures.
         "source": hashlib.sha256(source.text.encode()).hexdigest(),
@@ -114,7 +117,7 @@ def _shares(sources: Sequence[KernelSource], code: Code) -> list[float]:
     return [code.seconds * weight / sum(weights) for weight in weights]
 
 
-def _metadata(source: KernelSource, arch: str, nvcc: Nvcc, code: Code, seconds: float) -> dict[str, Any]:
+def _metadata(source: KernelSource, arch: str, nvcc: Compiler, code: Code, seconds: float) -> dict[str, Any]:
     return {
         "entry": source.entry,
         "kind": code.kind,

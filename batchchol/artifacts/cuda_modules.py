@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
 from batchchol.artifacts.builds import Build, Outcome
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.compilers import TIME_LIMIT, Running
+from batchchol.artifacts.compilers import TIME_LIMIT, Compiler, Running
 from batchchol.artifacts.cuda_cache import Module, find_carried, find_compiled, keep
-from batchchol.artifacts.nvcc import Nvcc, compile_code, find_nvcc, parse_architecture
+from batchchol.artifacts.nvcc import compile_code, find_nvcc, parse_architecture
 from batchchol.errors import CompileError, CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.progress import Progress
+from batchchol.progress import Show
 from kernelgen import KernelSource
 
 __all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "rebuild"]
@@ -89,7 +89,7 @@ def build_all(
     jobs: int | None = None,
     per_module: int = 8,
     time_limit: float = TIME_LIMIT,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Show = lambda _: None,
 ) -> list[Outcome]:
     """Compile every kernel that the cache lacks, several to a module and modules in parallel.
 
@@ -109,7 +109,7 @@ def build_all(
         Kernels in a module at most.
     time_limit : float
         Seconds that one run of the compiler may take: for a module, and again for each kernel of one that failed.
-    progress : callable or None
+    progress : callable
         Called with a :class:`Progress` about every second and whenever something is done, in this thread.
 
     Returns
@@ -130,7 +130,7 @@ def build_all(
         if value < 1:
             raise ValueError(f"{name}: got {value}, expected a positive integer")
     cache, running = ArtifactCache(), Running()
-    build = Build(len(set(sources)), progress or (lambda _: None))
+    build = Build(len(set(sources)), progress)
     missing, nvcc = _look_up(cache, build, sources, arch)
     if missing and nvcc is not None:
         cache.prepare()
@@ -143,7 +143,7 @@ def build_all(
 
 def _look_up(
     cache: ArtifactCache, build: Build, sources: Sequence[KernelSource], arch: str
-) -> tuple[list[KernelSource], Nvcc | None]:
+) -> tuple[list[KernelSource], Compiler | None]:
     """What the cache lacks, and the compiler for that; without nvcc it has failed already."""
     nvcc, missing = None, []
     for source in dict.fromkeys(sources):
@@ -161,7 +161,7 @@ def _look_up(
 
 
 def attempt_module(
-    cache: ArtifactCache, arch: str, nvcc: Nvcc, time_limit: float, running: Running, group: Group
+    cache: ArtifactCache, arch: str, nvcc: Compiler, time_limit: float, running: Running, group: Group
 ) -> list[Outcome]:
     """The outcomes of a module's kernels; none if there are several and their module failed."""
     try:
@@ -202,7 +202,7 @@ def _characters(group: Sequence[KernelSource]) -> int:
 
 
 def compile_module(
-    cache: ArtifactCache, group: Group, arch: str, nvcc: Nvcc, time_limit: float, running: Running | None = None
+    cache: ArtifactCache, group: Group, arch: str, nvcc: Compiler, time_limit: float, running: Running | None = None
 ) -> list[Module]:
     """Compile kernels into one module, and keep it.
 

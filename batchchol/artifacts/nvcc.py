@@ -14,7 +14,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from batchchol.artifacts import elf
 from batchchol.artifacts.compilers import (
     TIME_LIMIT,
     Compilation,
+    Compiler,
     Running,
     Unusable,
     first_usable,
@@ -49,36 +49,6 @@ _OPTION_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 @dataclass(frozen=True)
-class Nvcc:
-    """A usable CUDA compiler.
-
-    Attributes
-    ----------
-    path : Path
-        Its executable, absolute.
-    version : str
-        Such as ``"13.0.88"``.
-    identity : str
-        Version, build, fixed arguments and options from the environment: what belongs in a cache key.
-    arguments : tuple of str
-        Arguments that always come first, for a BATCHCHOL_NVCC such as ``nvcc -lineinfo``.
-    modified : int
-        The executable's time stamp (ns), so that answers of one that was upgraded are not reused.
-    """
-
-    path: Path
-    version: str
-    identity: str
-    arguments: tuple[str, ...] = ()
-    modified: int = 0
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The words that start it."""
-        return (str(self.path), *self.arguments)
-
-
-@dataclass(frozen=True)
 class Code:
     """What the compiler made of one translation unit.
 
@@ -93,7 +63,7 @@ class Code:
     code_bytes: Mapping[str, int]
 
 
-def find_nvcc() -> Nvcc:
+def find_nvcc() -> Compiler:
     """Find nvcc: BATCHCHOL_NVCC, the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda, the nvidia-cuda-nvcc wheel.
 
     BATCHCHOL_NVCC is obeyed or refused, never passed over.
@@ -103,7 +73,7 @@ def find_nvcc() -> Nvcc:
     CompilerNotFound
         If there is none; says where it was looked for and how to get one.
     """
-    return first_usable("CUDA", _candidates(), _identify_now, _HINT)
+    return first_usable("CUDA", _candidates(), _identify, _HINT)
 
 
 def architecture_of(major: int, minor: int) -> str:
@@ -125,12 +95,20 @@ def parse_architecture(arch: str) -> tuple[str, int, str]:
     return found["code"], int(found["number"]), found["suffix"]
 
 
-def known_architectures(nvcc: Nvcc | None = None) -> tuple[str, ...]:
+def known_architectures(nvcc: Compiler | None = None) -> tuple[str, ...]:
     """The architectures that nvcc makes code for, such as ``("sm_80", "sm_90")``, in ascending order."""
-    return _known(nvcc or find_nvcc())
+    nvcc = nvcc or find_nvcc()
+    try:
+        answer = probe((str(nvcc.path), "--list-gpu-code"), _PROBE_SECONDS)
+    except Unusable as error:
+        raise CompilerNotFound(f"{nvcc.path} {error}: {_HINT}") from error
+    names = re.findall(r"^sm_\d{2,3}$", answer, re.MULTILINE)
+    if not names:
+        raise CompilerNotFound(f"{nvcc.path} does not list its architectures (it says {answer!r}): {_HINT}")
+    return tuple(sorted(names, key=lambda name: parse_architecture(name)[1]))
 
 
-def compile_target(nvcc: Nvcc, arch: str) -> tuple[Kind, str]:
+def compile_target(nvcc: Compiler, arch: str) -> tuple[Kind, str]:
     """What to compile to for `arch`: a cubin, or PTX of the nearest earlier architecture that nvcc knows.
 
     Raises
@@ -155,7 +133,7 @@ def compile_target(nvcc: Nvcc, arch: str) -> tuple[Kind, str]:
 
 
 def compile_code(
-    nvcc: Nvcc,
+    nvcc: Compiler,
     text: str,
     entries: Sequence[str],
     arch: str,
@@ -169,7 +147,7 @@ def compile_code(
 
     Parameters
     ----------
-    nvcc : Nvcc
+    nvcc : Compiler
         From :func:`find_nvcc`.
     text : str
         The translation unit.
@@ -257,29 +235,12 @@ def _in_wheels() -> list[Path]:
     return [path for folder in folders for path in sorted(Path(folder).glob("*/bin/nvcc"), reverse=True)]
 
 
-def _identify_now(path: Path, arguments: tuple[str, ...]) -> Nvcc:
+def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
+    """Ask nvcc who it is."""
     options = tuple(f"{name}={value}" for name in _OPTION_VARIABLES if (value := os.environ.get(name)))
-    return _identify(path, arguments, options, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _identify(path: Path, arguments: tuple[str, ...], options: tuple[str, ...], modified: int) -> Nvcc:
-    """Ask nvcc who it is, once; `modified`, its time stamp, has an upgraded one asked anew."""
     answer = probe((str(path), "--version"), _PROBE_SECONDS)
     version, build = _VERSION.search(answer), _BUILD.search(answer)
     if version is None:
         raise Unusable("does not present itself as nvcc")
     parts = (f"nvcc {version['version']}", build["build"] if build else "", shlex.join(arguments), *options)
-    return Nvcc(path, version["version"], " | ".join(part for part in parts if part), arguments, modified)
-
-
-@lru_cache(maxsize=16)
-def _known(nvcc: Nvcc) -> tuple[str, ...]:
-    try:
-        answer = probe((str(nvcc.path), "--list-gpu-code"), _PROBE_SECONDS)
-    except Unusable as error:
-        raise CompilerNotFound(f"{nvcc.path} {error}: {_HINT}") from error
-    names = re.findall(r"^sm_\d{2,3}$", answer, re.MULTILINE)
-    if not names:
-        raise CompilerNotFound(f"{nvcc.path} does not list its architectures (it says {answer!r}): {_HINT}")
-    return tuple(sorted(names, key=lambda name: parse_architecture(name)[1]))
+    return Compiler(path, version["version"], " | ".join(part for part in parts if part), arguments)

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import cache
 
 from batchchol.backends import cpu
-from batchchol.backends.base import Availability, Backend, BuildOutcome, Kernel
+from batchchol.backends.base import Availability, Backend, Kernel
 from batchchol.errors import BatchcholError, UnknownBackend
 
 __all__ = [
     "DEFAULT_BACKEND",
     "Availability",
     "Backend",
-    "BuildOutcome",
     "Kernel",
     "chosen_backend",
     "fastest_backend",

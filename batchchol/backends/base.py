@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.stats import CompileStats
 from batchchol.batches.batch import Batch
 from batchchol.operations.roofline import Ceilings
+from batchchol.progress import Show
 from kernelgen import KernelSpec, Layout
 from kernelgen.operations import OPERATIONS
 
@@ -24,17 +26,6 @@ class Availability:
     found: bool
     detail: str
     hint: str = ""
-
-
-class BuildOutcome(NamedTuple):
-    """What became of building a kernel: "built", or the status that a sweep records, and the reason for it."""
-
-    spec: KernelSpec
-    status: str
-    message: str = ""
-
-
-Progress = Callable[[int, int], None]
 
 
 def check_protocol(backend: Backend, protocol: str | None) -> str:
@@ -83,7 +74,9 @@ def check_operation(spec: KernelSpec, op: str) -> None:
         raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected one of {op}: {OPERATIONS[op].does}")
 
 
-def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf") -> None:
+def check_runnable(
+    backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf", argument: str = "batch"
+) -> None:
     """Refuse a spec that is of another problem than `op` on the batch, or that the backend cannot run on its layout.
 
     So is one that reads the triangle of the batch that has no meaning. Kernels work on bare pointers: nothing below
@@ -95,7 +88,7 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "
         Names the argument, what was got and what is expected.
     """
     if not isinstance(batch, Batch):
-        raise TypeError(f"batch: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
+        raise TypeError(f"{argument}: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
     check_operation(spec, op)
@@ -105,12 +98,12 @@ def check_runnable(backend: Backend, spec: KernelSpec, batch: Batch, op: str = "
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
     if batch.triangle not in (None, spec.problem.uplo):
         raise ValueError(
-            f"batch: got one whose {batch.triangle} triangle alone has a meaning, expected the {spec.problem.uplo} "
-            f"one, which the spec reads: use a spec with uplo={batch.triangle!r}, or batch.marked(None) if whole "
-            "matrices were put into it"
+            f"{argument}: got one whose {batch.triangle} triangle alone has a meaning, expected the "
+            f"{spec.problem.uplo} one, which the spec reads: use a spec with uplo={batch.triangle!r}, or "
+            f"{argument}.marked(None) if whole matrices were put into it"
         )
     if batch.backend != backend.name:
-        raise ValueError(f"batch: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
+        raise ValueError(f"{argument}: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
     if reason := backend.unsupported(spec, batch.layout):
         raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
 
@@ -229,6 +222,9 @@ class Backend(Protocol):
         `poisoned` they may hold anything.
         """
 
+    def place(self, array: NDArray[Any]) -> Any:
+        """A copy of a NumPy array on this device."""
+
     def host(self, array: Any) -> NDArray[Any]:
         """An array of this device as a NumPy array, once the work on it is done."""
 
@@ -245,10 +241,16 @@ class Backend(Protocol):
         """Why this backend cannot run a spec, on a batch of that layout, or None if it can."""
 
     def kernel(self, spec: KernelSpec) -> Kernel:
-        """The kernel of a spec, compiled at most once."""
+        """The kernel of a spec of a factorization, compiled at most once.
+
+        Raises
+        ------
+        ValueError
+            If the spec is of another operation, whose kernel takes other arguments.
+        """
 
     def solver(self, spec: KernelSpec) -> Solver:
-        """The kernel of a spec whose operation is a solve, compiled at most once."""
+        """The kernel of a spec of a solve, compiled at most once; errors are those of `kernel`."""
 
     def build(
         self,
@@ -256,8 +258,8 @@ class Backend(Protocol):
         *,
         jobs: int | None = None,
         time_limit: float = TIME_LIMIT,
-        progress: Progress | None = None,
-    ) -> list[BuildOutcome]:
+        progress: Show = lambda _: None,
+    ) -> list[Outcome]:
         """Compile kernels ahead of their use, in parallel: an outcome each, in their order; never raises for one.
 
         Whatever ends this, such as an interrupt, ends the compilers; what is finished is in the cache.
@@ -269,7 +271,7 @@ class Backend(Protocol):
         time_limit : float
             Seconds that one run of a compiler may take.
         progress : callable, optional
-            Called as ``progress(done, all)`` when a kernel is done.
+            Called with a :class:`Progress` about every second and whenever a kernel is done, in this thread.
         """
 
     def seconds(

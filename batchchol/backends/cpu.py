@@ -6,9 +6,8 @@ import ctypes
 import platform
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol.artifacts.builds import Build, Group, Outcome
 from batchchol.artifacts.c_compiler import find_compiler
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.base import Availability, BuildOutcome, Kernel, Progress, Solver, check_protocol, rotation
+from batchchol.backends.base import Availability, Kernel, Solver, check_operation, check_protocol, rotation
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
@@ -31,6 +31,7 @@ from batchchol.files import system_values
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings, measured_ceilings
 from batchchol.parallel import available_threads, over_ranges
+from batchchol.progress import Show
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
 from kernelgen.operations import OPERATIONS
 
@@ -165,6 +166,9 @@ class CpuBackend:
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> NDArray[np.int32]:
         return info_array(batch, spec.lanes)
 
+    def place(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array.copy()
+
     def host(self, array: NDArray[Any]) -> NDArray[Any]:
         return array
 
@@ -191,9 +195,11 @@ class CpuBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
+        check_operation(spec, "potrf")
         return CpuKernel(spec, *_loaded(spec))
 
     def _load_solver(self, spec: KernelSpec) -> Solver:
+        check_operation(spec, "potrs")
         return CpuSolver(spec, *_loaded(spec))
 
     def build(
@@ -202,29 +208,23 @@ class CpuBackend:
         *,
         jobs: int | None = None,
         time_limit: float = TIME_LIMIT,
-        progress: Progress | None = None,
-    ) -> list[BuildOutcome]:
-        running = Running()
-        with ThreadPoolExecutor(jobs or available_threads(), thread_name_prefix="batchchol-cc") as pool:
-            try:
-                futures = [pool.submit(self._attempt, spec, time_limit, running) for spec in specs]
-                for done, _ in enumerate(as_completed(futures), start=1):
-                    if progress is not None:
-                        progress(done, len(futures))
-            except BaseException:
-                running.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
-        return [future.result() for future in futures]
+        progress: Show = lambda _: None,
+    ) -> list[Outcome]:
+        running, groups = Running(), [(spec,) for spec in dict.fromkeys(specs)]
+        build = Build(len(groups), progress)
+        attempt = partial(self._attempt, time_limit, running)
+        build.run(groups, attempt, jobs=jobs or available_threads(), stop=running.stop)
+        return [build.outcomes[spec] for spec in specs]
 
-    def _attempt(self, spec: KernelSpec, time_limit: float, running: Running) -> BuildOutcome:
+    def _attempt(self, time_limit: float, running: Running, group: Group) -> list[Outcome]:
+        (spec,) = group
         try:
             load(generate(spec), spec.target, time_limit=time_limit, running=running)
             # Out of the cache now, and kept.
             (self.solver if OPERATIONS[spec.problem.op].has_columns else self.kernel)(spec)
         except CompileError as error:
-            return BuildOutcome(spec, error.status, str(error))
-        return BuildOutcome(spec, "built")
+            return [Outcome(spec.name, error.status, str(error))]
+        return [Outcome(spec.name, "built")]
 
     def seconds(
         self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3

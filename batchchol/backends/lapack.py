@@ -110,8 +110,8 @@ def _solve(
 ) -> None:
     """Solve by a few factors in this thread."""
     count, n, nrhs = b.shape
-    # To LAPACK an array in row order is its transpose.
-    columns = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+    # To LAPACK an array in row order is its transpose. It solves in place, and b may look the same either way.
+    columns = np.swapaxes(b, -1, -2).copy()
     sizes = np.array([n, nrhs], routine.integer)
     status = np.zeros(1, routine.integer)
     order, right_hand_sides = sizes.ctypes.data, sizes.ctypes.data + sizes.itemsize

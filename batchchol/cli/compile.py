@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchchol import interrupts
-from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.compilers import TIME_LIMIT, Compiler
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
-from batchchol.artifacts.nvcc import Nvcc, compile_target, find_nvcc
+from batchchol.artifacts.nvcc import compile_target, find_nvcc
 from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
 from batchchol.cli.schedule_options import add_list_options, add_words, chosen, with_choices
 from batchchol.defaults.lookup import Request, choices, default_choice, default_layout
@@ -184,7 +184,7 @@ def _row(arch: str, status: str, *rest: object) -> str:
     return " ".join((f"{arch:10} {status:8}", *cells, kernel))
 
 
-def _say_what_is_ptx(arch: str, outcomes: Sequence[Outcome], nvcc: Nvcc) -> None:
+def _say_what_is_ptx(arch: str, outcomes: Sequence[Outcome], nvcc: Compiler) -> None:
     if not any(outcome.status == "built" for outcome in outcomes):
         return
     kind, target = compile_target(nvcc, arch)

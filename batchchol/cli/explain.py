@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
+from math import log
 
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import architecture, matrices, positive, size
+from batchchol.defaults.lookup import Request
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
-from kernelgen import CUDA
+from kernelgen import CUDA, Problem
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -37,38 +38,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
     asked, where = _asked(arguments)
+    n, batch, dtype, math = asked.problem.n, asked.size, asked.problem.dtype, asked.problem.math
     # All of it before the first line: what cannot be explained is an error and nothing else.
     if arguments.layout is None:
         arrays, batches = explain.of_arrays(asked), explain.of_batches(asked)
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
-        found = {f"cholesky(a), a of shape ({asked.batch}, {asked.n}, {asked.n}){packed}": arrays}
+        found = {f"cholesky(a), a of shape ({batch}, {n}, {n}){packed}": arrays}
         found["factor(batch), of a batch whose layout nobody chose"] = batches
-        own = explain.of_batches(asked, asked.math)
+        own = explain.of_batches(asked, math)
         if own.layout != batches.layout:
-            found[f"factor(batch), of one in default_layout(n, batch=..., math={asked.math!r})"] = own
+            found[f"factor(batch), of one in default_layout(n, batch=..., math={math!r})"] = own
     else:
         layout = explain.usual_layout(asked, arguments.layout)
         found = {"factor(batch)": explain.of_layout(asked, layout)}
-    print(f"n={asked.n}, batch={asked.batch:,}, {asked.dtype}, {asked.math}, on {where}")
+    print(f"n={n}, batch={batch:,}, {dtype}, {math}, on {where}")
     for what, explanation in found.items():
         _print(what, explanation, asked)
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[explain.Asked, str]:
+def _asked(arguments: argparse.Namespace) -> tuple[Request, str]:
     """What is asked, and where it would run."""
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
-    about = (arguments.n, batch, arguments.dtype, arguments.math)
+    problem = Problem(arguments.n, arguments.dtype, math=arguments.math)
     if arguments.arch:
-        return explain.Asked(
-            *about, CUDA.name, arguments.arch
-        ), f"any GPU of {arguments.arch}: tables of users do not count"
+        asked = Request(problem, CUDA.name, batch=batch, arch=arguments.arch)
+        return asked, f"any GPU of {arguments.arch}: tables of users do not count"
     backend = get_backend(arguments.backend)
-    asked = explain.Asked(*about, backend.target, backend.architecture, backend.model)
+    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model)
     return asked, f"{backend.model} ({backend.architecture or backend.target})"
 
 
-def _print(what: str, found: explain.Explanation, asked: explain.Asked) -> None:
+def _print(what: str, found: explain.Explanation, asked: Request) -> None:
     print(f"\n{what}: {_words(found)}")
     print(f"  because    {found.layout_reason}")
     print(f"  kernel     {found.spec.name}")
@@ -86,15 +87,14 @@ def _words(found: explain.Explanation) -> str:
     return f"in chunks of {layout.chunk}" if layout.chunk else layout.kind
 
 
-def _print_times(found: explain.Explanation, asked: explain.Asked) -> None:
-
+def _print_times(found: explain.Explanation, asked: Request) -> None:
     assert found.timing is not None, "the caller has looked"
     ns, n, batch, said, where = found.timing
     more, on = f"; {said}" if said else "", f" on {where}" if where else ""
     print(f"  measured   {ns:.4g} ns a matrix, {_number(flops(n) / ns)} GFLOP/s (n={n}, batch={batch:,}{more}){on}")
-    if n == asked.n and not said and abs(math.log(batch / asked.batch)) <= math.log(_NEAR):
+    if n == asked.problem.n and not said and abs(log(batch / asked.size)) <= log(_NEAR):
         print(
-            f"  expected   {_seconds(ns * asked.batch / 1e9)} for {asked.batch:,} matrices{' there' if where else ''}"
+            f"  expected   {_seconds(ns * asked.size / 1e9)} for {asked.size:,} matrices{' there' if where else ''}"
         )
     if found.runner_up is None:
         print("  runner-up  not known: nothing else was measured there")

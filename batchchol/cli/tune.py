@@ -29,6 +29,7 @@ from batchchol.measure.dataset import read_correct
 from batchchol.measure.process import Measurer
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row
+from batchchol.progress import Progress
 from batchchol.tune import candidates, make_tables, tuning
 from batchchol.tune.evidence import with_evidence
 from kernelgen import KernelSpec
@@ -238,13 +239,14 @@ def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
     """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
     reported = time.monotonic()
 
-    def progress(done: int, total: int) -> None:
+    def show(progress: Progress) -> None:
         nonlocal reported
+        done, total = progress.done, progress.total
         if done == total or time.monotonic() - reported >= _REPORT_SECONDS:
             reported = time.monotonic()
             print(f"batchchol: {done:,} of {total:,} kernels compiled ({done / total:.0%})", file=sys.stderr)
 
-    backend.build(specs, progress=progress)
+    backend.build(specs, progress=show)
 
 
 def _print(row: Row) -> None:

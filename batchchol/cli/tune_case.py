@@ -12,6 +12,7 @@ from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
 from batchchol.defaults import lookup, user
+from batchchol.defaults.lookup import Request
 from batchchol.defaults.user import Tuned
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder
@@ -24,8 +25,7 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune.candidates import families_of
 from batchchol.tune.contest import Site, spec_of
 from batchchol.tune.one_case import Outcome, tune_case
-from batchchol.tune.ranking import Wanted
-from kernelgen import KernelSpec, Schedule
+from kernelgen import KernelSpec, Problem, Schedule
 
 LAYOUTS = ["canonical", "chunked"]
 """What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
@@ -72,18 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
             check_folder(user.path_of(site.device, site.arch or site.target).parent)
         chosen = families(arguments.family or "all", site.target)
         for n, size, math in asked:
-            wanted = Wanted(n, matrices(size, n, dtype), dtype, math)
+            wanted = site.request(Problem(n, dtype, math=math), matrices(size, n, dtype))
             if interrupt := _tune(wanted, arguments, chosen, site, measurer):
                 raise interrupt
     return 0
 
 
 def _tune(
-    wanted: Wanted, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
+    wanted: Request, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
 ) -> KeyboardInterrupt | None:
     """Tune one case, keep and print what came of it; what interrupted it."""
     kinds = arguments.layout or LAYOUTS
-    with ProgressDisplay(sys.stderr, f"n={wanted.n}, batch={wanted.batch:,}") as display:
+    with ProgressDisplay(sys.stderr, f"n={wanted.problem.n}, batch={wanted.size:,}") as display:
         outcome = tune_case(
             measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
         )
@@ -107,12 +107,12 @@ def families(asked: str, target: str) -> tuple[str, ...]:
     return known if asked == "all" else (asked,)
 
 
-def _print(wanted: Wanted, outcome: Outcome, site: Site) -> None:
+def _print(wanted: Request, outcome: Outcome, site: Site) -> None:
     """The cases, each with today's schedule and the one that is used from now on or comes next."""
-    where = f"{site.device} ({site.arch or site.target})"
+    problem, where = wanted.problem, f"{site.device} ({site.arch or site.target})"
     early = ", interrupted" if outcome.interrupt else ""
     print(
-        f"n={wanted.n}, batch={wanted.batch:,}, {wanted.dtype}, {wanted.math} on {where}: "
+        f"n={problem.n}, batch={wanted.size:,}, {problem.dtype}, {problem.math} on {where}: "
         f"{outcome.measured} of {outcome.candidates} candidates in {outcome.seconds:.0f} s{early}"
     )
     print(f"{'where':22} {'schedule':56} {'ns/matrix':>10} {'GFLOP/s':>9}")

@@ -85,9 +85,8 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
         return here.build(asked, arch, jobs=arguments.jobs, per_module=1, time_limit=arguments.compile_limit)
 
     name = arguments.strategy or DEFAULT
-    times = guided.Times.of(read_rows(data.folder))
     taught = _lessons(data.folder, arguments.learn, points) if name in TOGETHER else []
-    searches = guided.prepare(points, name, arguments.budget or BUDGET, times, arguments.seed, taught)
+    searches = guided.prepare(points, name, arguments.budget or BUDGET, data.done, arguments.seed, taught)
     left = sum(each.left for each in searches)
     known = f", {len(taught):,} points known of others" if taught else ""
     print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{known}", file=sys.stderr)
@@ -95,7 +94,6 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
         with ProgressDisplay(sys.stderr, "searching") as display:
             return guided.guided(
                 searches,
-                times,
                 build,
                 here.sweep,
                 data,

@@ -114,16 +114,14 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
-        pending = [
-            point for point in expansion.points if point.key not in data.keys and point.own.key not in data.keys
-        ]
+        pending = [point for point in expansion.points if point.known_as(data.done) is None]
         if search_command.wanted(arguments):
             summary = search_command.search(arguments, space, expansion.points, here, data)
         else:
-            print(f"{folder}: {len(data.keys):,} points are there, {len(pending):,} are to do", file=sys.stderr)
+            print(f"{folder}: {len(data.done):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)
-        if arguments.finalists and not summary.left and data.keys:
-            left = [point for point in again(read_rows(folder), arguments.finalists) if point.key not in data.keys]
+        if arguments.finalists and not summary.left and data.done:
+            left = [point for point in again(read_rows(folder), arguments.finalists) if point.key not in data.done]
             if left:
                 print(f"{len(left):,} finalists are measured with code of their own", file=sys.stderr)
             summary = summary.plus(_measure(arguments, space, left, here, data))

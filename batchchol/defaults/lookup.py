@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf, log2
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
@@ -28,7 +28,7 @@ from kernelgen.schedules import DEFAULT_THREADS
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
 # Of solves that were not measured.
-SOLVE_NB = 4
+SOLVE_NB, SOLVE_NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more.
 REACH = 2
@@ -95,8 +95,22 @@ class Request:
     def case(self) -> Case:
         """The case of a table that is asked for."""
         problem, chunk = self.problem, self.chunk if self.layout == "chunked" else None
-        order = _lower_order(self.order, problem.uplo)
+        order = _lower_order(self.order, problem.uplo) if self.layout == "canonical" else None
         return Case(problem.dtype, problem.math, self.layout, chunk, order, problem.op)
+
+    @property
+    def size(self) -> int:
+        """How many matrices there are, or are taken to be."""
+        return TYPICAL_BATCH if self.batch is None else self.batch
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The place and the type, as `default_layout` and `array_layout` take them."""
+        return {"target": self.target, "dtype": self.problem.dtype, "arch": self.arch, "device": self.device}
+
+    def on(self, layout: Layout) -> Request:
+        """The same of a batch in a layout."""
+        return replace(self, layout=layout.kind, order=layout.order, chunk=layout.chunk)
 
     @property
     def plain(self) -> KernelSpec:
@@ -163,12 +177,15 @@ def default_choice(request: Request) -> Choice:
     SpecError
         If it is outside what can be built.
     """
-    size = TYPICAL_BATCH if request.batch is None else request.batch
     anywhere = replace(request, batch=None)
     shipped = choices(replace(anywhere, device=None))
     own = tuned_choices(anywhere) if request.device is not None else ()
-    near = [choice for choice in own if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, size)]
-    return nearest(near or shipped, size)
+    near = [
+        choice
+        for choice in own
+        if choice.tuned and not choice.tuned.kept and within_reach(choice.batch, request.size)
+    ]
+    return nearest(near or shipped, request.size)
 
 
 def within_reach(measured: int | None, batch: int) -> bool:
@@ -209,7 +226,8 @@ def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     if plain.problem.op == "potrs":
         # A group that is one piece of memory is read where it is.
         apart = None if TARGETS[plain.target].gpu else plain.layout != "chunked" or chunk != plain.lanes
-        return replace(plain, schedule=ThreadSchedule(min(SOLVE_NB, plain.problem.n), staged=apart))
+        nb = SOLVE_NB_OF_GPUS if TARGETS[plain.target].gpu else SOLVE_NB
+        return replace(plain, schedule=ThreadSchedule(min(nb, plain.problem.n), staged=apart))
     return (block_that_fits(plain, chunk) if TARGETS[plain.target].gpu else None) or plain
 
 
@@ -220,11 +238,9 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
     Whether an entry was measured in place makes no difference: none was.
     """
     wanted, plain, n = request.case, request.plain, request.problem.n
-    if request.layout != "canonical":
+    if request.layout != "canonical" and _lower_order(request.order, request.problem.uplo) != "col":
         # In packed layouts the usual order is the only one that has entries.
-        if wanted.order != "col":
-            return ()
-        wanted = replace(wanted, order=None)
+        return ()
     table = user_table(str(request.device), request.target, request.arch)
     own = [entry for entry in table.entries if (entry.case, entry.n) == (wanted, n)]
     return tuple(

@@ -26,6 +26,7 @@ from batchchol.measure.row import SCHEMA_VERSION, Row, rows_of
 SHARD_ROWS = 2_000
 _SYNC_SECONDS = 1.0
 _KEY_COLUMNS = ("spec", "chunk", "batch", "threads", "protocol", "any_block")
+_DONE_COLUMNS = (*_KEY_COLUMNS, "status", "median_seconds")
 _ORDER = ("n", "dtype", "batch", "spec", "chunk", "protocol")
 
 Warn = Callable[[str], None]
@@ -59,15 +60,17 @@ class DataSet:
         try:
             _check_manifest(folder, device)
             self._number = 1 + max((_number(path) for path in folder.glob("*points-*.parquet")), default=0)
-            self.keys = {key for path in _shards(folder) for key in self._shard_keys(path, warn)}
-            """The points that are done."""
+            self.done: dict[str, float | None] = {}
+            """The points that are done, by key: seconds of a call, None where there is no number."""
+            for path in _shards(folder):
+                self.done |= _taken(self._shard_rows(path, warn))
             self._synced = time.monotonic()
-            self._rows = [row for row in _journal(folder, warn) if key_of_row(row) not in self.keys]
+            self._rows = [row for row in _journal(folder, warn) if key_of_row(row) not in self.done]
             self._restart_journal()
         except BaseException:
             os.close(self._lock)
             raise
-        self.keys |= {key_of_row(row) for row in self._rows}
+        self.done |= _taken(self._rows)
 
     def __enter__(self) -> DataSet:
         return self
@@ -76,7 +79,7 @@ class DataSet:
         self.close()
 
     def append(self, row: Row) -> None:
-        """Keep a row: it is there after whatever happens to this process, or not at all, as `keys` says.
+        """Keep a row: it is there after whatever happens to this process, or not at all, as `done` says.
 
         Raises
         ------
@@ -92,7 +95,7 @@ class DataSet:
                 os.fdatasync(self._file)
                 self._synced = time.monotonic()
             self._rows.append(values)
-            self.keys.add(row.point.key)
+            self.done[row.point.key] = row.seconds
         except BaseException as error:
             with suppress(OSError):
                 os.ftruncate(self._file, size)
@@ -138,23 +141,28 @@ class DataSet:
             file.write(lines)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def _shard_keys(self, path: Path, warn: Warn) -> set[str]:
-        """The points of a Parquet file; one that is damaged is set aside."""
+    def _shard_rows(self, path: Path, warn: Warn) -> list[dict[str, Any]]:
+        """What `done` says of the points of a Parquet file; one that is damaged is set aside."""
         try:
-            rows = parquet.read(path).select(_KEY_COLUMNS).to_pylist()
+            rows: list[dict[str, Any]] = parquet.read(path).select(_DONE_COLUMNS).to_pylist()
         except DataFileError as error:
             if error.place == "schema":
                 raise
             aside = path.with_name(f"_damaged-{path.name}")
             path.rename(aside)
             warn(f"{error}; it is now {aside.name}, and its points will be measured anew")
-            return set()
-        return {key_of_row(row) for row in rows}
+            return []
+        return rows
 
 
 def key_of_row(row: Mapping[str, Any]) -> str:
     """The key of a row's point."""
     return key_of(*(row[column] for column in _KEY_COLUMNS))
+
+
+def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What the points of rows took, by their keys."""
+    return {key_of_row(row): row["median_seconds"] if row["status"] == "correct" else None for row in rows}
 
 
 def device_of(folder: Path) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from batchchol.backends.base import check_operation
 from kernelgen import KernelSpec, Layout
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -26,6 +28,11 @@ class Point:
         Of the host.
     protocol : str
         One of the backend's.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not one of factorizations, which alone are measured.
     """
 
     spec: KernelSpec
@@ -34,6 +41,9 @@ class Point:
     threads: int = 1
     protocol: str = "single"
     any_block: bool = False
+
+    def __post_init__(self) -> None:
+        check_operation(self.spec, "potrf")
 
     @property
     def layout(self) -> Layout:
@@ -54,6 +64,10 @@ class Point:
     def own(self) -> Point:
         """The point with its spec's own code."""
         return replace(self, any_block=False) if self.any_block else self
+
+    def known_as(self, keys: Container[str]) -> str | None:
+        """Which of these keys it is known by: its spec's own code may have run in place of that for any block."""
+        return next((key for key in (self.key, self.own.key) if key in keys), None)
 
     @cached_property
     def key(self) -> str:

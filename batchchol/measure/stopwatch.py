@@ -64,10 +64,7 @@ class Stopwatch(Clock):
         """
         queued = protocol == "queued"
         with self._gpu.current("timing"), self._gpu.queueing() if queued else nullcontext():
-            # The first call may compile and load.
             _undo(restore)
-            calls[0]()
-            self._gpu.synchronize()
             self._bring_up(calls)
             host, estimate = self._probe(calls, restore)
             length = self._length(estimate, host, most, len(calls) if restore else most) if queued else 1
@@ -93,7 +90,7 @@ class Stopwatch(Clock):
         host = max((time.perf_counter() - begin) / len(few), HOST_SECONDS)
         _undo(restore)
         self._close_gate(min(len(few) * host * _MARGIN, LONGEST_GATE_SECONDS))
-        return host, max(self._timed(iter(few)) / len(few), 1e-7)
+        return host, max(self._bursts(iter(few), len(few), 1)[0], 1e-7)
 
     @staticmethod
     def _length(estimate: float, host: float, most: int, buffers: int) -> int:
@@ -119,7 +116,7 @@ class Stopwatch(Clock):
             self._gpu.synchronize()
             if gate:
                 self._close_gate(gate)
-            taken.append(self._timed(calls[place] for place in chosen) / length)
+            taken += self._bursts((calls[place] for place in chosen), length, 1)
             last = chosen[-1]
         return Timing(tuple(taken[WARM_UP_SAMPLES:]), length, last)
 

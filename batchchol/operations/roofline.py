@@ -38,7 +38,7 @@ BAD_CEILING = "bad ceiling"
 
 # Copying what is this many times the last-level cache leaves nothing of it in there.
 _CACHES = 4
-# Both ceilings are the best of the repetitions that fit into this time, and of so many at least.
+# Both ceilings are the best of the repetitions that fit into this time, and of this many at least.
 _MEASURING_SECONDS = 0.3
 _REPETITIONS = 5
 _PEAK_STEPS = 400_000

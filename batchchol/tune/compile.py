@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +10,13 @@ from typing import Any, Protocol
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import Outcome, build_all
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.backends import BuildOutcome, get_backend
+from batchchol.backends import get_backend
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.progress import Progress
+from batchchol.progress import Show
 from kernelgen import TARGETS, KernelSource, KernelSpec, ThreadSchedule
 from kernelgen.emit.support import support_kernels
-
-Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Compilers(Protocol):
         progress: Show,
     ) -> list[Outcome]: ...
 
-    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]: ...
+    def cpu(self, specs: Sequence[KernelSpec], *, time_limit: float, progress: Show) -> list[Outcome]: ...
 
 
 def build(
@@ -81,8 +78,8 @@ def build(
     if not points:
         return Built([], [])
     if not TARGETS[points[0].spec.target].gpu:
-        here = partial(_build_here, jobs=jobs)
-        return _sorted_out(points, _build_cpu(points, here if compilers is None else compilers.cpu, show, time_limit))
+        compile_all = partial(get_backend("cpu").build, jobs=jobs) if compilers is None else compilers.cpu
+        return _sorted_out(points, _build_cpu(points, partial(compile_all, time_limit=time_limit, progress=show)))
     assert arch is not None, "a GPU's kernels are for an architecture"
     limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
     compiled = partial(compile_here if compilers is None else compilers.cuda, arch=arch, **limits)
@@ -119,25 +116,14 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     return found
 
 
-def _build_cpu(
-    points: Sequence[Point], build: Callable[..., list[BuildOutcome]], show: Show, time_limit: float
-) -> dict[Point, BuildOutcome]:
+def _build_cpu(points: Sequence[Point], compile_all: Callable[..., list[Outcome]]) -> dict[Point, Outcome]:
     """The outcome of each point of a CPU; specs are built once."""
     specs = list(dict.fromkeys(point.spec for point in points))
-    found = {outcome.spec: outcome for outcome in build(specs, show, time_limit)}
+    found = dict(zip(specs, compile_all(specs), strict=True))
     return {point: found[point.spec] for point in points}
 
 
-def _build_here(specs: Sequence[KernelSpec], show: Show, time_limit: float, jobs: int | None) -> list[BuildOutcome]:
-    begin = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        show(Progress.since(begin, done, total))
-
-    return get_backend("cpu").build(specs, jobs=jobs, time_limit=time_limit, progress=report)
-
-
-def _sorted_out(points: Sequence[Point], outcomes: Mapping[Point, Outcome | BuildOutcome]) -> Built:
+def _sorted_out(points: Sequence[Point], outcomes: Mapping[Point, Outcome]) -> Built:
     built = Built([], [])
     for point in points:
         outcome = outcomes[point]

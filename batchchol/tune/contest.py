@@ -8,7 +8,7 @@ from datetime import date
 from statistics import median
 from typing import Any
 
-from batchchol.defaults.lookup import Choice, Request, array_layout, default_choice, default_layout, tuned_placement
+from batchchol.defaults.lookup import Choice, Request, array_layout, default_layout, tuned_placement
 from batchchol.defaults.tables import Case
 from batchchol.defaults.user import Placed, Tuned
 from batchchol.measure.point import Point
@@ -55,14 +55,9 @@ class Site:
     def gpu(self) -> bool:
         return TARGETS[self.target].gpu
 
-    def at(self, dtype: str) -> dict[str, Any]:
-        """The place and the type, as the library's choices ask for them."""
-        return {"target": self.target, "dtype": dtype, "arch": self.arch, "device": self.device}
-
-    def today(self, n: int, batch: int, case: Case) -> Choice:
-        """What is used now in a case, for an order and a batch."""
-        problem, place = Problem(n, case.dtype, math=case.math), (case.layout, case.order or "col", case.chunk)
-        return default_choice(Request(problem, self.target, *place, False, batch, self.arch, self.device))
+    def request(self, problem: Problem, batch: int) -> Request:
+        """What the library is asked for here, for a problem and a batch."""
+        return Request(problem, self.target, batch=batch, arch=self.arch, device=self.device)
 
     def point(self, spec: KernelSpec, chunk: int | None, batch: int) -> Point:
         """A kernel on a batch, to be measured."""
@@ -71,14 +66,12 @@ class Site:
 
 @dataclass(frozen=True)
 class Contest:
-    """The schedule that is used today in a case, for one order and batch, and those that were faster, best first.
+    """The schedule that is used today for a request, and those that were faster, best first.
 
     `measured` is how many schedules were tried to find those, of how many `candidates`.
     """
 
-    case: Case
-    n: int
-    batch: int
+    request: Request
     incumbent: Choice
     challengers: tuple[KernelSpec, ...] = ()
     measured: int = 0
@@ -87,7 +80,7 @@ class Contest:
     def points(self, site: Site) -> list[Point]:
         """The points of a round."""
         specs = dict.fromkeys((self.incumbent.spec, *self.challengers))
-        return [site.point(spec, self.case.chunk, self.batch) for spec in specs]
+        return [site.point(spec, self.request.chunk, self.request.size) for spec in specs]
 
     def held(
         self, measurer: Measurer, site: Site, rounds: int = ROUNDS, samples: int = FINAL_SAMPLES
@@ -115,11 +108,11 @@ class Contest:
         second = min((spec for spec in times if spec != best), key=lambda spec: times[spec], default=None)
         samples = sum(row.samples for row in runs[best])
         counted = {"samples": samples, "measured": self.measured, "candidates": self.candidates}
-        taken = {spec: ns(seconds, self.batch) for spec, seconds in times.items()}
+        taken = {spec: ns(seconds, self.request.size) for spec, seconds in times.items()}
         return Tuned(
-            self.case,
-            self.n,
-            self.batch,
+            self.request.case,
+            self.request.problem.n,
+            self.request.size,
             best.schedule,
             taken[best],
             kept=best == own and self.incumbent.tuned is None,
@@ -166,7 +159,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
 def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, floor: float) -> Iterator[Placed]:
     """Those of a dtype, an order and a batch; none where today's layout was not measured, or no other one."""
     dtype, n, batch = where
-    at = site.at(dtype)
+    at = site.request(Problem(n, dtype), batch).where
     chunks = {Layout.chunked(entry.case.chunk): entry for entry in entries if entry.case.chunk}
     rows = {Layout.canonical("row"): e for e in entries if (e.case.layout, e.case.order) == ("canonical", "row")}
     packed = {layout: entry.ns for layout, entry in chunks.items()}

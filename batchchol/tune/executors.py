@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.measure import dataset, process
@@ -14,44 +14,13 @@ from batchchol.measure.bench import Settings
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
-from batchchol.measure.row import Row
 from batchchol.tune import compile
 from batchchol.tune.compile import Built
-from batchchol.tune.sweep import Show, Summary, sweep
+from batchchol.tune.sweep import Summary, sweep
 
 if TYPE_CHECKING:
     from batchchol.tune.cluster.remote import Setup
     from batchchol.tune.cluster.workers import Crew
-
-
-class Place(Protocol):
-    """Compiles and measures points."""
-
-    @property
-    def device(self) -> str:
-        """What is measured there: the name of the GPU, or of the CPU."""
-
-    @property
-    def measurer(self) -> Measurer | None:
-        """Who measures there, if that is one process of this machine."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """What a search space has to know of it; see `Bench.facts`."""
-
-    def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
-        """See `compile.build`."""
-
-    def sweep(
-        self,
-        points: Sequence[Point],
-        data: DataSet,
-        *,
-        space: str,
-        failed: Iterable[Row],
-        seconds: float | None,
-        show: Show,
-    ) -> Summary:
-        """See `batchchol.tune.sweep.sweep`."""
 
 
 @contextmanager
@@ -86,27 +55,31 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
 
 
 class Here:
-    """One device of this machine."""
+    """One device of this machine; `measurer` is who measures on it."""
 
     def __init__(self, measurer: Measurer) -> None:
         self.measurer = measurer
 
     @property
     def device(self) -> str:
+        """What is measured there: the name of the GPU, or of the CPU."""
         return str(self.measurer.about()["device"])
 
     def facts(self) -> Mapping[str, Any]:
+        """What a search space has to know of it; see `Bench.facts`."""
         return self.measurer.facts()
 
     def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
+        """See `compile.build`."""
         return compile.build(points, arch, **limits)
 
     def sweep(self, points: Sequence[Point], data: DataSet, **options: Any) -> Summary:
+        """See `batchchol.tune.sweep.sweep`."""
         return sweep(points, self.measurer, data, **options)
 
 
 class OnCluster:
-    """The workers of a cluster, those with one device."""
+    """The workers of a cluster, those with one device: as `Here`, but for a measurer of this machine."""
 
     measurer = None
 
@@ -144,3 +117,7 @@ class OnCluster:
         from batchchol.tune.cluster.measure import sweep
 
         return sweep(points, self._crew, self._seats, self._compilers, data, **options)
+
+
+Place = Here | OnCluster
+"""Compiles and measures points."""

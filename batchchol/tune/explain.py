@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import log2
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from batchchol.defaults.lookup import (
     Choice,
@@ -23,7 +23,7 @@ from batchchol.defaults.tables import Evidence, nearest, values_of
 from batchchol.defaults.user import Tuned
 from batchchol.measure.timing import QUIET
 from batchchol.tune.winners import MARGIN
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
+from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 
 
 class Timing(NamedTuple):
@@ -38,19 +38,6 @@ class Timing(NamedTuple):
     batch: int
     said: str = ""
     where: str = ""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be explained. `arch` is a GPU's; without a `device` the user's tables do not count."""
-
-    n: int
-    batch: int
-    dtype: str
-    math: str
-    target: str
-    arch: str | None = None
-    device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,40 +57,35 @@ class Explanation:
     margin: float = MARGIN
 
 
-def of_arrays(asked: Asked) -> Explanation:
+def of_arrays(asked: Request) -> Explanation:
     """What `cholesky` does with an array (batch, n, n)."""
-    layout = array_layout(asked.n, asked.batch, math=asked.math, **_where(asked))
-    return of_layout(asked, layout, _why(asked, "arrays", asked.math))
+    layout = array_layout(asked.problem.n, asked.size, math=asked.problem.math, **asked.where)
+    return of_layout(asked, layout, _why(asked, "arrays", asked.problem.math))
 
 
-def of_batches(asked: Asked, layout_math: str | None = None) -> Explanation:
+def of_batches(asked: Request, layout_math: str | None = None) -> Explanation:
     """What `factor` does with a batch for which nobody chose a layout, or that is in the one for a math."""
-    layout = default_layout(asked.n, batch=asked.batch, math=layout_math, **_where(asked))
+    layout = default_layout(asked.problem.n, batch=asked.batch, math=layout_math, **asked.where)
     return of_layout(asked, layout, _why(asked, "layouts", layout_math))
 
 
-def usual_layout(asked: Asked, kind: str) -> Layout:
+def usual_layout(asked: Request, kind: str) -> Layout:
     """The layout of a kind that is the usual one: NumPy's order, or the chunk of batches."""
     if kind == "chunked":
-        return default_layout(asked.n, batch=asked.batch, **_where(asked))
+        return default_layout(asked.problem.n, batch=asked.batch, **asked.where)
     return Layout.canonical() if kind == "canonical" else Layout.interleaved()
 
 
-def _where(asked: Asked) -> dict[str, Any]:
-    return {"target": asked.target, "dtype": asked.dtype, "arch": asked.arch, "device": asked.device}
-
-
-def of_layout(asked: Asked, layout: Layout, reason: str = "it was asked for") -> Explanation:
+def of_layout(asked: Request, layout: Layout, reason: str = "it was asked for") -> Explanation:
     """What is used on a layout."""
-    problem, place = Problem(asked.n, asked.dtype, math=asked.math), (layout.kind, layout.order, layout.chunk)
-    request = Request(problem, asked.target, *place, arch=asked.arch, device=asked.device)
-    choice = default_choice(replace(request, batch=asked.batch))
-    own = tuned_choices(request) if asked.device else ()
-    confirmed = _confirmed(choice, own, asked.batch)
+    request = asked.on(layout)
+    choice = default_choice(request)
+    own = tuned_choices(replace(request, batch=None)) if asked.device else ()
+    confirmed = _confirmed(choice, own, asked.size)
     if entry := confirmed or choice.tuned:
         return _by_user(choice, entry, layout, reason)
     near = f", near batch {choice.batch:,}" if choice.batch else ""
-    times = _evidence(choice, asked.batch, layout, source_of(asked.target, asked.arch).table.measured)
+    times = _evidence(choice, asked.size, layout, source_of(asked.target, asked.arch).table.measured)
     return Explanation(layout, reason, choice.spec, choice.origin + near, *times)
 
 
@@ -170,9 +152,9 @@ def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:
     return ", ".join(filter(None, words))
 
 
-def _why(asked: Asked, section: Literal["layouts", "arrays"], math: str | None) -> str:
+def _why(asked: Request, section: Literal["layouts", "arrays"], math: str | None) -> str:
     """Why matrices go into the layout that they do."""
-    n, batch, target, dtype, arch = asked.n, asked.batch, asked.target, asked.dtype, asked.arch
+    n, dtype, batch, target, arch = asked.problem.n, asked.problem.dtype, asked.size, asked.target, asked.arch
     if own := tuned_placement(section, n, batch, target, dtype, arch, asked.device, math):
         before = "" if own.incumbent_ns is None else f", {own.ns:g} ns a matrix against {own.incumbent_ns:g}"
         return f"the user's table, tuned at batch {own.batch:,} on {own.about.get('date')}{before} in {own.incumbent}"

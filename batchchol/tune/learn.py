@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchchol.defaults import lookup, user
-from batchchol.defaults.tables import Case
+from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure import dataset
@@ -19,13 +19,12 @@ from batchchol.measure.row import Row, rows_of
 from batchchol.progress import Progress, ProgressDisplay
 from batchchol.tune.compile import build
 from batchchol.tune.contest import Contest, Site, placements
-from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, grouped
+from batchchol.tune.winners import MARGIN, case_of, cell_of, grouped
 
 # A case is measured again if another schedule seems faster: so many of them, so often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
 
 Show = Callable[[Progress], None]
-_Where = tuple[Case, Cell]
 
 
 class Learned(NamedTuple):
@@ -94,16 +93,17 @@ def _contests(values: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Con
         row for row in rows_of(values) if (row.point.protocol, row.point.threads) == (site.protocol, site.threads)
     ]
     cells = grouped((row for row in rows if row.samples), lambda row: (case_of(row.point), cell_of(row)))
-    return [_contest(where, found, site) for where, found in sorted(cells.items(), key=lambda item: str(item[0]))]
+    return [_contest(found, site) for _, found in sorted(cells.items(), key=lambda item: str(item[0]))]
 
 
-def _contest(where: _Where, rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
-    case, (n, batch) = where
-    today = site.today(n, batch, case)
+def _contest(rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
+    point = rows[0].point
+    request = site.request(point.spec.problem, point.batch).on(point.layout)
+    today = default_choice(request)
     ranked = sorted(rows, key=lambda row: row.median_seconds)
     best = [row for row in ranked if row.spec != today.spec][:_CHALLENGERS]
     own = [row for row in ranked if row.spec == today.spec][:1]
-    return Contest(case, n, batch, today, tuple(row.spec for row in best), len(rows), len(rows)), own + best
+    return Contest(request, today, tuple(row.spec for row in best), len(rows), len(rows)), own + best
 
 
 def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) -> Tuned | None:

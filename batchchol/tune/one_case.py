@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from batchchol.defaults.tables import Case
+from batchchol.defaults.lookup import Request, default_choice
 from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure.point import Point
@@ -16,9 +16,9 @@ from batchchol.parallel import available_threads
 from batchchol.progress import Progress
 from batchchol.tune.compile import build
 from batchchol.tune.contest import ROUNDS, Contest, Site, placements
-from batchchol.tune.ranking import Wanted, apart, candidates, layouts_of_today, variations
+from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
 from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
-from kernelgen import KernelSpec, Layout
+from kernelgen import Layout
 
 SECONDS = 50.0
 """What tuning a case may take if nobody says."""
@@ -55,7 +55,7 @@ class _Search:
 
     measurer: Measurer
     site: Site
-    wanted: Wanted
+    wanted: Request
     jobs: int
     show: Show
     total: int
@@ -103,7 +103,7 @@ class _Search:
 def tune_case(
     measurer: Measurer,
     site: Site,
-    wanted: Wanted,
+    wanted: Request,
     kinds: Sequence[str],
     families: Sequence[str],
     *,
@@ -124,9 +124,8 @@ def tune_case(
         If nothing can be measured.
     """
     begin = time.monotonic()
-    today = layouts_of_today(wanted, kinds, site)
-    choices = [(site.today(wanted.n, wanted.batch, wanted.case(layout)), layout) for layout in today]
-    usual = [site.point(choice.spec, layout.chunk, wanted.batch) for choice, layout in choices]
+    today = layouts_of_today(wanted, kinds)
+    usual = [site.point(default_choice(wanted.on(each)).spec, each.chunk, wanted.size) for each in today]
     found = candidates(wanted, kinds, families, site)
     everything = list(dict.fromkeys([*usual, *found]))
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
@@ -149,7 +148,9 @@ def tune_case(
         measurer.close()
         interrupt = error
         done = {entry.case for entry in entries}
-        entries += _by_rows(search, [each for each in _contests(search, today, kinds) if each.case not in done])
+        entries += _by_rows(
+            search, [each for each in _contests(search, today, kinds) if each.request.case not in done]
+        )
     floor = max((row.floor_seconds for row in known if row.floor_seconds >= 0), default=0.0)
     placed = placements(entries, site, floor)
     return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupt)
@@ -180,23 +181,13 @@ def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
 
 def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) -> list[Contest]:
     """Those of today's layouts, and of the chunk that was the fastest."""
-    wanted = search.wanted
     fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
-    return [
-        Contest(
-            case := wanted.case(layout),
-            wanted.n,
-            wanted.batch,
-            search.site.today(wanted.n, wanted.batch, case),
-            _challengers(search, layout, case),
-            len(search.rows),
-            search.total,
-        )
-        for layout in dict.fromkeys([*today, *fastest])
-    ]
+    return [_contest(search, layout) for layout in dict.fromkeys([*today, *fastest])]
 
 
-def _challengers(search: _Search, layout: Layout, case: Case) -> tuple[KernelSpec, ...]:
-    incumbent = search.site.today(search.wanted.n, search.wanted.batch, case).spec
-    found = [each for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent]
-    return tuple(each.spec for each in apart(found)[:_CHALLENGERS])
+def _contest(search: _Search, layout: Layout) -> Contest:
+    request = search.wanted.on(layout)
+    incumbent = default_choice(request)
+    found = [each for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent.spec]
+    challengers = tuple(each.spec for each in apart(found)[:_CHALLENGERS])
+    return Contest(request, incumbent, challengers, len(search.rows), search.total)

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from math import log2
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from batchchol.defaults.fitting import fitted
-from batchchol.defaults.lookup import array_layout, default_layout, user_table
+from batchchol.defaults.lookup import Request, array_layout, default_layout, user_table
 from batchchol.defaults.runnable import has_pdl
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case
 from batchchol.measure.point import Point
 from batchchol.tune import candidates as enumerated
-from batchchol.tune.contest import Site, spec_of
+from batchchol.tune.contest import Site
 from batchchol.tune.winners import grouped
-from kernelgen import TARGETS, KernelSpec, Layout, Schedule, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 from kernelgen.schedules import DEFAULT_THREADS
 
 # How far an entry of a table is from what is asked for: that of another order counts by its ratio, one of a batch
@@ -28,30 +28,16 @@ _NEIGHBOURS = 24
 _T = TypeVar("_T")
 
 
-class Wanted(NamedTuple):
-    """What is tuned: an order, a batch, a dtype and a math."""
-
-    n: int
-    batch: int
-    dtype: str
-    math: str
-
-    def case(self, layout: Layout) -> Case:
-        """The case of batches in a layout."""
-        canonical = layout.kind == "canonical"
-        return Case(self.dtype, self.math, layout.kind, layout.chunk, layout.order if canonical else None)
-
-
-def layouts_of_today(wanted: Wanted, kinds: Sequence[str], site: Site) -> list[Layout]:
+def layouts_of_today(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
     """The layouts whose schedules are used today, of these kinds: that of arrays, and that of batches."""
-    at = site.at(wanted.dtype)
-    chunked = [default_layout(wanted.n, batch=wanted.batch, math=math, **at) for math in (None, wanted.math)]
-    chunked.append(array_layout(wanted.n, wanted.batch, math=wanted.math, **at))
+    n, math, at = wanted.problem.n, wanted.problem.math, wanted.where
+    chunked = [default_layout(n, batch=wanted.batch, math=each, **at) for each in (None, math)]
+    chunked.append(array_layout(n, wanted.size, math=math, **at))
     layouts = [Layout.canonical("row"), *chunked, Layout.interleaved()]
     return [layout for layout in dict.fromkeys(layouts) if layout.kind in kinds]
 
 
-def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Point]:
+def candidates(wanted: Request, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Point]:
     """Everything that is worth trying, of these kinds of layouts in turns.
 
     First what tables name for orders, batches and chunks nearby, the nearest first; then the candidates of each
@@ -61,32 +47,33 @@ def candidates(wanted: Wanted, kinds: Sequence[str], families: Sequence[str], si
     return _unique(each for each in _in_turns(queues))
 
 
-def _of_kind(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> list[Point]:
+def _of_kind(wanted: Request, kind: str, families: Sequence[str], site: Site) -> list[Point]:
     near = list(_neighbours(wanted, kind, families, site))[:_NEIGHBOURS]
-    known = enumerated.specs(wanted.n, wanted.dtype, wanted.math, site.target, families, kind)
+    problem = wanted.problem
+    known = enumerated.specs(problem.n, problem.dtype, problem.math, site.target, families, kind)
     by_family = [[spec for spec in known if spec.family == family] for family in families]
     ranked = [sorted(specs, key=lambda spec: _unlike_neighbours(spec.schedule, near)) for specs in by_family]
-    chunk = _usual_chunk(wanted, kind, site)
-    others = (site.point(spec, spec.schedule.stride or chunk, wanted.batch) for spec in _in_turns(ranked))
+    chunk = _usual_chunk(wanted, kind)
+    others = (site.point(spec, spec.schedule.stride or chunk, wanted.size) for spec in _in_turns(ranked))
     return _unique([*near, *others])
 
 
-def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) -> Iterator[Point]:
+def _neighbours(wanted: Request, kind: str, families: Sequence[str], site: Site) -> Iterator[Point]:
     """What tables name, nearest first."""
-    shipped = source_of(site.target, site.arch).table
+    problem, shipped = wanted.problem, source_of(site.target, site.arch).table
     named = [
         (case, entry.n, entry.batch, entry.schedule) for case, entries in shipped.cases.items() for entry in entries
     ]
     own = user_table(site.device, site.target, site.arch).entries
     named += [(entry.case, entry.n, entry.batch, entry.schedule) for entry in own]
-    usual = _usual_chunk(wanted, kind, site)
+    usual = _usual_chunk(wanted, kind)
     # Schedules on chunks serve where a layout has no entries of its own.
     kinds = {kind} if any(case.layout == kind for case, *_ in named) else {"chunked"}
 
     def distance(each: tuple[Case, int, int | None, Schedule]) -> float:
         case, n, batch, _ = each
-        away = abs(log2(n / wanted.n)) + _BATCH_WEIGHT * abs(log2((batch or wanted.batch) / wanted.batch))
-        away += _MATH_WEIGHT * (case.math != wanted.math) + _DTYPE_WEIGHT * (case.dtype != wanted.dtype)
+        away = abs(log2(n / problem.n)) + _BATCH_WEIGHT * abs(log2((batch or wanted.size) / wanted.size))
+        away += _MATH_WEIGHT * (case.math != problem.math) + _DTYPE_WEIGHT * (case.dtype != problem.dtype)
         return away + _CHUNK_WEIGHT * abs(log2((case.chunk or usual or 1) / (usual or 1)))
 
     for case, _, _, schedule in sorted(named, key=distance):
@@ -94,19 +81,18 @@ def _neighbours(wanted: Wanted, kind: str, families: Sequence[str], site: Site) 
             continue
         chunk = (case.chunk or usual) if kind == "chunked" else None
         layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
-        plain = spec_of(wanted.case(layout), wanted.n, ThreadSchedule(1), site.target)
-        if (spec := fitted(plain, schedule, chunk)) is not None and _fits(spec, chunk):
-            yield site.point(spec, chunk, wanted.batch)
+        if (spec := fitted(wanted.on(layout).plain, schedule, chunk)) is not None and _fits(spec, chunk):
+            yield site.point(spec, chunk, wanted.size)
 
 
 def _fits(spec: KernelSpec, chunk: int | None) -> bool:
     return chunk is None or TARGETS[spec.target].gpu or chunk % spec.lanes == 0
 
 
-def _usual_chunk(wanted: Wanted, kind: str, site: Site) -> int | None:
+def _usual_chunk(wanted: Request, kind: str) -> int | None:
     if kind != "chunked":
         return None
-    return default_layout(wanted.n, batch=wanted.batch, **site.at(wanted.dtype)).chunk or DEFAULT_THREADS
+    return default_layout(wanted.problem.n, batch=wanted.batch, **wanted.where).chunk or DEFAULT_THREADS
 
 
 def _unlike_neighbours(schedule: Schedule, near: Iterable[Point]) -> int:

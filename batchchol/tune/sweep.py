@@ -6,27 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
+from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
 
 Group = tuple[int, int, str]
 Show = Callable[[Progress], None]
-
-
-class Measures(Protocol):
-    """What `sweep` asks of a `Measurer`."""
-
-    def about(self, dtype: str, threads: int) -> dict[str, Value]: ...
-
-    def submit(self, point: Point) -> None: ...
-
-    def result(self) -> Row: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Summary:
 
 def sweep(
     points: Sequence[Point],
-    measurer: Measures,
+    measurer: Measurer,
     data: DataSet,
     *,
     space: str = "",
@@ -77,7 +67,7 @@ def sweep(
     """
     keeper = Keeper(data, space)
     keeper.keep_failed(failed, measurer.about)
-    pending = [point for point in points if point.key not in data.keys]
+    pending = [point for point in points if point.key not in data.done]
     clock = Estimate(pending)
     begin = time.monotonic()
     waiting: Row | None = None
@@ -95,7 +85,7 @@ def sweep(
             elapsed = time.monotonic() - begin
             show(Progress(done, len(pending), 0, keeper.lost, elapsed, clock.seconds_left(), "points"))
     finally:
-        if waiting is not None and waiting.point.key not in data.keys:
+        if waiting is not None and waiting.point.key not in data.done:
             keeper.keep(waiting)
     return Summary(keeper.statuses, len(pending) - done)
 
@@ -121,7 +111,7 @@ class Keeper:
     def keep_failed(self, rows: Iterable[Row], about: Callable[[str, int], Mapping[str, Value]]) -> None:
         """Rows of points that have no kernel, with the columns of the machine that `about` says."""
         for row in rows:
-            if row.point.key not in self._data.keys:
+            if row.point.key not in self._data.done:
                 self.keep(replace(row, about=about(row.point.spec.problem.dtype, row.point.threads)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from batchchol.defaults.lookup import Request
 from batchchol.defaults.tables import Case
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
@@ -45,10 +46,7 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 def case_of(point: Point) -> Case:
     """The case that a point is of; of the upper triangle the mirrored one of the lower."""
     spec = point.spec
-    flipped = {"row": "col", "col": "row"}[spec.order]
-    order = (spec.order if spec.problem.uplo == "lower" else flipped) if spec.layout == "canonical" else None
-    chunk = point.chunk if spec.layout == "chunked" else None
-    return Case(spec.problem.dtype, spec.problem.math, spec.layout, chunk, order)
+    return Request(spec.problem, spec.target, spec.layout, spec.order, point.chunk).case
 
 
 def cell_of(row: Row) -> Cell:

@@ -35,6 +35,8 @@ SMALL_BATCH = (128, 1_024)
 LAUNCHED_BATCH = (*SMALL_BATCH, 16_384)
 # How calls reach the GPU: by a protocol; or in graphs, one at a time, side by side, or all of them side by side.
 WAY = ("single", "queued", "chain", "graph", "free")
+# Right-hand sides of a solve.
+NRHS = (1, 8)
 RECIPE = ("diagonally_dominant", "wishart")
 # Past this, a question measures large batches of small matrices only.
 MATRIX_BYTES = 8 << 30

@@ -81,8 +81,10 @@ __all__ = [
     "protocols",
     "ratios",
     "sample_factor",
+    "sample_solve",
     "schedule_type",
     "single",
+    "solve_spec",
 ]
 
 
@@ -238,6 +240,31 @@ def copies(dense: Any, packed: Any) -> tuple[Callable[[], None], Callable[[], No
         return partial(packed.put, 0, dense.data), partial(packed.unpack_to, dense.address, 0, packed.batch)
     slots = Slots(packed.data, packed.n, packed.batch, packed.layout, 0, packed.batch)
     return partial(_host_pack, dense.data, slots), partial(_host_unpack, slots, dense.data)
+
+
+def solve_spec(n: int, backend: Backend, layout: Layout, dtype: str) -> KernelSpec:
+    """The spec that `cho_solve` uses for factors in that layout.
+
+    Raises
+    ------
+    SpecError
+        If this commit has no solves.
+    """
+    try:
+        from batchchol.defaults.lookup import Request, default_choice
+
+        problem = Problem(n, dtype, op="potrs")
+    except ImportError as error:
+        raise SpecError("op='potrs' cannot be built: this commit has no solves") from error
+    where = (backend.target, layout.kind, layout.order, layout.chunk)
+    return default_choice(Request(problem, *where, arch=backend.architecture, device=backend.model)).spec
+
+
+def sample_solve(*arguments: Any, **options: Any) -> Sample:
+    """Time solves by a batch of factors."""
+    from batchchol.measure.solves import sample_solve as measured
+
+    return measured(*arguments, **options)
 
 
 def nothing() -> Callable[[], None]:

@@ -36,11 +36,11 @@ class Launch:
     pdl: bool = False
 
     def blocks(self, items: int) -> int:
-        """Blocks that cover so many items."""
+        """Blocks that cover a number of items."""
         return -(-items // self.items)
 
     def grid(self, items: int, multiprocessors: int) -> int:
-        """Blocks of a launch for so many items: those that cover them, or that a GPU holds if those are fewer."""
+        """Blocks of a launch for a number of items: those that cover them, or that a GPU holds if those are fewer."""
         blocks = self.blocks(items)
         return blocks if self.resident is None else min(blocks, self.resident * multiprocessors)
 

@@ -27,7 +27,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         **variables_of(spec),
         shape=shape,
         whole_sectors=whole_sectors,
-        # What two copies of the code that factors a square would take: with so many warps more registers than there
+        # What two copies of the code that factors a square would take: with this many warps more registers than there
         # are, and beside the code that moves rows more than the instruction cache holds (docs/performance.md,
         # "Strips: whole sectors").
         rolled=whole_sectors or schedule.warps > _WARPS_OF_TWO_COPIES,

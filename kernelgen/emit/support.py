@@ -149,7 +149,7 @@ def tiling(n: int, stride: int, dtype: str) -> Tiling:
 
 
 def _whole_lines(chunks: int, stride: int) -> int:
-    """At most so many chunks, such that the next ones begin with a line of memory, or with a sector of one."""
+    """At most `chunks` chunks, such that the next ones begin with a line of memory, or with a sector of one."""
     for matrices in (LANES, LANES // 4):
         step = matrices // gcd(matrices, stride)
         if chunks >= step:

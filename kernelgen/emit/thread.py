@@ -39,6 +39,8 @@ def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSour
     multiprocessor has for a block of that size cannot be launched. The entry is named after neither. A schedule with
     `blocks` has no such source, and is refused.
     """
+    works = "code for blocks of any size is of factorizations, use 'potrf'"
+    require(spec.problem.op == "potrf", "op", spec.problem.op, works)
     works = "code for blocks of any size leaves registers to the compiler, use None"
     require(schedule.blocks is None, "blocks", schedule.blocks, works)
     name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)

@@ -176,7 +176,7 @@ class BlockSchedule(BaseSchedule):
     """A block of threads for a few matrices, one thread for each tile of each, which it holds in its registers.
 
     `nb` is the tile size, `lanes` how many matrices a block factors side by side, `blocks` how many blocks a
-    multiprocessor is to have room for at least, which bounds the registers of a thread (None is 1).
+    multiprocessor has room for at least, which bounds the registers of a thread (None is 1).
 
     With a `pipeline`, from 1, columns of tiles of successive matrices follow each other through a block, each as soon
     as its operands are there: there are `blocks` blocks to a multiprocessor however many matrices there are, and room

@@ -32,10 +32,10 @@ TILE_PIECES = GROUP * (TILE * TILE // 4 + 1)
 FACTOR_PIECES = GROUP * (TILE + 1)
 # Groups of matrices that have barriers of their own. A tile's warp had one of at most two groups before, and waited
 # for room until the place's last user, of one group or two before that, was done: so groups that are four apart
-# follow each other at a barrier, and nobody sees a phase of another one. Not with an odd number: odd and even groups
+# follow each other at a barrier, and none sees a phase of another one. Not with an odd number: odd and even groups
 # have places of their own, and may drift apart.
 TURNS = 4
-# What a warp does with a tile besides its updates takes about as long as so many of those, and with half of one.
+# What a warp does with a tile besides its updates takes about as long as this many updates, and with half of one.
 _FIXED_UPDATES, _FIXED_OF_HALF = 2.25, 2
 # The largest matrices have as many.
 MAX_STRIPS = 8
@@ -146,7 +146,7 @@ class StripSchedule(BaseSchedule):
 
     Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
     family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24, for math "fast". A
-    block has at most `warps` warps, and those of a strip take turns with its tiles. So many strips as `ahead` says
+    block has at most `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips
     have room for two groups' tiles, by which they may be ahead of the last ones. `blocks` are those of the block
     family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
     """
@@ -173,7 +173,7 @@ class StripSchedule(BaseSchedule):
         shape = self.shape(problem)
         works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"
         require(self.warps >= shape.side, "warps", self.warps, works)
-        works = f"the last of n={problem.n}'s {shape.side} strips is for nobody, use less"
+        works = f"the last of n={problem.n}'s {shape.side} strips has none to be ahead of, use less"
         require(self.ahead < shape.side, "ahead", self.ahead, works)
         works = f"n={problem.n} is {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a "
         works += "block; use less ahead"

@@ -132,7 +132,7 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (STRIP, "ahead", -1, "from 0 to 8"),
         (STRIP, "ahead", 9, "from 0 to 8"),
         (STRIP, "ahead", True, "use an integer"),
-        (STRIP, "ahead", 2, "the last of n=32's 2 strips is for nobody, use less"),
+        (STRIP, "ahead", 2, "the last of n=32's 2 strips has none to be ahead of, use less"),
         (STRIP, "blocks", 0, "from 1 to 32"),
         (STRIP, "blocks", 33, "from 1 to 32"),
         (STRIP, "math", "ieee", "more than math='ieee' may, use 'fast' or another family"),

@@ -40,6 +40,8 @@ GOLDEN = [
     ),
     KernelSpec(Problem(4), "interleaved", "col", ThreadSchedule(2, "left", "full"), "generic"),
     KernelSpec(Problem(1), "canonical", "col", ThreadSchedule(1), "generic", True),
+    KernelSpec(Problem(7, op="potrs"), "canonical", "row", ThreadSchedule(3, rhs=2), "generic"),
+    KernelSpec(Problem(4, "float64", "upper", "potrs"), "chunked", "col", ThreadSchedule(2, unroll="full"), "avx2"),
 ]
 GOLDEN_CUDA = [
     KernelSpec(Problem(5), "chunked", "col", ThreadSchedule(2, "top", "full", blocks=1, stride=32), "cuda"),
@@ -83,6 +85,7 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
     KernelSpec(Problem(20, math="fast"), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
     KernelSpec(Problem(37, math="fast"), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
+    KernelSpec(Problem(7, op="potrs", math="fast"), "chunked", "col", ThreadSchedule(3, rhs=2), "cuda"),
 ]
 ANY_BLOCK = KernelSpec(Problem(5, math="fast"), "chunked", "col", ThreadSchedule(2, "top"), "cuda")
 EVERYTHING = {
@@ -204,6 +207,12 @@ def test_source_is_readable(spec: KernelSpec) -> None:
 def test_tile_operations_go_by_their_names(operation: str) -> None:
     spec = KernelSpec(Problem(12), "chunked", "col", ThreadSchedule(4), "avx2")
     assert re.search(rf"\bvoid {operation}_4x4(x4)?\(", generate(spec).text)
+
+
+def test_code_for_blocks_of_any_size_is_of_factorizations() -> None:
+    spec = KernelSpec(Problem(7, op="potrs"), "chunked", "col", ThreadSchedule(3), "cuda")
+    with pytest.raises(SpecError, match=r"^op='potrs' .*use 'potrf'"):
+        generate_any_block(spec, spec.schedule)
 
 
 def test_same_text_in_every_process() -> None:

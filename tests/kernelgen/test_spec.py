@@ -32,16 +32,19 @@ from kernelgen import (
 )
 from kernelgen.gpu import MAX_BLOCK_THREADS
 from kernelgen.gpu import WARP as WARP_THREADS
+from kernelgen.operations import OPERATIONS
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules import LOOKINGS, UPDATES
 from kernelgen.schedules.axes import CACHES, UNROLLS
 from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
 from kernelgen.schedules.shared import MAX_SHARED_NB
 from kernelgen.schedules.strip import GROUP, TILE
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, MAX_THREADS, straight_line_operations
+from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
+SOLVE = KernelSpec(Problem(32, op="potrs"), "chunked", "col", ThreadSchedule(4), "avx2")
+SOLVE_ON_GPU = KernelSpec(Problem(32, op="potrs"), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
@@ -54,18 +57,20 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     n = draw(st.integers(1, MAX_N))
     layout = draw(st.sampled_from(LAYOUT_KINDS))
     target = draw(st.sampled_from(list(TARGETS)))
-    family = draw(st.sampled_from(list(FAMILIES))) if TARGETS[target].gpu else "thread"
+    op = draw(st.sampled_from(list(OPERATIONS)))
+    families = [name for name, family in FAMILIES.items() if op in family.operations]
+    family = draw(st.sampled_from(families)) if TARGETS[target].gpu else "thread"
     dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
     maths = ["fast"] if family == "strip" else MATHS
     drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], maths)]
     try:
         return KernelSpec(
-            Problem(n, drawn[0], drawn[1], math=drawn[2]),
+            Problem(n, drawn[0], drawn[1], op, drawn[2]),
             layout,
             draw(st.sampled_from(ORDERS)),
-            draw(SCHEDULES[family](n, layout, target)),
+            draw(SCHEDULES[op if op == "potrs" else family](n, layout, target)),
             target,
-            draw(st.booleans()),
+            op == "potrf" and draw(st.booleans()),
         )
     except SpecError:
         reject()
@@ -83,6 +88,26 @@ def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
     tiles = st.integers(1, min(n, MAX_NB))
     unrolls = st.sampled_from(UNROLLS if straight_line_operations(n) <= FULL_UNROLL_BUDGET else UNROLLS[:1])
     return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, **choices)
+
+
+def solve_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    choices: dict[str, st.SearchStrategy[Any]] = {"staged": st.none() | st.just(True)}
+    if layout != "canonical":
+        choices = {"staged": st.none() | st.booleans()}
+    if TARGETS[target].gpu:
+        threads, caches = st.none() | st.integers(1, MAX_THREADS), st.none() | st.sampled_from(CACHES)
+        choices = {"staged": st.none(), "threads": threads, "cache": caches}
+    return st.tuples(st.integers(1, min(n, MAX_NB)), st.none() | st.integers(1, MAX_RHS)).flatmap(
+        lambda chosen: st.builds(
+            ThreadSchedule,
+            st.just(chosen[0]),
+            unroll=st.sampled_from(
+                UNROLLS if (chosen[1] or DEFAULT_RHS) * n**2 <= FULL_UNROLL_BUDGET else UNROLLS[:1]
+            ),
+            rhs=st.just(chosen[1]),
+            **choices,
+        )
+    )
 
 
 def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
@@ -136,6 +161,7 @@ def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
 
 SCHEDULES = {
     "thread": thread_schedules,
+    "potrs": solve_schedules,
     "shared": shared_schedules,
     "block": block_schedules,
     "warp": warp_schedules,
@@ -234,7 +260,42 @@ def test_refusal_names_the_field_the_value_and_what_works(field: str, value: obj
     assert works in message
 
 
-@pytest.mark.parametrize("spec", [GOOD, ON_GPU, SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
+@pytest.mark.parametrize("field", ["n", "dtype", "uplo", "layout", "order", "nb", "unroll", "math", "target", "rhs"])
+def test_every_choice_of_a_solve_is_in_the_name(field: str) -> None:
+    value = 3 if field == "rhs" else OTHER_VALUES[field]
+    spec = changed(SOLVE, "rhs", 2) if field == "unroll" else SOLVE
+    assert changed(spec, field, value).name != spec.name
+    assert changed(SOLVE, "staged", False).name != SOLVE.name == changed(SOLVE, "rhs", DEFAULT_RHS).name
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "value", "works"),
+    [
+        (SOLVE, "op", "potrf", "rhs=4 .*potrf has no right-hand sides, use None"),
+        (GOOD, "op", "potrs", "prefetch=True .*potrs does not prefetch, use False"),
+        (SOLVE, "prefetch", True, "prefetch=True .*potrs does not prefetch, use False"),
+        (SOLVE, "looking", "right", "looking='right' .*potrs has no such choice, use 'left'"),
+        (SOLVE, "in_place", True, "in_place=True .*the same kernel solves in place and out of place, use False"),
+        (SOLVE, "rhs", MAX_RHS + 1, "rhs=17 .*an integer from 1 to 16"),
+        (SOLVE, "unroll", "tiles ", "unroll='tiles ' .*'tiles', 'full'"),
+        (changed(SOLVE, "rhs", 7), "unroll", "full", "unroll='full' .*7,168 operations .*over the budget"),
+        (changed(SOLVE, "layout", "canonical"), "staged", False, "staged=False .*use staged=True"),
+        (SOLVE_ON_GPU, "staged", True, "staged=True .*potrs reads the factor where it is, use None"),
+        (SOLVE_ON_GPU, "stride", 32, "stride=32 .*potrs has no such choice, use None"),
+        (SOLVE_ON_GPU, "pdl", True, "pdl=True .*potrs has no such choice, use None"),
+        (SOLVE_ON_GPU, "blocks", 2, "blocks=2 .*potrs has no such choice, use None"),
+        *(
+            (each, "op", "potrs", "op='potrs' .*has potrf, use another family")
+            for each in (SHARED, BLOCK, WARP, STRIP)
+        ),
+    ],
+)
+def test_what_a_solve_has_no_choice_of_is_refused(spec: KernelSpec, field: str, value: object, works: str) -> None:
+    with pytest.raises(SpecError, match=f"^{works}"):
+        changed(spec, field, value)
+
+
+@pytest.mark.parametrize("spec", [GOOD, ON_GPU, SOLVE, SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
 def test_integers_of_numpy_become_plain_ones(spec: KernelSpec) -> None:
     for field, value in flattened(spec).items():
         if type(value) is int:

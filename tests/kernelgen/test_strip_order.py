@@ -133,12 +133,7 @@ SMALL = [
     for warps in range(side, side * (side + 1) + 1)
     for ahead in range(side)
 ]
-LARGE = [
-    StripShape(n, warps, ahead)
-    for n in (64, 80, 88, 96, 104, 112, 120, 128)
-    for warps in (16, 20, 24, 32)
-    for ahead in (0, 1, 2, 3)
-]
+LARGE = [StripShape(n, warps, ahead) for n in (64, 88, 112, 128) for warps in (16, 20, 32) for ahead in (0, 1, 2, 3)]
 
 
 def test_no_order_of_warps_breaks_a_small_strip() -> None:

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.artifacts import cuda_modules
+from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT
+from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import (
     Availability,
-    BuildOutcome,
     Kernel,
-    Progress,
     Solver,
     check_calls,
+    check_operation,
     check_protocol,
     check_runnable,
 )
@@ -41,6 +41,7 @@ from batchchol.errors import BackendUnavailable, BatchcholError
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings
 from batchchol.parallel import available_threads
+from batchchol.progress import Show
 from kernelgen import CUDA, KernelSource, KernelSpec, Launch, Layout, generate
 from kernelgen.gpu import WARP
 
@@ -236,6 +237,9 @@ class CudaBackend:
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> Any:
         return memory.info_array(batch.batch, poisoned=poisoned)
 
+    def place(self, array: NDArray[Any]) -> Any:
+        return memory.to_device(array, f"an array of shape {array.shape}")
+
     def host(self, array: Any) -> NDArray[Any]:
         return memory.to_host(array)
 
@@ -266,9 +270,11 @@ class CudaBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
+        check_operation(spec, "potrf")
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def _load_solver(self, spec: KernelSpec) -> Solver:
+        check_operation(spec, "potrs")
         return CudaSolver(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
@@ -297,6 +303,7 @@ class CudaBackend:
         What the hardware's split of on-chip memory favours, and how much of it a launch may have, is what was asked
         for last.
         """
+        check_operation(spec, "potrf")
         function = replace(self._gpu.load(source), launch=launch)
         self._gpu.loader.configure(function)
         return CudaKernel(spec, self._gpu, function)
@@ -312,16 +319,10 @@ class CudaBackend:
         *,
         jobs: int | None = None,
         time_limit: float = TIME_LIMIT,
-        progress: Progress | None = None,
-    ) -> list[BuildOutcome]:
-        tell = None if progress is None else lambda state: progress(state.done, state.total)
+        progress: Show = lambda _: None,
+    ) -> list[Outcome]:
         sources = [generate(spec) for spec in specs]
-        outcomes = cuda_modules.build_all(
-            sources, self._gpu.architecture, jobs=jobs, time_limit=time_limit, progress=tell
-        )
-        return [
-            BuildOutcome(spec, outcome.status, outcome.message) for spec, outcome in zip(specs, outcomes, strict=True)
-        ]
+        return build_all(sources, self.architecture, jobs=jobs, time_limit=time_limit, progress=progress)
 
     def seconds(
         self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3

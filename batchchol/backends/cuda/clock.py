@@ -47,17 +47,15 @@ class Clock:
     def seconds(self, calls: Sequence[Call], samples: int, protocol: str, warm_up: int) -> list[float]:
         """Seconds per call of each sample; the last call of all is calls[(samples - 1) % len(calls)]."""
         with self._gpu.current("timing"):
-            # A first call may compile and load what it launches: it must not be taken for a long one.
-            calls[0]()
-            self._gpu.synchronize()
             self._bring_up(calls)
             if protocol == "single":
-                taken = self._singles(calls, samples, warm_up)
+                turns = _turns(calls, first=-warm_up)
+                taken = [self._bursts(turns, 1, 1)[0] for _ in range(warm_up + samples)]
             else:
                 with self._gpu.queueing():
-                    taken = self._bursts(calls, samples, warm_up)
+                    taken = self._queued(calls, warm_up + samples, last=samples)
             self._last_work = time.monotonic()
-        return taken
+        return taken[warm_up:]
 
     def series(
         self, calls: Sequence[Call], samples: int, warm_up: int, burst_seconds: float
@@ -68,8 +66,6 @@ class Clock:
         `burst_seconds` each. The last call of all is calls[(samples - 1) % len(calls)].
         """
         with self._gpu.current("timing"), self._gpu.queueing():
-            calls[0]()
-            self._gpu.synchronize()
             self._bring_up(calls)
             estimate, host = self._launch_costs(calls)
             most = max(1, MOST_QUEUED // (samples + warm_up))
@@ -77,13 +73,12 @@ class Clock:
             bursts = samples + warm_up
             if estimate < HOST_SECONDS:
                 self._close_gate(min(HOST_SECONDS, 1.5 * host) * count * bursts)
-            events = self._record(_turns(calls, first=samples - bursts * count), count, bursts)
+            taken = self._bursts(_turns(calls, first=samples - bursts * count), count, bursts)
             self._last_work = time.monotonic()
-        seconds = [float(start.time_till(end)) * 1e-3 / count for start, end in pairwise(events)]
-        return seconds[warm_up:], count
+        return taken[warm_up:], count
 
-    def _record(self, turns: Iterator[Call], count: int, bursts: int) -> list[Any]:
-        """Queue bursts of calls, an event before the first and after each; wait for the last."""
+    def _bursts(self, turns: Iterator[Call], count: int, bursts: int) -> list[float]:
+        """Seconds per call of bursts of calls, queued at once: an event before the first and after each."""
         events = [self._gpu.pycuda.Event() for _ in range(bursts + 1)]
         events[0].record()
         for event in events[1:]:
@@ -91,7 +86,7 @@ class Clock:
                 call()
             event.record()
         events[-1].synchronize()
-        return events
+        return [float(start.time_till(end)) * 1e-3 / count for start, end in pairwise(events)]
 
     def _launch_costs(self, calls: Sequence[Call]) -> tuple[float, float]:
         """About how long a call takes the GPU, and how long launching it takes the host."""
@@ -121,35 +116,24 @@ class Clock:
             self._gpu.synchronize()
         return taken
 
-    def _singles(self, calls: Sequence[Call], samples: int, warm_up: int) -> list[float]:
-        turns = _turns(calls, first=-warm_up)
-        return [self._timed(islice(turns, 1)) for _ in range(warm_up + samples)][warm_up:]
-
-    def _bursts(self, calls: Sequence[Call], samples: int, warm_up: int) -> list[float]:
+    def _queued(self, calls: Sequence[Call], bursts: int, last: int) -> list[float]:
+        """Seconds per call of each burst; the last call of all is calls[last - 1], modulo their number."""
         estimate, _ = self._launch_costs(calls)
         count = min(max(round(BURST_SECONDS / estimate), FEWEST_CALLS), MOST_CALLS)
         gated = estimate < HOST_SECONDS
-        # The whole sequence ends at the call that is to be the last.
-        turns = _turns(calls, first=samples - (samples + warm_up) * count)
+        turns = _turns(calls, first=last - bursts * count)
         taken = []
-        for _ in range(warm_up + samples):
+        for _ in range(bursts):
             if gated:
                 self._close_gate(count * HOST_SECONDS)
-            taken.append(self._timed(islice(turns, count)) / count)
-        return taken[warm_up:]
-
-    def _timed(self, calls: Iterator[Call]) -> float:
-        """Seconds from before the first call to after the last one."""
-        start, end = self._gpu.pycuda.Event(), self._gpu.pycuda.Event()
-        start.record()
-        for call in calls:
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.time_till(end)) * 1e-3
+            taken += self._bursts(turns, count, 1)
+        return taken
 
     def _bring_up(self, calls: Sequence[Call]) -> None:
         """Work until the clock is up, unless it still is."""
+        # A first call may compile and load what it launches: it must not be taken for a long one.
+        calls[0]()
+        self._gpu.synchronize()
         begin = time.monotonic()
         if begin - self._last_work < PAUSE_SECONDS:
             return
@@ -164,9 +148,8 @@ class Clock:
         if self._gate_memory is None:
             self._gate_memory = memory.empty((_GATE_THREADS,), np.float32, "what holds a burst back")
             self._gate(1)
-            self._gate_seconds_per_step = (
-                self._timed(iter([lambda: self._gate(_GATE_PROBE_STEPS)])) / _GATE_PROBE_STEPS
-            )
+            (seconds,) = self._bursts(iter([lambda: self._gate(_GATE_PROBE_STEPS)]), 1, 1)
+            self._gate_seconds_per_step = seconds / _GATE_PROBE_STEPS
         self._gate(math.ceil(seconds / self._gate_seconds_per_step))
 
     def _gate(self, steps: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -14,19 +14,17 @@ from batchchol.artifacts.archive import unpack_bytes
 from batchchol.artifacts.builds import Build, Group, Outcome
 from batchchol.artifacts.c_library import key_of
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.nvcc import Nvcc, find_nvcc
-from batchchol.backends import BuildOutcome
+from batchchol.artifacts.compilers import Compiler
+from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.errors import CompilerNotFound
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
-from batchchol.progress import Progress
+from batchchol.progress import Progress, Show
 from batchchol.tune.cluster.remote import Made, Member
 from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.compile import compile_here
 from kernelgen import KernelSource, KernelSpec, generate
-
-Show = Callable[[Progress], None]
 
 _FETCHED_AT_ONCE = 64
 # As many again as are compiled at a time wait for a worker, or for one that joins.
@@ -45,10 +43,10 @@ class ClusterCompilers:
         self._arch: str | None = None
 
     @cached_property
-    def nvcc(self) -> Nvcc | None:
+    def nvcc(self) -> Compiler | None:
         """The CUDA compiler whose kernels are measured; None if there is none anywhere."""
         try:
-            own: Nvcc | None = find_nvcc()
+            own: Compiler | None = find_nvcc()
         except CompilerNotFound:
             own = None
         found = [member.nvcc for member in self._crew.members.values() if member.nvcc]
@@ -95,11 +93,11 @@ class ClusterCompilers:
         outcomes = run.outcomes(Build(len(wanted), run.watched(progress), found), groups)
         return [outcomes[source] for source in sources]
 
-    def cpu(self, specs: Sequence[KernelSpec], progress: Show, time_limit: float) -> list[BuildOutcome]:
+    def cpu(self, specs: Sequence[KernelSpec], *, time_limit: float, progress: Show) -> list[Outcome]:
         """See `batchchol.backends.base.Backend.build`."""
         run = _Compiling(self._crew, self.compiler or "", "", time_limit)
         found = run.outcomes(Build(len(specs), run.watched(progress)), [(spec,) for spec in specs])
-        return [BuildOutcome(spec, found[spec].status, found[spec].message) for spec in specs]
+        return [found[spec] for spec in specs]
 
     def _gather(self, keys: Iterable[str]) -> None:
         """Fetch into the cache here what it lacks and workers have."""
@@ -183,7 +181,7 @@ class _Compiling:
         self._crew.cancel()
 
 
-def _found(sources: Iterable[KernelSource], arch: str, nvcc: Nvcc) -> dict[Any, Outcome]:
+def _found(sources: Iterable[KernelSource], arch: str, nvcc: Compiler) -> dict[Any, Outcome]:
     """Those that the cache here has."""
     cache = ArtifactCache()
     pairs = ((source, cuda_cache.find_compiled(cache, source, arch, nvcc)) for source in sources)

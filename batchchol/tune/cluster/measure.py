@@ -222,7 +222,7 @@ def sweep(
     """
     keeper = Keeper(data, space)
     keeper.keep_failed(failed, seats.columns)
-    pending = [point for point in points if point.key not in data.keys]
+    pending = [point for point in points if point.key not in data.done]
     work = _Measuring(pending, crew, seats, compilers, keeper, show)
     work.run(seconds)
     return Summary(keeper.statuses, len(pending) - work.count)

@@ -29,8 +29,8 @@ from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.c_compiler import find_compiler
 from batchchol.artifacts.c_library import key_of, load
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.artifacts.compilers import Running
-from batchchol.artifacts.nvcc import Nvcc, find_nvcc
+from batchchol.artifacts.compilers import Compiler, Running
+from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.backends.cuda import nvml
 from batchchol.errors import BatchcholError, CompileError
 from batchchol.files import TEMPORARY_PREFIX
@@ -63,7 +63,7 @@ class Member:
         UUIDs of the GPUs that it may use.
     threads : int
         How many things it does at a time.
-    nvcc, compiler : Nvcc, str or None
+    nvcc, compiler : Compiler, str or None
         Its CUDA compiler; its C compiler's identity.
     shares_cache : bool
         Whether its cache folder is that of the client.
@@ -73,7 +73,7 @@ class Member:
     host: str
     gpus: tuple[str, ...]
     threads: int
-    nvcc: Nvcc | None
+    nvcc: Compiler | None
     compiler: str | None
     shares_cache: bool
 

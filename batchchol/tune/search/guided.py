@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING
 
-from batchchol.measure.dataset import DataSet, key_of_row
+from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
-from batchchol.measure.row import Row
 from batchchol.progress import Progress
 from batchchol.tune.compile import Built
 from batchchol.tune.search.cases import Budget, Case, by_case
@@ -24,39 +23,8 @@ MOST_AHEAD = 2
 """Points of a case that are asked for before the first of them is told: strategies find less with more (docs)."""
 
 Build = Callable[[Sequence[Point]], Built]
+Done = Mapping[str, float | None]
 Show = Callable[[Progress], None]
-
-
-class Sweeps(Protocol):
-    """Measures points and keeps their rows, here or on a cluster: see `sweep.sweep`."""
-
-    def __call__(
-        self,
-        points: Sequence[Point],
-        data: DataSet,
-        *,
-        space: str,
-        failed: Iterable[Row],
-        seconds: float | None,
-        show: Show,
-    ) -> Summary: ...
-
-
-class Times(dict[str, float | None]):
-    """What points took, in seconds of a call, by their keys; None is a failure."""
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Times:
-        """Those of a data set's rows."""
-        return cls({key_of_row(row): row["median_seconds"] if row["status"] == "correct" else None for row in rows})
-
-    def key(self, point: Point) -> str | None:
-        """The key that a point is known by: its own code may have run in place of that for any block."""
-        return next((key for key in (point.key, point.own.key) if key in self), None)
-
-    def add(self, row: Row) -> None:
-        """Take in a new row."""
-        self[row.point.key] = row.seconds
 
 
 @dataclass
@@ -81,13 +49,13 @@ class Search:
     budget: int
     told: dict[str, tuple[Point, float | None]] = field(default_factory=dict)
 
-    def learn(self, times: Times, points: Iterable[Point]) -> None:
+    def learn(self, done: Done, points: Iterable[Point]) -> None:
         """Tell the strategy those of the points that are known by now."""
         for point in points:
-            key = times.key(point)
+            key = point.known_as(done)
             if key is not None and point.key not in self.told:
-                self.told[point.key] = point, times[key]
-                self.strategy.tell(point, times[key])
+                self.told[point.key] = point, done[key]
+                self.strategy.tell(point, done[key])
 
     @property
     def left(self) -> int:
@@ -105,7 +73,7 @@ def prepare(
     points: Sequence[Point],
     strategy: str,
     budget: Budget,
-    times: Times,
+    done: Done,
     seed: int = 0,
     taught: Sequence[Lesson] = (),
 ) -> list[Search]:
@@ -121,16 +89,15 @@ def prepare(
     searches = []
     for (case, mine), each in zip(cases.items(), strategies, strict=True):
         search = Search(case, mine, each, budget.of(len(mine)))
-        search.learn(times, mine)
+        search.learn(done, mine)
         searches.append(search)
     return searches
 
 
 def guided(
     searches: Sequence[Search],
-    times: Times,
     build: Build,
-    measure: Sweeps,
+    measure: Callable[..., Summary],
     data: DataSet,
     *,
     ahead: int = 1,
@@ -146,7 +113,7 @@ def guided(
     Parameters
     ----------
     build, measure : callable
-        What compiles points, see `compile.build`, and what measures them.
+        What compiles points, see `compile.build`, and what measures them, see `sweep.sweep`.
     ahead : int
         Points that are asked for in a round, spread over the cases: at least one, and at most `MOST_AHEAD`, of each.
     space : str
@@ -161,7 +128,6 @@ def guided(
     """
     total, begin = sum(search.left for search in searches), time.monotonic()
     end = math.inf if seconds is None else begin + seconds
-    heard = cast("DataSet", _Heard(data, times))
     summary = Summary()
 
     def show_all(here: Progress) -> None:
@@ -174,10 +140,10 @@ def guided(
         # Code for any block gives way to own code, which may have been asked for as well.
         unique = list({point.key: point for point in built.points}.values())
         left = None if seconds is None else end - time.monotonic()
-        done = measure(unique, heard, space=space, failed=built.failed, seconds=left, show=show_all)
+        done = measure(unique, data, space=space, failed=built.failed, seconds=left, show=show_all)
         summary = summary.plus(Summary(done.statuses))
         for number, points in asked.items():
-            searches[number].learn(times, points)
+            searches[number].learn(data.done, points)
     return Summary(summary.statuses, sum(search.left for search in searches))
 
 
@@ -192,19 +158,3 @@ def _ask(searches: Sequence[Search], ahead: int) -> dict[int, list[Point]]:
         if points:
             asked[number] = points
     return asked
-
-
-class _Heard:
-    """A data set whose new rows are taken in on their way."""
-
-    def __init__(self, data: DataSet, times: Times) -> None:
-        self._data = data
-        self._times = times
-
-    @property
-    def keys(self) -> set[str]:
-        return self._data.keys
-
-    def append(self, row: Row) -> None:
-        self._data.append(row)
-        self._times.add(row)

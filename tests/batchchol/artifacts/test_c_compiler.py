@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from batchchol.artifacts import c_compiler as compiler_module
-from batchchol.artifacts.c_compiler import Compiler, compile_shared, find_compiler
+from batchchol.artifacts.c_compiler import compile_shared, find_compiler
+from batchchol.artifacts.compilers import Compiler
 from batchchol.artifacts.loading import load_library
 from batchchol.errors import CompileError, CompilerNotFound
 
@@ -68,7 +69,7 @@ def write_answering(path: Path, answer: str) -> Path:
 
 
 def fake(tmp_path: Path, body: str) -> Compiler:
-    return Compiler(write_script(tmp_path / "fake-cc", body), "gcc", "1.0", "fake")
+    return Compiler(write_script(tmp_path / "fake-cc", body), "1.0", "fake")
 
 
 def kept_source(message: str) -> Path:
@@ -188,8 +189,9 @@ def test_interrupt_stops_the_compiler_and_cleans_up(tmp_path: Path, temporary_fo
     script = """
 import sys
 from pathlib import Path
-from batchchol.artifacts.c_compiler import Compiler, compile_shared
-compile_shared(Compiler(Path(sys.argv[1]), "gcc", "1", "fake"), "", [])
+from batchchol.artifacts.c_compiler import compile_shared
+from batchchol.artifacts.compilers import Compiler
+compile_shared(Compiler(Path(sys.argv[1]), "1", "fake"), "", [])
 """
     process = subprocess.Popen(
         [sys.executable, "-c", script, hanging],
@@ -208,7 +210,7 @@ compile_shared(Compiler(Path(sys.argv[1]), "gcc", "1", "fake"), "", [])
 
 
 def test_compiler_that_vanished(tmp_path: Path) -> None:
-    gone = Compiler(tmp_path / "gone-cc", "gcc", "1.0", "fake")
+    gone = Compiler(tmp_path / "gone-cc", "1.0", "fake")
     with pytest.raises(CompileError, match="gone-cc") as caught:
         compile_shared(gone, SOURCE, [])
     assert caught.value.status == "compile"
@@ -225,7 +227,7 @@ def test_source_that_cannot_be_kept_does_not_hide_the_error(tmp_path: Path, monk
 def test_the_real_compiler_is_found() -> None:
     found = find_compiler()
     assert found.path.is_absolute()
-    assert found.family in ("gcc", "clang")
+    assert "gcc version" in found.identity or "clang version" in found.identity
     assert re.fullmatch(r"\d+(\.\d+)*", found.version)
     assert found.version in found.identity
 
@@ -246,7 +248,7 @@ def test_order_of_the_choices(no_compiler: Path, monkeypatch: pytest.MonkeyPatch
 def test_gcc_is_recognised(no_compiler: Path) -> None:
     write_answering(no_compiler / "gcc", GCC_ANSWER.format(version="14.2.0"))
     found = find_compiler()
-    assert (found.family, found.version) == ("gcc", "14.2.0")
+    assert found.version == "14.2.0"
     assert "Debian 14.2.0-1" in found.identity
     assert "aarch64-linux-gnu" in found.identity
 
@@ -254,7 +256,7 @@ def test_gcc_is_recognised(no_compiler: Path) -> None:
 def test_clang_is_recognised(no_compiler: Path) -> None:
     write_answering(no_compiler / "cc", CLANG_ANSWER)
     found = find_compiler()
-    assert (found.family, found.version) == ("clang", "19.1.7")
+    assert found.version == "19.1.7"
     assert "x86_64-pc-linux-gnu" in found.identity
 
 

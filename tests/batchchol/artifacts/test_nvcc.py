@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchchol.artifacts import nvcc
+from batchchol.artifacts.compilers import Compiler
 from batchchol.artifacts.nvcc import (
-    Nvcc,
     architecture_of,
     compile_code,
     compile_target,
@@ -55,7 +55,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake(nowhere: Path) -> Nvcc:
+def fake(nowhere: Path) -> Compiler:
     write_fake_nvcc(nowhere / "nvcc")
     return find_nvcc()
 
@@ -93,7 +93,7 @@ def test_no_nvcc_says_where_it_was_looked_for_and_how_to_get_one(nowhere: Path) 
     [("/no/such/nvcc", "is not an executable"), ("'unbalanced", "cannot be read as a command"), ("sh", "as nvcc")],
 )
 def test_a_wrong_variable_is_refused_by_name(
-    fake: Nvcc, monkeypatch: pytest.MonkeyPatch, nowhere: Path, value: str, words: str
+    fake: Compiler, monkeypatch: pytest.MonkeyPatch, nowhere: Path, value: str, words: str
 ) -> None:
     (nowhere / "sh").write_text("#!/bin/sh\necho a shell\n")
     (nowhere / "sh").chmod(0o755)
@@ -104,7 +104,7 @@ def test_a_wrong_variable_is_refused_by_name(
     assert str(fake.path) not in str(caught.value)
 
 
-def test_identity_is_all_that_decides_the_code(fake: Nvcc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_is_all_that_decides_the_code(fake: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (fake.version, fake.identity) == ("13.0.88", "nvcc 13.0.88 | fake_build")
     identities = {fake.identity}
     monkeypatch.setenv("BATCHCHOL_NVCC", f"{fake.path} -lineinfo")
@@ -137,7 +137,7 @@ def test_architecture_of_a_compute_capability() -> None:
     assert [architecture_of(*capability) for capability in [(8, 6), (9, 0), (12, 1)]] == ["sm_86", "sm_90", "sm_121"]
 
 
-def test_known_architectures_are_those_that_nvcc_lists(fake: Nvcc) -> None:
+def test_known_architectures_are_those_that_nvcc_lists(fake: Compiler) -> None:
     assert known_architectures() == known_architectures(fake) == ("sm_80", "sm_90", "sm_120")
 
 
@@ -154,18 +154,18 @@ def test_known_architectures_are_those_that_nvcc_lists(fake: Nvcc) -> None:
     ],
 )
 def test_an_unknown_architecture_gets_ptx_of_the_nearest_earlier_one(
-    fake: Nvcc, arch: str, target: tuple[str, str]
+    fake: Compiler, arch: str, target: tuple[str, str]
 ) -> None:
     assert compile_target(fake, arch) == target
 
 
-def test_an_architecture_that_is_too_old(fake: Nvcc) -> None:
+def test_an_architecture_that_is_too_old(fake: Compiler) -> None:
     with pytest.raises(CompileError, match=r"no code for sm_75, only from sm_80 on: use an older toolkit") as caught:
         compile_target(fake, "sm_75")
     assert caught.value.status == "compile"
 
 
-def test_code_and_what_it_takes(fake: Nvcc) -> None:
+def test_code_and_what_it_takes(fake: Compiler) -> None:
     sources = [kernel_source("first"), kernel_source("second")]
     code = compile_code(fake, "".join(source.text for source in sources), ["first", "second"], "sm_90")
     assert (code.kind, code.target) == ("cubin", "sm_90")
@@ -175,7 +175,7 @@ def test_code_and_what_it_takes(fake: Nvcc) -> None:
     assert code.usage == dict.fromkeys(("first", "second"), Usage(40, 40, 8, 256))
 
 
-def test_ptx(fake: Nvcc) -> None:
+def test_ptx(fake: Compiler) -> None:
     code = compile_code(fake, kernel_source("first").text, ["first"], "sm_130")
     assert (code.kind, code.target) == ("ptx", "compute_120")
     assert b".entry first" in code.data
@@ -193,7 +193,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize(("words", "expected"), FAILING.items(), ids=FAILING.keys())
-def test_nvcc_that_fails_or_lies(fake: Nvcc, words: str, expected: tuple[str, str]) -> None:
+def test_nvcc_that_fails_or_lies(fake: Compiler, words: str, expected: tuple[str, str]) -> None:
     source = kernel_source("first", words)
     with pytest.raises(CompileError) as caught:
         compile_code(fake, source.text, ["first"], "sm_90", ["-ftz=true"])
@@ -205,22 +205,22 @@ def test_nvcc_that_fails_or_lies(fake: Nvcc, words: str, expected: tuple[str, st
     assert Path(kept[1]).read_text() == source.text
 
 
-def test_ptx_that_is_not_whole(fake: Nvcc) -> None:
+def test_ptx_that_is_not_whole(fake: Compiler) -> None:
     with pytest.raises(CompileError, match="wrote no whole ptx with first"):
         compile_code(fake, kernel_source("first", "FORGET").text, ["first"], "sm_130")
 
 
-def test_nvcc_that_hangs(fake: Nvcc) -> None:
+def test_nvcc_that_hangs(fake: Compiler) -> None:
     with pytest.raises(CompileError, match=r"time limit of 0\.5 s") as caught:
         compile_code(fake, kernel_source("first", "HANG").text, ["first"], "sm_90", time_limit=0.5, keep=False)
     assert caught.value.status == "timeout"
     assert "was kept" not in str(caught.value)
 
 
-def test_nvcc_that_vanished(fake: Nvcc) -> None:
+def test_nvcc_that_vanished(fake: Compiler) -> None:
     known_architectures(fake)
     fake.path.unlink()
-    with pytest.raises(CompileError, match="cannot compile with"):
+    with pytest.raises(CompilerNotFound, match="cannot be started"):
         compile_code(fake, "", [], "sm_90")
 
 

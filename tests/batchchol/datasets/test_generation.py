@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchchol.batches.batch import Batch
@@ -87,6 +87,7 @@ def test_golden_bits(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), threads=st.integers(1, 3))
 def test_slices_are_cut_from_one_batch(name, cuts, threads):
     whole = generation.generate(name, n=6, start=10, stop=70, seed=1, threads=1)

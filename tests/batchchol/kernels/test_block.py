@@ -20,15 +20,20 @@ from kernelgen.schedules.block import BlockShape
 
 from ... import cuda_checks
 from ...covering import Choice, covering_design
-from ...cuda_checks import CompiledTogether, check_kernel, check_last_matrices_past_32_bits
+from ...cuda_checks import (
+    CompiledTogether,
+    check_arrays_that_begin_anywhere,
+    check_kernel,
+    check_last_matrices_past_32_bits,
+)
 from ...cuda_kernels import EmulatedKernel
 from ...cuda_programs import EmulationError
-from ...kernel_runs import GuardedMemory, make_spec, run_kernel
+from ...kernel_runs import make_spec, run_kernel
 from ...matrices import DATA, dominant, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "n": (1, 5, 8, 17, 33, 64, 128),
-    "nb": (4, 5, 6, 7, 8, 12, 16),
+    "n": (1, 8, 17, 33, 128),
+    "nb": (4, 5, 6, 7, 8, 9),
     "lanes": (1, 2, 4, 8, 16, 32),
     # An integer is the chunk of the chunked layout.
     "layout": ("canonical", "interleaved", 2, 3, 8, 33),
@@ -100,7 +105,8 @@ def test_every_order(spec: KernelSpec) -> None:
     check_kernel(spec, 5, 3, emulated(spec))
 
 
-@pytest.mark.parametrize("nb", [9, 10, 11, 13, 14, 15])
+# Large tiles have long code. Of the sizes from 10 to 16: one whose last piece has three rows, two of whole pieces.
+@pytest.mark.parametrize("nb", [11, 12, 16])
 def test_other_tile_sizes(nb: int) -> None:
     check_kernel(make_spec(2 * nb + 3, nb, family="block", lanes=4, target="cuda"), 5)
 
@@ -133,7 +139,7 @@ def test_an_infinite_pivot_is_good_as_in_lapack(math: str) -> None:
 def test_same_bits_for_every_layout_chunk_and_number_of_lanes() -> None:
     a = wishart(37, 17).astype(np.float32)
     lower = np.tril(run_kernel(make_spec(17, 8, family="block", lanes=1, target="cuda"), a).l)
-    for lanes in (2, 4, 8, 16, 32):
+    for lanes in (2, 8, 32):
         spec = make_spec(17, 8, family="block", lanes=lanes, target="cuda")
         for chunk in (2, 3, 8, 33):
             assert np.tril(run_kernel(spec, a, chunk).l).tobytes() == lower.tobytes(), (lanes, chunk)
@@ -162,25 +168,10 @@ def test_pieces_where_matrices_and_tiles_are_made_of_them(n: int, nb: int, dtype
     assert "read_pieces" not in generate(chunked).text
 
 
-@pytest.mark.parametrize("order", ["row", "col"])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("in_place", "order"), [(False, "row"), (True, "col")])
 def test_canonical_arrays_that_begin_anywhere(in_place: bool, order: str) -> None:
-    n, batch = 12, 5
-    spec = make_spec(n, 4, family="block", lanes=2, layout="canonical", order=order, in_place=in_place, target="cuda")
-    kernel, a = EmulatedKernel.of(spec), dominant(batch, n).astype(np.float32)
-    for offset in (0, 4, 8, 16):
-        memory = [GuardedMemory(a.shape, np.float32, offset) for _ in range(2)]
-        memory[0].array[...] = a
-        result = memory[0] if in_place else memory[1]
-        info = np.full(batch, -1, np.int32)
-        pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
-        kernel.program.launch_unfenced(kernel.source, batch, *pointers, 1, batch)
-        for guarded in memory:
-            guarded.check()
-        l = result.array if order == "row" else result.array.swapaxes(1, 2)
-        assert not info.any()
-        assert ratios(a, l).max() <= RATIO_BOUND["ieee"]
-        assert not np.triu(l, 1).any()
+    choices = {"layout": "canonical", "order": order, "in_place": in_place}
+    check_arrays_that_begin_anywhere(make_spec(12, 4, family="block", lanes=2, target="cuda", **choices), batch=5)
 
 
 @pytest.mark.parametrize(

@@ -22,18 +22,19 @@ from ... import cuda_checks
 from ...covering import Choice, covering_design
 from ...cuda_checks import (
     CompiledTogether,
+    check_arrays_that_begin_anywhere,
     check_kernel,
     check_last_matrices_past_32_bits,
     in_every_order,
     run_or_error,
 )
 from ...cuda_kernels import EmulatedKernel
-from ...kernel_runs import GuardedMemory, Run, make_spec, run_kernel
+from ...kernel_runs import Run, make_spec, run_kernel
 from ...matrices import DATA, dominant, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (3, 16, 23, 40, 65, 128),
-    "nb": (4, 7, 8, 9, 10),
+    "nb": (4, 6, 7, 8, 9),
     "lanes": (1, 3, 4, 8, 12, 32),
     "pipeline": (1, 2, 3),
     "early": (0, 1, 3),
@@ -191,27 +192,10 @@ def test_any_number_of_blocks_will_do(in_place: bool, early: int) -> None:
         assert ratios(a, run.l).max() <= RATIO_BOUND["ieee"]
 
 
-@pytest.mark.parametrize("order", ["row", "col"])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("in_place", "order"), [(False, "row"), (True, "col")])
 def test_canonical_arrays_that_begin_anywhere(in_place: bool, order: str) -> None:
-    n, batch = 12, 9
-    spec = pipeline(
-        n, 4, lanes=2, layout="canonical", order=order, in_place=in_place, pipeline=1, early=int(in_place)
-    )
-    kernel, a = EmulatedKernel.of(spec), dominant(batch, n).astype(np.float32)
-    for offset in (0, 4, 8):
-        memory = [GuardedMemory(a.shape, np.float32, offset) for _ in range(2)]
-        memory[0].array[...] = a
-        result = memory[0] if in_place else memory[1]
-        info = np.full(batch, -1, np.int32)
-        pointers = (memory[0].array.ctypes.data, result.array.ctypes.data, info.ctypes.data)
-        kernel.program.launch_unfenced(kernel.source, batch, *pointers, 1, batch)
-        for guarded in memory:
-            guarded.check()
-        l = result.array if order == "row" else result.array.swapaxes(1, 2)
-        assert not info.any()
-        assert ratios(a, l).max() <= RATIO_BOUND["ieee"]
-        assert not np.triu(l, 1).any()
+    choices = {"layout": "canonical", "order": order, "in_place": in_place, "early": int(in_place)}
+    check_arrays_that_begin_anywhere(pipeline(12, 4, lanes=2, pipeline=1, **choices), batch=9)
 
 
 @pytest.mark.parametrize("layout", [Layout.canonical(), *map(Layout.chunked, (32, 33))], ids=str)
@@ -342,10 +326,11 @@ def test_every_line_of_the_pipeline_is_needed(line: str) -> None:
     for name, make in DATA.items():
         a = make(MUTATED_BATCH[spec], spec.problem.n).astype(np.float32)
         outcome = run_or_error(spec, replace(source, text=text), a)
-        if isinstance(outcome, Run):
-            assert outcome.info.any() or not ratios(a, outcome.l).max() <= RATIO_BOUND["fast"], name
-        else:
+        if not isinstance(outcome, Run):
             assert re.search("depends on the order|waits at|was not set up|under way", outcome), name
+            # Which thread waits for which does not depend on the data.
+            break
+        assert outcome.info.any() or not ratios(a, outcome.l).max() <= RATIO_BOUND["fast"], name
 
 
 @pytest.mark.parametrize("spec", [*MUTATED_BATCH], ids=lambda spec: spec.name)

@@ -31,6 +31,9 @@ def specs(target: str) -> list[KernelSpec]:
         make_spec(9, 4, target=target, looking="left", layout="chunked", math="fast", dtype="float64", in_place=True),
         make_spec(12, 4, target=target, looking="top", layout="interleaved", prefetch=False, uplo="upper"),
         make_spec(5, 2, target=target, looking="right", layout="chunked", unroll="full", in_place=True),
+        make_spec(7, 3, target=target, op="potrs", layout="canonical", order="row", uplo="upper"),
+        make_spec(9, 6, target=target, op="potrs", layout="chunked", dtype="float64", staged=True),
+        make_spec(1, 1, target=target, op="potrs", layout="interleaved", staged=False, rhs=1),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -26,16 +27,19 @@ CALLS = 8
 
 SPECS = [
     KernelSpec(Problem(n, math=math), layout, "row" if layout == "canonical" else "col", schedule, "cuda", in_place)
-    for in_place in (False, True)
-    for n, math, layout, schedule in (
-        (4, "fast", "chunked", ThreadSchedule(2, unroll="full", pdl=True)),
-        (5, "ieee", "canonical", ThreadSchedule(5, unroll="full", staged=True, pdl=True)),
-        (7, "ieee", "interleaved", SharedSchedule(3, pdl=True)),
-        (9, "ieee", "canonical", BlockSchedule(5, 3, pdl=True)),
-        (20, "ieee", "chunked", BlockSchedule(8, 8, pipeline=1, early=2, spare=1, pdl=True)),
-        (16, "ieee", "chunked", WarpSchedule(1, teams=8, stride=2, pdl=True)),
-        (12, "fast", "canonical", WarpSchedule(2, pdl=True)),
-        (20, "fast", "chunked", StripSchedule(2, ahead=1, stride=4, pdl=True)),
+    for in_place, (n, math, layout, schedule) in zip(
+        cycle((False, True)),
+        (
+            (4, "fast", "chunked", ThreadSchedule(2, unroll="full", pdl=True)),
+            (5, "ieee", "canonical", ThreadSchedule(5, unroll="full", staged=True, pdl=True)),
+            (7, "ieee", "interleaved", SharedSchedule(3, pdl=True)),
+            (9, "ieee", "canonical", BlockSchedule(5, 3, pdl=True)),
+            (20, "ieee", "chunked", BlockSchedule(8, 8, pipeline=1, early=2, spare=1, pdl=True)),
+            (16, "ieee", "chunked", WarpSchedule(1, teams=8, stride=2, pdl=True)),
+            (12, "fast", "canonical", WarpSchedule(2, pdl=True)),
+            (20, "fast", "chunked", StripSchedule(2, ahead=1, stride=4, pdl=True)),
+        ),
+        strict=False,
     )
 ]
 

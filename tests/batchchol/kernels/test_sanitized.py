@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from batchchol.artifacts.c_compiler import find_compiler
+from batchchol.operations.potrs import ratio_bound
+from batchchol.operations.potrs import ratios as solution_ratios
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 
-from ...kernel_programs import build_program, run_program
+from ...kernel_programs import build_program, run_program, run_solve_program
 from ...kernel_runs import make_spec, require_target
-from ...matrices import wishart
+from ...matrices import lapack_factor, wishart
 
 SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
@@ -44,19 +46,54 @@ def test_canonical_arrays_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
     check(spec, (1, 3, 16, 21), tmp_path)
 
 
-@pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("looking", ["right", "left", "top"])
+@pytest.mark.parametrize(
+    ("looking", "in_place", "staged"),
+    [
+        ("right", False, True),
+        ("right", True, False),
+        ("left", False, False),
+        ("left", True, True),
+        ("top", False, True),
+        ("top", True, False),
+    ],
+)
 def test_interleaved_arrays_are_kept_to(looking: str, in_place: bool, staged: bool, tmp_path: Path) -> None:
     choices = {"layout": "interleaved", "order": "row", "looking": looking, "in_place": in_place, "staged": staged}
     check(make_spec(7, 3, **choices), (16,), tmp_path)
 
 
-def check(spec: KernelSpec, batches: tuple[int, ...], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        make_spec(1, 1, op="potrs", layout="canonical", order="row"),
+        make_spec(3, 2, op="potrs", layout="canonical", order="row", uplo="upper", dtype="float64"),
+        make_spec(9, 4, op="potrs", layout="canonical", order="row", rhs=3, target="generic"),
+        make_spec(7, 3, op="potrs", layout="interleaved", order="row", staged=False),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_factors_and_right_hand_sides_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
+    program, n, dtype = sanitized(spec, tmp_path), spec.problem.n, spec.problem.dtype
+    for batch in (1, 3, 16, 21) if spec.layout == "canonical" else (16, 32):
+        l, _ = lapack_factor(wishart(batch, n).astype(dtype))
+        factors = np.ascontiguousarray(l if spec.problem.uplo == "lower" else l.swapaxes(1, 2))
+        for nrhs in (1, spec.lanes - 1, spec.lanes, 2 * spec.lanes - 1, 2 * spec.lanes, 2 * spec.lanes + 1):
+            b = np.random.default_rng(nrhs).standard_normal((batch, n, max(nrhs, 1))).astype(dtype)
+            x, in_place = run_solve_program(program, spec, factors, b)
+            assert solution_ratios(l, b, x).max() <= ratio_bound(n, "ieee"), (batch, nrhs)
+            assert in_place.tobytes() == x.tobytes(), (batch, nrhs)
+
+
+def sanitized(spec: KernelSpec, folder: Path) -> Path:
+    """A program of a kernel, built with the sanitizers."""
     require_target(spec.target)
     if reason := missing_sanitizers():
         pytest.skip(f"nothing can be built with sanitizers: {reason}")
-    program = build_program(spec, folder, str(find_compiler().path), *SANITIZERS)
+    return build_program(spec, folder, str(find_compiler().path), *SANITIZERS)
+
+
+def check(spec: KernelSpec, batches: tuple[int, ...], folder: Path) -> None:
+    program = sanitized(spec, folder)
     for batch in batches:
         a = wishart(batch, spec.problem.n).astype(spec.problem.dtype)
         l, info = run_program(program, spec, a)

@@ -19,8 +19,8 @@ from ...kernel_runs import Array, check_other_triangle, make_spec, require_targe
 from ...matrices import DATA, Reference, conditioned, dominant, lapack_factor, reference, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "n": (1, 2, 5, 7, 17, 31, 33, 64, 100, 127),
-    "nb": (*range(1, 10), 12, 16),
+    "n": (1, 2, 5, 17, 33, 64, 127),
+    "nb": (*range(1, 9), 16),
     "looking": ("right", "left", "top"),
     "unroll": ("tiles", "full"),
     # An integer is the chunk of the chunked layout.
@@ -107,8 +107,8 @@ def test_every_pair_of_values(choice: Choice) -> None:
     check_kernel(spec, choice["batch"], chunk)
 
 
-# Tiles whose gemm alone is past the budget above, with and without corner tiles, by the cheapest program; compiling
-# those of 13 to 15, which are between these, takes half as long again as all of these.
+# Tiles whose gemm alone is past the budget above, with and without corner tiles, by the cheapest program. That of the
+# largest ones is compiled for GPUs only, in a tenth of the time.
 @pytest.mark.parametrize(
     ("n", "nb", "looking"),
     [
@@ -116,7 +116,7 @@ def test_every_pair_of_values(choice: Choice) -> None:
         (100, 10, "top"),
         (33, 11, "left"),
         (48, 12, "top"),
-        (128, 16, "left"),
+        (32, 16, "left"),
     ],
 )
 def test_large_tiles(n: int, nb: int, looking: str) -> None:
@@ -124,7 +124,7 @@ def test_large_tiles(n: int, nb: int, looking: str) -> None:
 
 
 def test_longest_straight_line_code() -> None:
-    check_kernel(make_spec(33, 33 // 2, unroll="full", layout="canonical", target="generic"), 33)
+    check_kernel(make_spec(33, 33 // 2, unroll="full", layout="interleaved", target="generic"), 33)
 
 
 # Layouts take turns: the design above has every pair of them with each of these.
@@ -141,7 +141,7 @@ def test_longest_straight_line_code() -> None:
 )
 def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
     require_target(target)
-    check_kernel(make_spec(17, 5, target=target, dtype=dtype, math=math, layout=layout), 33)
+    check_kernel(make_spec(5, 2, target=target, dtype=dtype, math=math, layout=layout), 33)
 
 
 # Small matrices leave the least room for the errors of an approximate root.
@@ -202,8 +202,10 @@ def test_every_small_batch(layout: str) -> None:
 
 # Condition numbers a little short of where rounding alone makes a matrix indefinite.
 @pytest.mark.parametrize(("dtype", "condition"), [("float32", 1e6), ("float64", 1e14)])
-@pytest.mark.parametrize("math", ["ieee", "fast"])
-@pytest.mark.parametrize(("n", "nb", "looking"), [(5, 2, "top"), (17, 4, "right"), (33, 5, "left")])
+@pytest.mark.parametrize(
+    ("n", "nb", "looking", "math"),
+    [(5, 2, "top", "ieee"), (5, 2, "top", "fast"), (17, 4, "right", "ieee"), (33, 5, "left", "fast")],
+)
 def test_ill_conditioned(n: int, nb: int, looking: str, math: str, dtype: str, condition: float) -> None:
     spec = make_spec(n, nb, looking=looking, math=math, dtype=dtype)
     a = conditioned(33, n, condition).astype(dtype)
@@ -213,8 +215,7 @@ def test_ill_conditioned(n: int, nb: int, looking: str, math: str, dtype: str, c
     assert ratios(a, run.l).max() <= RATIO_BOUND[math]
 
 
-@pytest.mark.parametrize("math", ["ieee", "fast"])
-@pytest.mark.parametrize("looking", ["right", "left", "top"])
+@pytest.mark.parametrize(("looking", "math"), [("right", "ieee"), ("left", "fast"), ("top", "ieee")])
 def test_graded_factor_is_the_scaled_factor(looking: str, math: str) -> None:
     """Scaling by powers of two rounds nothing: D A D has the factor D L, to the last bit."""
     n = 31

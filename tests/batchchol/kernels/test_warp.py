@@ -231,10 +231,8 @@ BY_LINES = [
     for n, math, choices in (
         (49, "ieee", {"unroll": "full"}),
         (58, "ieee", {"teams": 8, "in_place": True}),
-        (63, "fast", {"unroll": "full"}),
         (65, "fast", {"teams": 8}),
         (79, "fast", {"uplo": "upper", "order": "row"}),
-        (92, "ieee", {}),
         (95, "fast", {"in_place": True}),
     )
 ]

@@ -11,7 +11,7 @@ from kernelgen import KernelSpec
 from ...covering import Choice
 from ...kernel_runs import layout_of
 from ...matrices import wishart, with_bad_pivots
-from .test_block_device import built_on_a_gpu, check, factored
+from .test_block_device import REPETITIONS, built_on_a_gpu, check, factored
 from .test_warp import DESIGN, case_id, spec_of, warp_spec
 
 
@@ -24,8 +24,9 @@ from .test_warp import DESIGN, case_id, spec_of, warp_spec
     ],
     ids=lambda spec: spec.name,
 )
-def test_every_multiprocessor_has_teams(cuda: Backend, spec: KernelSpec) -> None:
-    check(cuda, spec, layout_of(spec, spec.schedule.stride), groups=2)
+def test_every_multiprocessor_has_teams(cuda: Backend, spec: KernelSpec, request: pytest.FixtureRequest) -> None:
+    layout = layout_of(spec, spec.schedule.stride)
+    check(cuda, spec, layout, 2, REPETITIONS[request.node.callspec.params["cuda"]])
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def test_rows_are_kept_and_read_in_one_line(tmp_path: Path) -> None:
     with DataSet(tmp_path / "data", "a CPU") as data:
         data.append(row(4, about={"temperature_c": 50.0, "code_bytes": 100}))
         data.append(row(5, "timeout", message="too slow"))
-        assert data.keys == {row(4).point.key, row(5).point.key}
+        assert set(data.done) == {row(4).point.key, row(5).point.key}
     table = read(tmp_path / "data")
     assert table.column_names == list(COLUMNS)
     first, second = table.to_pylist()
@@ -108,10 +108,10 @@ def test_a_writer_that_vanishes_loses_nothing(tmp_path: Path, monkeypatch: pytes
     for nb in range(1, 9):
         lost.append(row(nb))
     assert len(list(tmp_path.glob("points-*.parquet"))) == 2
-    assert keys(read(tmp_path)) == sorted(lost.keys), "a data set can be read while it is written"
+    assert keys(read(tmp_path)) == sorted(lost.done), "a data set can be read while it is written"
     os.close(lost._lock)
     with DataSet(tmp_path, "a CPU") as data:
-        assert data.keys == lost.keys
+        assert data.done == lost.done
         data.append(row(9))
     assert keys(read(tmp_path)) == sorted(row(nb).point.key for nb in range(1, 10))
     assert (tmp_path / "_journal.jsonl").stat().st_size == 0
@@ -138,7 +138,7 @@ def test_a_torn_line_is_measured_anew_and_a_damaged_one_named(tmp_path: Path) ->
     (tmp_path / "_journal.jsonl").write_bytes(lines[0][:-30] + b"\n" + lines[1] + lines[2][:100])
     said: list[str] = []
     with DataSet(tmp_path, "a CPU", said.append) as data:
-        assert data.keys == {row(4).point.key}
+        assert set(data.done) == {row(4).point.key}
     assert len(said) == 1
     assert "_journal.jsonl: line 1 is damaged" in said[0]
 
@@ -159,9 +159,9 @@ def test_a_damaged_file_is_named_and_the_others_are_kept(
     assert len(read(tmp_path, said.append)) == 4
     assert "points-000002.parquet" in said[0]
     with DataSet(tmp_path, "a CPU", said.append) as data:
-        assert len(data.keys) == 4
+        assert len(data.done) == 4
         for nb in range(1, 7):
-            if row(nb).point.key not in data.keys:
+            if row(nb).point.key not in data.done:
                 data.append(row(nb))
     assert "points-000002.parquet" in said[1]
     assert (tmp_path / "_damaged-points-000002.parquet").exists()
@@ -185,11 +185,11 @@ def test_a_full_disk_loses_nothing_of_the_journal(tmp_path: Path, monkeypatch: p
     with pytest.raises(DataFileError, match=r"_journal.jsonl: writing: No space left on device; what was kept"):
         data.append(row(5))
     monkeypatch.undo()
-    assert data.keys == {row(4).point.key}
+    assert set(data.done) == {row(4).point.key}
     data.append(row(6))
     os.close(data._lock)
     with DataSet(tmp_path, "a CPU", pytest.fail) as again:
-        assert again.keys == {row(4).point.key, row(6).point.key}
+        assert set(again.done) == {row(4).point.key, row(6).point.key}
 
 
 def test_a_full_disk_loses_nothing_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_full_disk_loses_nothing_of_a_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".*.tmp"))
     with DataSet(tmp_path, "a CPU") as again:
-        assert again.keys == {row(4).point.key}
+        assert set(again.done) == {row(4).point.key}
     assert len(read(tmp_path)) == 1
 
 
@@ -294,15 +294,15 @@ def test_without_pyarrow_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_interrupt_leaves_a_row_whole_or_not_at_all(tmp_path: Path) -> None:
-    class Interrupted(set[Any]):
-        def add(self, key: Any) -> None:
+    class Interrupted(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
             raise KeyboardInterrupt
 
     with DataSet(tmp_path / "data", "a CPU") as data:
-        data.keys, known = Interrupted(), data.keys
+        data.done, known = Interrupted(), data.done
         with pytest.raises(KeyboardInterrupt):
             data.append(row(1))
-        data.keys = known
+        data.done = known
         data.append(row(1))
         data.append(row(2))
     assert len(dataset.read_rows(tmp_path / "data")) == 2

@@ -44,6 +44,14 @@ def test_flops_are_a_third_of_the_cube() -> None:
     assert flops(1) == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("layout", [*PACKED, Layout.canonical()], ids=str)
+def test_a_solve_reads_factors_and_right_hand_sides_and_writes_solutions(layout: Layout) -> None:
+    n, nrhs = 8, 5
+    triangle = 4 * n * (n + 1) / 2 if layout in PACKED else 32 * sectors_by_hand(n, "row", 4, 8) / 8
+    assert compulsory_bytes(n, layout, nrhs=nrhs, op="potrs") == triangle + 2 * 4 * n * nrhs
+    assert flops(n, nrhs, "potrs") == 2 * n**2 * nrhs
+
+
 @pytest.mark.parametrize("layout", PACKED, ids=str)
 @pytest.mark.parametrize("n", [1, 4, 17, 100])
 def test_packed_layouts_move_one_triangle_each_way(n: int, layout: Layout) -> None:

@@ -11,7 +11,7 @@ from batchchol.defaults.lookup import Choice
 from batchchol.defaults.tables import Case
 from batchchol.measure.row import Row
 from batchchol.tune.contest import Contest, Site, spec_of
-from kernelgen import KernelSpec, ThreadSchedule
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 N, BATCH = 20, 1000
 SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15, {"driver": "580", "version": "0.1"})
@@ -24,7 +24,7 @@ def row(spec: KernelSpec, seconds: float, spread: float = 0.0) -> Row:
     return Row.timed(point, [seconds * (1 + spread * k) for k in (-1, -0.5, 0, 0.5, 1)])
 
 
-CONTEST = Contest(ROWS, N, BATCH, Choice(ROWWISE, None, "a table"), (), 3, 5)
+CONTEST = Contest(SITE.request(Problem(N), BATCH).on(Layout.canonical()), Choice(ROWWISE, None, "a table"), (), 3, 5)
 FAST, SLOW = (replace(ROWWISE, schedule=ThreadSchedule(nb)) for nb in (2, 3))
 
 

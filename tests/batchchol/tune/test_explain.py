@@ -12,11 +12,11 @@ from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Evidence, Placement, Table
 from batchchol.tune import explain as explaining
-from batchchol.tune.explain import Asked, differences
+from batchchol.tune.explain import differences
 from kernelgen import TARGETS, BlockSchedule, Layout, Problem, ThreadSchedule
-from tests.asked import choice_of
+from tests.asked import choice_of, request_of
 
-ASKED = Asked(32, 400_000, "float32", "ieee", "cuda", "sm_90")
+ASKED = request_of(32, batch=400_000, target="cuda", arch="sm_90")
 CHUNKS, ROWS = Case("float32", "ieee", "chunked", 16), Case("float32", "ieee", "canonical", order="row")
 SMALL, LARGE = Evidence(16_384, 4.0, ThreadSchedule(2), 5.0), Evidence(524_288, 3.0, BlockSchedule(8, 4), 3.03)
 TABLE = Table(

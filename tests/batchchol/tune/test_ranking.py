@@ -9,17 +9,17 @@ from typing import Any
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.measure.point import Point
 from batchchol.tune.contest import Site
-from batchchol.tune.ranking import Wanted, apart, candidates, layouts_of_today, variations
+from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 
 N = 20
 SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15)
-WANTED, ALL = Wanted(N, 1000, "float32", "ieee"), tuple(FAMILIES)
+WANTED, ALL = SITE.request(Problem(N), 1000), tuple(FAMILIES)
 
 
 def candidate(chunk: int, **choices: Any) -> Point:
     spec = KernelSpec(Problem(N), "chunked", "col", BlockSchedule(5, 8, **choices), "cuda")
-    return SITE.point(spec, chunk, WANTED.batch)
+    return SITE.point(spec, chunk, WANTED.size)
 
 
 LATE, EARLY, OTHER = candidate(8), candidate(8, pdl=True), candidate(32)
@@ -73,7 +73,8 @@ def test_the_layouts_of_today_are_those_of_the_math_too(tables: Callable[..., No
     )
     of_chunks = {Case("float32", "ieee", "chunked"): (Entry(N, None, ThreadSchedule(5)),)}
     tables(Table("sm_90", "cuda", of_chunks, tuple(placed), arrays))
-    found = {math: layouts_of_today(WANTED._replace(math=math), ("chunked",), SITE) for math in ("ieee", "fast")}
+    requests = {math: SITE.request(Problem(N, math=math), 1000) for math in ("ieee", "fast")}
+    found = {math: layouts_of_today(wanted, ("chunked",)) for math, wanted in requests.items()}
     assert {math: [layout.chunk for layout in layouts] for math, layouts in found.items()} == {
         "ieee": [32],
         "fast": [32, 4, 2],

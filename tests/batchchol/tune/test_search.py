@@ -224,13 +224,12 @@ def search(tmp_path: Path) -> Callable[..., tuple[list[guided.Search], Summary, 
     ) -> tuple[list[guided.Search], Summary, Bench]:
         bench = Bench(stop)
         with DataSet(tmp_path / "data", "made up") as data:
-            times = guided.Times.of(read_rows(data.folder))
-            searches = guided.prepare(points, name, size, times)
+            searches = guided.prepare(points, name, size, data.done)
 
             def measure(asked: Sequence[Point], data: DataSet, **options: Any) -> Summary:
                 return sweep(asked, bench, data, **options)
 
-            done = guided.guided(searches, times, built, measure, data, ahead=ahead, space="paper", show=shown.append)
+            done = guided.guided(searches, built, measure, data, ahead=ahead, space="paper", show=shown.append)
         return searches, done, bench
 
     shown: list[Progress] = []
@@ -273,6 +272,6 @@ def test_a_search_may_cover_a_whole_space(
 
 
 def test_points_are_asked_for_ahead_of_their_measurement(case: list[Point]) -> None:
-    searches = guided.prepare(case, "random", Budget(points=6), guided.Times())
+    searches = guided.prepare(case, "random", Budget(points=6), {})
     assert [len(points) for points in guided._ask(searches, 16).values()] == [guided.MOST_AHEAD]
     assert len(guided._ask(searches, 1)[0]) == 1

@@ -181,7 +181,7 @@ def test_without_pyarrow_the_rows_are_kept_for_later(
     assert f"{tmp_path / 'data.parquet'}: 8 rows" in capsys.readouterr().out
     assert len(read(tmp_path / "data.parquet")) == 8
     with DataSet(data, "a fake") as kept:
-        assert len(kept.keys) == 8
+        assert len(kept.done) == 8
     assert len(list(data.glob("points-*.parquet"))) == 1
 
 

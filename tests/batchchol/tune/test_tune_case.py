@@ -24,14 +24,13 @@ from batchchol.measure.row import Row
 from batchchol.tune import compile, executors, explain, learn, one_case
 from batchchol.tune.contest import Site, spec_of
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.ranking import Wanted
 from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
-from tests.asked import choice_of
+from tests.asked import choice_of, request_of
 
 N, BATCH = 20, 1000
-WANTED = Wanted(N, BATCH, "float32", "ieee")
 SITE = Site("a fake", "cuda", "sm_90", "queued", 1, 1e15, {"driver": "580", "version": "0.1"})
+WANTED = SITE.request(Problem(N), BATCH)
 ROWS, CHUNKS = Case("float32", "ieee", "canonical", order="row"), Case("float32", "ieee", "chunked", 32)
 ROWWISE = spec_of(ROWS, N, ThreadSchedule(1, unroll="full", staged=True, threads=64), "cuda")
 CHUNKED = spec_of(CHUNKS, N, ThreadSchedule(4, "right", "full", threads=64, cache="shared", stride=32), "cuda")
@@ -128,7 +127,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert choice_of(N, batch=BATCH, **at | {"device": None}, chunk=8).tuned is None
     assert cli.main(["explain", "--n", "20", "--batch", "1000", "--arch", "sm_90"]) == 0
     assert "tuned" not in capsys.readouterr().out
-    found = explain.of_batches(explain.Asked(N, 1500, "float32", "ieee", **at))
+    found = explain.of_batches(request_of(N, batch=1500, **at))
     assert found.layout == layout
     assert found.layout_reason.startswith("the user's table, tuned at batch 1,000 on 20")
     assert "a-fake-sm_90.json of 20" in found.reason
@@ -149,7 +148,7 @@ def test_noise_leaves_things_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     lookup.learn("a fake", "cuda", "sm_90", outcome.entries)
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
     assert choice_of(N, batch=BATCH, **at, chunk=32).tuned is None
-    found = explain.of_layout(explain.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
+    found = explain.of_layout(request_of(N, batch=BATCH, **at), Layout.chunked(32))
     assert "measurements of the same kernel differ by 300%, so that nothing can replace it" in found.reason
     assert "no other was faster" not in found.reason
     assert found.timing is not None
@@ -172,7 +171,7 @@ def test_nothing_is_said_of_others_where_none_was_measured() -> None:
     alone = [replace(entry, runner_up=None, runner_up_ns=None) for entry in outcome.entries if entry.kept]
     lookup.learn("a fake", "cuda", "sm_90", alone)
     at: dict[str, Any] = {"target": "cuda", "arch": "sm_90", "device": "a fake"}
-    found = explain.of_layout(explain.Asked(N, BATCH, "float32", "ieee", **at), Layout.chunked(32))
+    found = explain.of_layout(request_of(N, batch=BATCH, **at), Layout.chunked(32))
     assert found.reason.endswith(": no other was measured there")
     assert "kernels measured" not in found.reason
 
@@ -276,7 +275,8 @@ def test_the_two_best_kernels_are_varied_however_they_are_launched(
     both = [SITE.point(replace(OTHERS[0], schedule=schedule), 8, BATCH) for schedule in schedules]
     monkeypatch.setattr(one_case, "candidates", lambda *_: both)
     measurer: Any = FakeMeasurer()
-    tune_case(measurer, replace(SITE, arch=arch), WANTED, ("chunked",), ALL)
+    site = replace(SITE, arch=arch)
+    tune_case(measurer, site, site.request(Problem(N), BATCH), ("chunked",), ALL)
     tried = [p.spec.schedule for p, samples in measurer.points if (p.chunk, samples) == (8, FIRST_SAMPLES)]
     assert len(tried) == len(set(tried))
     assert {(each.nb, each.pdl) for each in tried if each.cache == "shared"} == {(5, early), (3, early)}

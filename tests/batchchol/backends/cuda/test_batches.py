@@ -18,7 +18,7 @@ from batchchol.datasets import generation
 from batchchol.defaults.lookup import default_layout
 from batchchol.errors import OutOfMemory, ResidualError
 from batchchol.measure.timing import sample_factor
-from kernelgen import Problem, ThreadSchedule
+from kernelgen import Problem, ThreadSchedule, generate
 
 Spd = Callable[..., NDArray[np.floating]]
 LAYOUTS = (
@@ -390,8 +390,8 @@ def test_what_the_backend_says_of_itself(cuda: Backend) -> None:
 def test_kernels_are_built_ahead(cuda: Backend) -> None:
     specs = [default_spec(n, target="cuda") for n in (2, 3)]
     told: list[tuple[int, int]] = []
-    outcomes = cuda.build(specs, progress=lambda done, total: told.append((done, total)))
-    assert [outcome.spec for outcome in outcomes] == specs
+    outcomes = cuda.build(specs, progress=lambda state: told.append((state.done, state.total)))
+    assert [outcome.entry for outcome in outcomes] == [generate(spec).entry for spec in specs]
     compiles = "nvcc" in survey()[1].detail
     assert {outcome.status for outcome in outcomes} == {"built" if compiles else "compile"}
     assert told[-1] == (2, 2)

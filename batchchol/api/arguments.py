@@ -1,0 +1,55 @@
+"""What the public calls ask of their arguments, in the same words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.batches.batch import check_dtype
+from batchchol.batches.checks import check_unmasked
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.batches.packing import assign
+from kernelgen.refusals import whole
+
+
+def square_matrices(argument: str, a: ArrayLike) -> NDArray[np.floating]:
+    """Matrices (..., n, n) as a C-contiguous array of float32 or float64 in native byte order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are no such matrices, or elements of them are masked.
+    OutOfMemory
+        If a copy has to be made, and would not fit.
+    """
+    check_unmasked(argument, a)
+    given = np.asarray(a)
+    advice = (
+        "convert with .astype first" if isinstance(a, np.ndarray) else f"pass np.asarray({argument}, dtype=float)"
+    )
+    dtype = check_dtype(argument, given.dtype, advice)
+    check_square(argument, given.shape)
+    return contiguous(argument, given, dtype)
+
+
+def contiguous(argument: str, given: NDArray[Any], dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
+    """The array itself if it is C-contiguous and of this dtype in native byte order, else a copy that is."""
+    if given.flags.c_contiguous and given.dtype == dtype:
+        return given
+    copy = aligned_empty(given.shape, dtype, f"a contiguous copy of {argument}")
+    assign(copy, given)
+    return copy
+
+
+def check_square(argument: str, shape: tuple[int, ...]) -> None:
+    """Refuse what are no square matrices (..., n, n)."""
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"{argument}: got shape {shape}, expected square matrices (..., n, n)")
+
+
+def check_threads(threads: Any) -> None:
+    """Refuse what is no number of threads, nor None."""
+    if threads is not None and (whole(threads) or 0) < 1:
+        raise ValueError(f"threads: got {threads!r}, expected a positive integer")

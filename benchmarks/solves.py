@@ -1,0 +1,54 @@
+"""How long does a solve by given factors take, for one right-hand side and for several?"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .harness import grid, library
+from .harness.benchmark import Question as _Question
+from .harness.benchmark import skipping
+from .harness.calls import SAMPLES
+from .harness.cases import TIMED_RECIPE, Plan, backend_of, supported
+from .harness.device import Taken
+
+
+class Solves(
+    _Question,
+    names=("backend", "n", "batch", "dtype", "nrhs", "threads", "protocol"),
+    backend=grid.BACKEND,
+    n=grid.N,
+    batch=grid.BATCH[:3],
+    nrhs=grid.NRHS,
+):
+    """`cho_solve`'s kernel on factors in the library's own layout; seconds per matrix: n × batch × nrhs."""
+
+    def prepare(self) -> None:
+        self.plan = planned(self.point)
+        self.factors = factors(self.plan)
+
+    def device_solve(self, *_: Any) -> Taken:
+        plan, asked = self.plan, {"threads": self.point.threads, "protocol": self.point.protocol}
+        with skipping():
+            sample = library.sample_solve(
+                plan.backend, plan.spec, self.factors, self.named["nrhs"], samples=SAMPLES, **asked
+            )
+        about = {"spec": plan.spec.name, "layout": str(plan.layout), "ratio": sample.ratio}
+        about |= {"device": plan.backend.device(), **library.circumstances(sample)}
+        return Taken([seconds / self.point.batch for seconds in sample.seconds], about)
+
+
+@cache
+def planned(point: grid.Point) -> Plan:
+    """The kernel that solves by factors in the layout that the library factors in."""
+    backend = backend_of(point)
+    with skipping():
+        layout = library.default_layout(backend, point.n, point.dtype, point.batch)
+        return supported(Plan(point, backend, library.solve_spec(point.n, backend, layout, point.dtype), layout))
+
+
+@cache
+def factors(plan: Plan) -> library.Batch:
+    """The factors of the timed matrices."""
+    with skipping():
+        return library.factor(plan.filled(plan.point.batch, TIMED_RECIPE)).L
