@@ -5,20 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .harness import grid, library
-from .harness.benchmark import Question as _Question
-from .harness.benchmark import skipping
-from .harness.calls import SAMPLES
-from .harness.cases import TIMED_RECIPE, Plan, backend_of, supported
-from .harness.device import Taken
+from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, backend_of, grid, library, skipping, supported
 
 
 class Solves(
-    _Question,
+    Question,
     names=("backend", "n", "batch", "dtype", "nrhs", "threads", "protocol"),
     backend=grid.BACKEND,
-    n=grid.N,
-    batch=grid.BATCH[:3],
+    n=grid.SMALL_N,
+    batch=grid.BATCH[1:3],
     nrhs=grid.NRHS,
 ):
     """`cho_solve`'s kernel on factors in the library's own layout; seconds per matrix: n × batch × nrhs."""

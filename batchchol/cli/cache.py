@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from batchchol.artifacts.archive import architecture, pack, unpack
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.batches.sizes import architectures
 
@@ -47,8 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    from batchchol.artifacts.archive import pack
-
     packed = pack(ArtifactCache(), arguments.file, arguments.arch)
     # Not behind an archive that goes to the standard output.
     kept = arguments.file.is_file()
@@ -60,8 +59,6 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _unpack(arguments: argparse.Namespace) -> int:
-    from batchchol.artifacts.archive import unpack
-
     cache = ArtifactCache()
     done = unpack(arguments.file, cache)
     print(f"{cache.folder}: {done.entries} entries taken, {done.newer_here} were there")
@@ -73,8 +70,6 @@ def _unpack(arguments: argparse.Namespace) -> int:
 
 
 def _info(_: argparse.Namespace) -> int:
-    from batchchol.artifacts.archive import architecture
-
     cache = ArtifactCache()
     found: dict[str, list[_Entry]] = defaultdict(list)
     keys = cache.stored_keys()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchchol import interrupts
+from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
+from batchchol.cli import compare_gpu
+from batchchol.compare import comparison, known_kernels
+from batchchol.compare.comparison import Outcome
+from batchchol.compare.peers import find
+from batchchol.compare.rows import table
 from batchchol.errors import BatchcholError
+from batchchol.files import check_folder, check_made
+from batchchol.report import gflops_plot
 from kernelgen.problem import MATHS
-
-if TYPE_CHECKING:
-    from batchchol.backends import Backend
-    from batchchol.compare.comparison import Outcome
 
 PROTOCOLS = ("queued", "single")
 
@@ -56,10 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print the table and draw the plots."""
-    from batchchol.backends import get_backend
-    from batchchol.files import check_folder, check_made
-    from batchchol.report import gflops_plot
-
     backend = get_backend(arguments.backend)
     on_gpu = backend.name == "cuda"
     # Known before hours of measuring, not after.
@@ -89,9 +88,6 @@ def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
 
 
 def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Outcome:
-    from batchchol.compare import comparison, known_kernels
-    from batchchol.compare.peers import find
-
     return comparison.compare(
         backend,
         find(backend.name, arguments.peers),
@@ -109,9 +105,6 @@ def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Out
 
 
 def _print(outcome: Outcome, plots: Path | None, on_gpu: bool) -> None:
-    from batchchol.cli import compare_gpu
-    from batchchol.compare.rows import table
-
     print(table(outcome.rows), end="")
     print(compare_gpu.footer(outcome) if on_gpu else footer(outcome), end="")
     if plots is not None and outcome.rows:
@@ -121,8 +114,6 @@ def _print(outcome: Outcome, plots: Path | None, on_gpu: bool) -> None:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """GFLOP/s over n on a CPU: one plot, in two formats, for each number of threads."""
-    from batchchol.report import gflops_plot
-
     written: list[Path] = []
     for threads in sorted({row.threads for row in outcome.rows}):
         rows = [row for row in outcome.rows if row.threads == threads]

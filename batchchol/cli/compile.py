@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,10 @@ from kernelgen.targets import ELEMENT_BYTES
 # Messages of failures are long: more of them than this are counted only.
 _SHOWN_FAILURES = 3
 _MOST_COMBINATIONS = 100_000
+# What lists are of, besides the choices of schedules: the arguments of `_request`, in their order.
+_ASKED = ("n", "dtype", "uplo", "math", "layout", "order", "chunk", "arch")
+_NUMBERS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
+_ROW = "{:10} {:8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {}"
 
 
 @dataclass(frozen=True)
@@ -84,27 +88,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def select(arguments: argparse.Namespace) -> Selection:
-    """The cross product of what was said, each combination on top of its measured default."""
+    """The cross product of what was said, each combination on top of its measured default.
+
+    Raises
+    ------
+    SpecError
+        If there are more combinations than anybody waits for.
+    """
     specs: dict[KernelSpec, None] = {}
     unsupported = []
-    axes = chosen(arguments)
-    _check_count(arguments, axes)
-    schedules = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    for combination in _combinations(arguments):
+    # None is what is the best, or usual, there.
+    asked = [getattr(arguments, name) or [None] for name in _ASKED]
+    choices_of = chosen(arguments)
+    if (count := math.prod(map(len, [*asked, *choices_of.values()]))) > _MOST_COMBINATIONS:
+        raise SpecError(f"{count:,} combinations, expected at most {_MOST_COMBINATIONS:,}: shorten the lists")
+    schedules = [dict(zip(choices_of, values, strict=True)) for values in itertools.product(*choices_of.values())]
+    for combination in itertools.product(*asked):
         for schedule in schedules:
             try:
-                specs |= dict.fromkeys(_specs(_request(*combination), schedule))
+                specs |= dict.fromkeys(_specs(_request(*combination, in_place=arguments.in_place), schedule))
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
-
-
-def _check_count(arguments: argparse.Namespace, axes: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse more combinations than anybody waits for, before each is tried."""
-    problems = ("arch", "n", "dtype", "layout", "chunk", "order", "uplo", "math")
-    lengths = [len(getattr(arguments, name) or [None]) for name in problems] + [len(each) for each in axes.values()]
-    if (count := math.prod(lengths)) > _MOST_COMBINATIONS:
-        raise SpecError(f"{count:,} combinations, expected at most {_MOST_COMBINATIONS:,}: shorten the lists")
 
 
 def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
@@ -112,16 +117,18 @@ def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSour
     return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
 
 
-def _combinations(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
-    """The arguments of `_request`; None is what is the best, or usual, there."""
-    problems = itertools.product(arguments.n, arguments.dtype, arguments.uplo, arguments.math)
-    places = itertools.product(arguments.layout, arguments.order or [None], arguments.chunk or [None])
-    return itertools.product(problems, places, [arguments.in_place], arguments.arch)
-
-
-def _request(problem: tuple[Any, ...], place: tuple[Any, ...], in_place: bool, arch: str) -> Request:
-    n, dtype, uplo, math = problem
-    layout, order, chunk = place
+def _request(
+    n: int,
+    dtype: str,
+    uplo: str,
+    math: str,
+    layout: str,
+    order: str | None,
+    chunk: int | None,
+    arch: str,
+    *,
+    in_place: bool,
+) -> Request:
     order = order or ("row" if layout == "canonical" else "col")
     return Request(Problem(n, dtype, uplo, math=math), CUDA.name, layout, order, chunk, in_place, arch=arch)
 
@@ -168,20 +175,13 @@ def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Nam
 
 
 def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:
-    print(_row("arch", "status", "registers", "spills", "stack", "shared", "code", "seconds", "kernel"))
+    print(_ROW.format("arch", "status", "registers", "spills", "stack", "shared", "code", "seconds", "kernel"))
     for outcome in outcomes:
         status, stats = "cached" if outcome.reused else outcome.status, outcome.stats
-        numbers: list[object] = [None] * 6
-        if stats is not None:
-            numbers = [stats.registers, stats.spill_bytes, stats.stack_bytes, stats.shared_bytes]
-            numbers += [stats.code_bytes, f"{stats.compile_seconds:.2f}"]
-        print(_row(arch, status, *numbers, outcome.entry), flush=True)
-
-
-def _row(arch: str, status: str, *rest: object) -> str:
-    *numbers, kernel = ("" if value is None else str(value) for value in rest)
-    cells = (number.rjust(width) for number, width in zip(numbers, (9, 7, 7, 7, 8, 7), strict=True))
-    return " ".join((f"{arch:10} {status:8}", *cells, kernel))
+        numbers = [getattr(stats, name, None) for name in _NUMBERS]
+        cells = ["" if number is None else number for number in numbers]
+        seconds = "" if stats is None else f"{stats.compile_seconds:.2f}"
+        print(_ROW.format(arch, status, *cells, seconds, outcome.entry), flush=True)
 
 
 def _say_what_is_ptx(arch: str, outcomes: Sequence[Outcome], nvcc: Compiler) -> None:

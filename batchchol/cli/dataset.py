@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer
-from batchchol.datasets.batch_files import data_file
+from batchchol.datasets import batch_files, catalogue
+from batchchol.datasets.files import DTYPES, Slices
+from batchchol.datasets.generation import stream
 from batchchol.errors import BatchcholError
-
-if TYPE_CHECKING:
-    from batchchol.datasets.files import Slices
-
-DTYPES = ("float32", "float64")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,18 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.add_argument("--start", type=integer, default=0, help="index of the first one (default 0)")
     making.add_argument("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)")
     making.add_argument("--dtype", choices=DTYPES, default="float32")
-    making.add_argument("--out", type=data_file, required=True, help="file to write: .npy, or .txt for text")
+    making.add_argument(
+        "--out", type=batch_files.data_file, required=True, help="file to write: .npy, or .txt for text"
+    )
     making.add_argument("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
     making.set_defaults(act=_generate)
 
     converting = actions.add_parser("convert", help="copy a batch from one format or precision to another")
-    converting.add_argument("source", type=data_file, help=".npy or .txt file")
-    converting.add_argument("out", type=data_file, help=".npy or .txt file to write")
+    converting.add_argument("source", type=batch_files.data_file, help=".npy or .txt file")
+    converting.add_argument("out", type=batch_files.data_file, help=".npy or .txt file to write")
     converting.add_argument("--dtype", choices=DTYPES, help="default: as in the .npy file; float64 for text")
     converting.set_defaults(act=_convert)
 
     showing = actions.add_parser("show", help="what a file holds: sizes, range, symmetry, definiteness")
-    showing.add_argument("file", type=data_file, help=".npy or .txt file")
+    showing.add_argument("file", type=batch_files.data_file, help=".npy or .txt file")
     showing.add_argument("--matrix", type=integer, metavar="I", help="print matrix I (from 0) instead")
     showing.set_defaults(act=_show)
 
@@ -57,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from batchchol.datasets.generation import catalogue
-
-    for recipe in catalogue().values():
+    for recipe in catalogue.catalogue().values():
         print(f"{recipe.name}\n    {recipe.description}")
         for parameter in recipe.parameters.values():
             default = (
@@ -73,9 +73,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    from batchchol.datasets import catalogue
-    from batchchol.datasets.generation import stream
-
     recipe = catalogue.find(arguments.name)
     parameters: dict[str, Any] = {}
     for assignment in arguments.param:
@@ -98,14 +95,10 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    from batchchol.datasets import batch_files
-
     return _write(arguments.out, batch_files.read(arguments.source, arguments.dtype))
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from batchchol.datasets import batch_files
-
     slices = batch_files.read(arguments.file, None)
     if arguments.matrix is not None:
         return _print_matrix(slices, arguments.matrix)
@@ -132,9 +125,6 @@ def _print_matrix(slices: Slices, index: int) -> int:
 
 def _survey(slices: Slices) -> Iterator[tuple[str, str]]:
     """What can be said of the values, from one pass over them."""
-    import numpy as np
-    from scipy.linalg.lapack import dpotrf
-
     batch, symmetric, finite, definite, first = slices.batch, 0, 0, 0, ""
     smallest, largest = np.inf, -np.inf
     for start, dense in slices:
@@ -154,8 +144,6 @@ def _survey(slices: Slices) -> Iterator[tuple[str, str]]:
 
 
 def _write(path: Path, slices: Slices) -> int:
-    from batchchol.datasets import batch_files
-
     batch, n, dtype = slices.batch, slices.n, slices.dtype
     with interrupts.advice(f"{path} was not written, run the same command again"):
         batch_files.write(path, batch_files.watched(slices, "written"), path.suffix)

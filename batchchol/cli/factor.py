@@ -7,15 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from batchchol.datasets.batch_files import data_file_or_stream
+import numpy as np
+
+from batchchol.api import cholesky_ex
+from batchchol.datasets import batch_files
+from batchchol.datasets.files import Slices
 from batchchol.errors import BatchcholError
+from batchchol.files import check_writable
 from kernelgen.problem import MATHS
 from kernelgen.targets import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from batchchol.datasets.files import Slices
 
 _SHOWN_FAILURES = 10
 
@@ -26,9 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 1 if a matrix is not positive definite; its factor is NaN, and standard error names it. "
         "Text may have one matrix: its order, then its elements; its factor is written in the same way."
     )
-    parser.add_argument("source", type=data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either")
     parser.add_argument(
-        "out", type=data_file_or_stream, metavar="OUT", help=".npy or .txt file to write; - writes what IN is"
+        "source", type=batch_files.data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either"
+    )
+    parser.add_argument(
+        "out",
+        type=batch_files.data_file_or_stream,
+        metavar="OUT",
+        help=".npy or .txt file to write; - writes what IN is",
     )
     parser.add_argument(
         "--upper", action="store_true", help="U with A = U'U of the upper triangle, not L with A = LL'"
@@ -42,9 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Factor; 0 if every matrix is positive definite, else 1."""
-    from batchchol.datasets import batch_files
-    from batchchol.files import check_writable
-
     to_stream = arguments.out == batch_files.STANDARD
     check_writable("/dev/stdout" if to_stream else arguments.out)
     failures = Failures()
@@ -93,11 +97,6 @@ class Failures:
 
 
 def _factored(slices: Slices, arguments: argparse.Namespace, failures: Failures) -> Slices:
-    import numpy as np
-
-    from batchchol.api import cholesky_ex
-    from batchchol.datasets.files import Slices
-
     def parts() -> Iterator[tuple[int, Any]]:
         for start, dense in slices:
             factors, info = cholesky_ex(dense, upper=arguments.upper, math=arguments.math, backend=arguments.backend)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from batchchol.backends import get_backend
+from batchchol.measure.machine import describe, find_devices, machine_file, save
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -14,9 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describe the machine, write its entry unless `--print`, and show it."""
-    from batchchol.backends import get_backend
-    from batchchol.measure.machine import describe, find_devices, machine_file, save
-
     device, missing = (get_backend(args.backend).device(), []) if args.backend else find_devices()
     machine = describe(device, args.name)
     for field, value in machine.items():

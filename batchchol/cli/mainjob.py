@@ -44,9 +44,7 @@ class BestRow:
     """The fastest measured schedule of one order, on one thread; `spread` as in `batchchol.measure.timing.Sample`."""
 
     n: int
-    nb: int
-    looking: str
-    unroll: str
+    schedule: str
     seconds_per_matrix: float
     spread: float
     gflops: float
@@ -190,7 +188,7 @@ def table(rows: Sequence[BestRow]) -> str:
     for row in rows:
         call = f"{row.call_times_numpy:.1f}" if row.call_times_numpy is not None else ""
         lines.append(
-            f"| {row.n} | nb={row.nb}, {row.looking}, {row.unroll} | {row.seconds_per_matrix * 1e9:,.1f} "
+            f"| {row.n} | {row.schedule} | {row.seconds_per_matrix * 1e9:,.1f} "
             f"| {row.spread:.0%} | {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
         )
     return "\n".join(lines)
@@ -200,13 +198,10 @@ def _best_row(
     n: int, kernels: Sequence[ResultRow], backend: Backend, ceilings: Ceilings, numpy: float, whole: float | None
 ) -> BestRow:
     best = min((row for row in kernels if row.params["n"] == n), key=lambda row: row.median)
-    schedule = _schedule(best, backend)
     seconds = best.median
     return BestRow(
         n=n,
-        nb=schedule["nb"],
-        looking=schedule["looking"],
-        unroll=schedule["unroll"],
+        schedule="nb={nb}, {looking}, {unroll}".format_map(_schedule(best, backend)),
         seconds_per_matrix=seconds,
         spread=_spread(best),
         gflops=flops(n) / seconds / 1e9,

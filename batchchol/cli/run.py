@@ -6,6 +6,14 @@ import argparse
 import os
 from pathlib import Path
 
+from batchchol import interrupts
+from batchchol.asv_plugin import suite
+from batchchol.backends import fastest_backend
+from batchchol.cli import mainjob
+from batchchol.files import check_writable, make_folder
+from batchchol.measure import machine
+from batchchol.report import gflops_plot
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the results go and how much is measured."""
@@ -16,14 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run every step; the first that fails ends it and says why."""
-    from batchchol import interrupts
-    from batchchol.asv_plugin import suite
-    from batchchol.backends import fastest_backend
-    from batchchol.cli import mainjob
-    from batchchol.files import check_writable, make_folder
-    from batchchol.measure import machine
-    from batchchol.report import gflops_plot
-
     gflops_plot.require_matplotlib()
     make_folder(arguments.out)
     check_writable(arguments.out / "table.md")

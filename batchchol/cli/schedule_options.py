@@ -24,13 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
     for name, axes in CHOICES.items():
         axis = next(iter(axes.values()))
-        about: dict[str, Any] = {"default": None, "help": _help(axes)}
-        if axis.is_switch:
-            parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, **about)
-        elif axis.words:
-            parser.add_argument(f"--{name}", choices=axis.words, **about)
-        else:
-            parser.add_argument(f"--{name}", type=integer, **about)
+        value: dict[str, Any] = {"choices": axis.words} if axis.words else {"type": integer}
+        kind = {"action": argparse.BooleanOptionalAction} if axis.is_switch else value
+        parser.add_argument(f"--{name}", help=_help(axes), **kind)
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +34,12 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
     add_words(parser, "--family", tuple(FAMILIES))
     for name, axes in CHOICES.items():
         axis = next(iter(axes.values()))
-        about: dict[str, Any] = {"default": None, "help": _help(axes)}
-        if axis.is_switch and axis.only != "simd":
-            parser.add_argument(f"--{name}", action="store_const", const=[True], **about)
-        elif axis.words:
+        if axis.words:
             add_words(parser, f"--{name}", axis.words)
         elif not axis.is_switch:
-            parser.add_argument(f"--{name}", type=integers, **about)
+            parser.add_argument(f"--{name}", type=integers, help=_help(axes))
+        elif axis.only != "simd":
+            parser.add_argument(f"--{name}", action="store_const", const=[True], help=_help(axes))
 
 
 def add_words(

@@ -1,4 +1,4 @@
-"""Batches on disk: NumPy's .npy (`textfiles` has the text format), in slices; a file appears whole or not at all."""
+"""Batches on disk: NumPy's .npy (`text_files` has the text format), in slices; a file appears whole or not at all."""
 
 from __future__ import annotations
 

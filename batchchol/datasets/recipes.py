@@ -26,8 +26,6 @@ from batchchol.errors import BatchcholError, install
 Dense = NDArray[Any]  # (m, n, n), float32 or float64
 Words = NDArray[np.uint64]  # (m, 4*blocks)
 
-UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -195,7 +193,7 @@ def _gram(integers: Dense) -> Dense:
 def _condition(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
     condition = cast(float, parameters["condition"])
     levels = (n - 1).bit_length() + 1 if n > 1 else 0  # every pair of rows has met, and once more
-    perturbation = UNIT_ROUNDOFF[dtype] * math.sqrt(n) + UNIT_ROUNDOFF["float64"] * 8 * levels
+    perturbation = (float(np.finfo(dtype).eps) * math.sqrt(n) + np.finfo(np.float64).eps * 8 * levels) / 2
     limit = 0.5 / perturbation
     if not 1 <= condition <= limit:
         raise ValueError(f"condition: got {condition:g}, expected 1 to {limit:.3g} at n = {n} in {dtype}")

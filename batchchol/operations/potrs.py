@@ -17,7 +17,6 @@ from batchchol.errors import ResidualError
 RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.0, "fast": 1.0})
 SMALL_RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.5, "fast": 2.5})
 SMALL_ORDER = 2
-_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 
 
 def ratio_bound(n: int, math: str) -> float:
@@ -59,7 +58,7 @@ def ratios(l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.float
     factor, solution = np.tril(l.astype(np.float64)), x.astype(np.float64)
     error = np.abs(b - factor @ (factor.swapaxes(-1, -2) @ solution))
     magnitude = np.abs(factor)
-    scale = (3 * l.shape[-1] + 1) * _UNIT_ROUNDOFF[x.dtype.name]
+    scale = (3 * l.shape[-1] + 1) * float(np.finfo(x.dtype).eps) / 2
     allowed = scale * (magnitude @ (magnitude.swapaxes(-1, -2) @ np.abs(solution)))
     worst = np.max(np.where(error == 0, 0.0, error / allowed), axis=(-1, -2), initial=0.0)
     finite = np.isfinite(solution).all(axis=(-1, -2))

@@ -13,7 +13,6 @@ from batchchol.errors import ResidualError
 
 # Columns multiplied by a rounded reciprocal may pass 1, which is a theorem where they are divided.
 RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.5, "fast": 4.0})
-_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
 _SLICE_BYTES = 1 << 24
 
 
@@ -35,7 +34,7 @@ def ratios(a: NDArray[np.floating], l: NDArray[np.floating], dtype: str | None =
         Infinite where a factor is not finite, or its diagonal not positive.
     """
     n = a.shape[-1]
-    unit = _UNIT_ROUNDOFF[dtype or l.dtype.name]
+    unit = float(np.finfo(dtype or l.dtype).eps) / 2
     count = max(1, _SLICE_BYTES // (8 * n * n))
     parts = [
         _slice_ratios(a[start : start + count], l[start : start + count], (n + 1) * unit)

@@ -46,7 +46,6 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Mathematics": ({**QUICK_CUDA, "n": (64,), "math": ("fast",)},),
         "Compiling": ({"n": (32,), "unroll": ("tiles",), "math": ("ieee",)},),
         "Registers": ({"n": (32,), "unroll": ("tiles",), "math": ("ieee",)},),
-        "Solves": ({**QUICK, "n": (8, 32), "nrhs": (1,)},),
         "Floor": ({},),
         "Copies": (
             {"backend": CUDA, "n": (8,), "batch": (1_048_576,)},
@@ -89,7 +88,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Threads": ({"n": (16, 64), "threads": (1, 2)},),
         "Compiling": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
         "Registers": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
-        "Solves": ({"n": (4, 8, 16, 32, 64), "batch": (16_384, 100_000)},),
+        "Solves": ({"batch": (16_384,)},),
         "Floor": ({},),
         "Copies": (
             {"backend": CPU, "n": (8, 32, 64), "batch": (100_000,)},

@@ -28,9 +28,7 @@ def row(benchmark: str, seconds: float, samples: tuple[float, ...] = (), **param
 def best(**changed: Any) -> BestRow:
     fields = {
         "n": 8,
-        "nb": 2,
-        "looking": "left",
-        "unroll": "full",
+        "schedule": "nb=2, left, full",
         "seconds_per_matrix": 2e-8,
         "spread": 0.03,
         "gflops": 8.5,
@@ -49,7 +47,11 @@ def test_best_row_has_the_spread_of_its_own_samples() -> None:
         row("whole_call.Numpy.time_cholesky", 16_384 * 6e-7),
     ]
     (found,) = best_rows(rows, get_backend("cpu"), CEILINGS)
-    assert (found.nb, found.seconds_per_matrix, found.times_numpy) == (4, 2e-8, pytest.approx(30))
+    assert (found.schedule, found.seconds_per_matrix, found.times_numpy) == (
+        "nb=4, left, tiles",
+        2e-8,
+        pytest.approx(30),
+    )
     assert found.spread == pytest.approx(0.25)
 
 

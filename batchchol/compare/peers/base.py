@@ -53,6 +53,11 @@ class Peer:
             return Availability(self.name, False, self.missing.format(error=error), self.hint)
 
 
+def lapack_name(routine: str, dtype: str) -> str:
+    """LAPACK's name of a routine for a dtype, such as "spotrf"."""
+    return {"float32": "s", "float64": "d"}[dtype] + routine
+
+
 def blas_limit(threads: int) -> AbstractContextManager[object]:
     """Hold the BLAS libraries of this process to a number of threads."""
     limit: AbstractContextManager[object] = threadpool_limits(threads, user_api="blas")

@@ -9,18 +9,16 @@ from typing import Any
 
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Arena, Contender
-from batchchol.compare.peers.base import Peer, on_pointers
+from batchchol.compare.peers.base import Peer, lapack_name, on_pointers
 from kernelgen.targets import ELEMENT_BYTES
 
 _LOWER = 0  # CUBLAS_FILL_MODE_LOWER
 _DEFAULT_STREAM = 0
-_FUNCTIONS = {"float32": "spotrfBatched", "float64": "dpotrfBatched"}
-_SINGLE = {"float32": "spotrf", "float64": "dpotrf"}
 
 
 def contenders(arena: Arena) -> list[Contender]:
     """The lower triangles of column-major matrices."""
-    name, handle = _FUNCTIONS[arena.dtype], _handle()
+    name, handle = lapack_name("potrfBatched", arena.dtype), _handle()
     function = getattr(_library(), name)
 
     def factor(pointers: int, info: int) -> None:
@@ -39,7 +37,7 @@ def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Cal
     ImportError
         If there is no CuPy.
     """
-    name, library, handle = _SINGLE[dtype], _library(), _handle()
+    name, library, handle = lapack_name("potrf", dtype), _library(), _handle()
     elements = int(getattr(library, f"{name}_bufferSize")(handle, _LOWER, n, addresses[0], n))
     # Each call holds on to it.
     work = memory.room(max(elements, 1) * ELEMENT_BYTES[dtype], "cuSOLVER's workspace")

@@ -8,17 +8,16 @@ from ctypes.util import find_library
 from functools import cache
 
 from batchchol.compare.contenders import Arena, Contender
-from batchchol.compare.peers.base import Peer, on_pointers
+from batchchol.compare.peers.base import Peer, lapack_name, on_pointers
 from batchchol.errors import BatchcholError
 
 VARIABLE = "BATCHCHOL_MAGMA"
 _LOWER = 122  # MagmaLower
-_FUNCTIONS = {"float32": "magma_spotrf_batched", "float64": "magma_dpotrf_batched"}
 
 
 def contenders(arena: Arena) -> list[Contender]:
     """The lower triangles of column-major matrices."""
-    name, queue = _FUNCTIONS[arena.dtype], _queue()
+    name, queue = f"magma_{lapack_name('potrf_batched', arena.dtype)}", _queue()
     function = getattr(_library(), name)
     integer, address = ctypes.c_int, ctypes.c_void_p
     function.argtypes = (integer, integer, address, integer, address, integer, address)

@@ -19,7 +19,7 @@ import numpy as np
 
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import Arena, Contender, Result
-from batchchol.compare.peers.base import Peer
+from batchchol.compare.peers.base import Peer, lapack_name
 from batchchol.parallel import over_ranges
 from kernelgen import Layout
 
@@ -47,7 +47,7 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
 
     MKL has no info here, and leaves the upper triangles alone.
     """
-    function = getattr(_loaded(), "mkl_" + _name("potrf_compact", batch.dtype.name))
+    function = getattr(_loaded(), "mkl_" + lapack_name("potrf_compact", batch.dtype.name))
     number, pointer = ctypes.c_int, ctypes.c_void_p
     function.argtypes = (number, number, number, pointer, number, pointer, number, number)
     function.restype = None
@@ -77,13 +77,13 @@ def compact_contenders(arena: Arena) -> list[Contender]:
             np.copyto(out.data, a.data)
 
     calls = [partial(factor_compact, out, chosen, arena.threads) for _, out in pairs]
-    spec = f"mkl_{_name('potrf_compact', arena.dtype)}, format {chosen}"
+    spec = f"mkl_{lapack_name('potrf_compact', arena.dtype)}, format {chosen}"
     return [Contender(spec, calls, result, restore)]
 
 
 def strided_contenders(arena: Arena) -> list[Contender]:
     """Canonical matrices, factored in place; the upper triangles are left as they were."""
-    name = _name("potrf_batch_strided", arena.dtype)
+    name = lapack_name("potrf_batch_strided", arena.dtype)
     function, by_reference = getattr(_loaded(), name), ctypes.byref
     function.restype = None
     arrays, info = arena.each(arena.output), arena.info()
@@ -103,10 +103,6 @@ def strided_contenders(arena: Arena) -> list[Contender]:
         over_ranges(work, len(array), arena.threads, array.nbytes, arrays=(array, info))
 
     return [Contender(name, arena.calls(call), lambda index: arena.result(index, info=info), arena.restore)]
-
-
-def _name(routine: str, dtype: str) -> str:
-    return {"float32": "s", "float64": "d"}[dtype] + routine
 
 
 def _version() -> str:

@@ -11,12 +11,12 @@ import scipy
 from scipy.linalg import lapack
 
 from batchchol.compare.contenders import Arena, Contender
-from batchchol.compare.peers.base import Peer, blas_limit
+from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
 
 
 def contenders(arena: Arena) -> list[Contender]:
     """A copy of the batch, factored in place matrix by matrix."""
-    name = {"float32": "spotrf", "float64": "dpotrf"}[arena.dtype]
+    name = lapack_name("potrf", arena.dtype)
     potrf = getattr(lapack, name)
     inputs, outputs = arena.each(arena.input), arena.each(arena.output)
     status = np.zeros(arena.batch, np.int32)
