@@ -34,7 +34,7 @@ from ...matrices import DATA, dominant, wishart
 
 FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (3, 16, 23, 40, 65, 128),
-    "nb": (4, 6, 7, 8, 9),
+    "nb": (4, 7, 8, 9, 10),
     "lanes": (1, 3, 4, 8, 12, 32),
     "pipeline": (1, 2, 3),
     "early": (0, 1, 3),
