@@ -25,7 +25,7 @@ run: $(VENV)/installed-run$(GPU_SUFFIX)
 	$(BIN)/python -m batchchol run
 
 test: $(VENV)/installed-test$(GPU_SUFFIX)
-	@echo "Testing: 7 to 15 minutes on two cores (WORKERS=$(WORKERS))"
+	@echo "Testing: 6 to 12 minutes on two cores (WORKERS=$(WORKERS))"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/installed-test$(GPU_SUFFIX)

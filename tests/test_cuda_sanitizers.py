@@ -147,7 +147,8 @@ def test_cases_cover_every_choice() -> None:
         "strip": {"warps": 10, "ahead": 3, "stride": 3, "blocks": 2, "cache": 2},
     }.items():
         for field, values in (choices | {"pdl": 2}).items():
-            found = {getattr(spec.schedule, field) for spec in specs if spec.family == family}
+            own = [spec for spec in specs if spec.family == family]
+            found = {getattr(spec.problem if field == "math" else spec.schedule, field) for spec in own}
             assert len(found) >= values, (family, field)
     ragged = [case for case in wanted if case.layout.chunk and case.batch % case.layout.chunk]
     assert len(ragged) > len(wanted) // 3
