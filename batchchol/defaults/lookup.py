@@ -133,6 +133,7 @@ def default_spec(
     batch: int | None = None,
     arch: str | None = None,
     device: str | None = None,
+    op: str = "potrf",
 ) -> KernelSpec:
     """The spec that the measured table of a target names for matrices of order `n`.
 
@@ -143,7 +144,7 @@ def default_spec(
 
     Parameters
     ----------
-    n, dtype, uplo, math
+    n, dtype, uplo, math, op
         As in `Problem`.
     target : str, optional
         As in `KernelSpec`: "cuda" for a GPU; by default the widest SIMD of this machine's CPU.
@@ -164,7 +165,7 @@ def default_spec(
     >>> factors, info = factor(batch, other)
     """
     target = supported_targets()[0] if target is None else target
-    problem = Problem(n, dtype, uplo, math=math)
+    problem = Problem(n, dtype, uplo, op, math)
     return default_choice(Request(problem, target, layout, order, chunk, in_place, batch, arch, device)).spec
 
 

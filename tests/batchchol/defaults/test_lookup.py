@@ -328,3 +328,12 @@ def test_arrays_are_factored_in_the_math_that_is_asked_for(fake_gpu: object, bac
         for math, packed in (("ieee", None), ("fast", chunk)):
             spec, layout = array_choice(device, Problem(21, math=math), 1024, None, host=host)
             assert (spec.problem.math, layout.chunk) == (math, packed)
+
+
+@pytest.mark.parametrize("target", ["generic", "cuda"])
+def test_a_solve_that_was_not_measured_has_tiles_that_fit(target: str) -> None:
+    for n in (1, 3, 8, 128):
+        spec = default_spec(n, target=target, op="potrs")
+        assert (spec.problem.op, spec.family) == ("potrs", "thread")
+        assert 1 <= spec.schedule.nb <= n
+        assert generate(spec).entry == spec.name
