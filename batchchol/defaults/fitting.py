@@ -10,7 +10,7 @@ from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
 from kernelgen import TARGETS, KernelSpec, Schedule, SpecError
-from kernelgen.schedules import has_math, in_other_math
+from kernelgen.schedules import has_math, in_math
 
 
 class Fitted(NamedTuple):
@@ -37,8 +37,7 @@ def fit(
     may not, and where the whole dtype was not measured a kernel that does not takes its place.
     """
     unmeasured = case.dtype != plain.problem.dtype
-    schedule = entry.schedule if case.math == plain.problem.math else in_other_math(entry.schedule)
-    entered = fitted(plain, schedule, chunk)
+    entered = fitted(plain, in_math(entry.schedule, case.math, plain.problem.math), chunk)
     spec = None if entered is None else lightened(entered, arch, measured_on)
     if spec is not None and ((serves and not unmeasured) or not spills(spec)):
         return Fitted(spec, "" if spec == entered else "with less ahead: there is less shared memory", entry.evidence)

@@ -236,9 +236,14 @@ def _merged(known: Sequence[Any], new: Iterable[Tuned | Placed], names: Sequence
     """Old and new, the new one where both are of the same; what is not understood stays as it is."""
     merged: dict[str, Any] = {}
     for values in (*known, *(each.values() for each in new)):
-        same = [values.get(name) for name in names] if isinstance(values, dict) else [values]
+        same = [_op(values), *(values.get(name) for name in names)] if isinstance(values, dict) else [values]
         merged[json.dumps(same)] = values
     return list(merged.values())
+
+
+def _op(values: Mapping[str, Any]) -> str:
+    """The operation of an entry: the oldest one names none."""
+    return str(values.get("op") or "potrf")
 
 
 def _render(content: Mapping[str, Any]) -> str:
@@ -272,7 +277,7 @@ def _parsed(path: Path, listed: Sequence[Any], parse: Callable[[Any], _T]) -> It
 
 
 def _tuned(values: Mapping[str, Any], target: str) -> Tuned:
-    case = Case(*(values.get(name) for name in _CASE))  # type: ignore[arg-type]
+    case = Case(**{name: values.get(name) for name in _CASE} | {"op": _op(values)})  # type: ignore[arg-type]
     runner_up = values.get("runner_up")
     tuned = Tuned(
         case,
@@ -286,7 +291,7 @@ def _tuned(values: Mapping[str, Any], target: str) -> Tuned:
     )
     # That it can be built.
     order = "col" if case.order is None else case.order
-    KernelSpec(Problem(tuned.n, case.dtype), case.layout, order, tuned.schedule, target)
+    KernelSpec(Problem(tuned.n, case.dtype, op=case.op, math=case.math), case.layout, order, tuned.schedule, target)
     return tuned
 
 

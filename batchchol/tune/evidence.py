@@ -11,7 +11,7 @@ from batchchol.defaults.tables import Case, Entry, Evidence, Table
 from batchchol.measure.row import Row
 from batchchol.tune.winners import case_of, counts, finalists, for_any_chunk, grouped, latest, ns
 from kernelgen import Schedule
-from kernelgen.schedules import has_math, in_other_math
+from kernelgen.schedules import has_math, in_math
 
 
 def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
@@ -77,7 +77,7 @@ def _evidence(schedule: Schedule, rows: Sequence[Row], case: Case) -> Evidence |
     return Evidence(
         batch,
         ns(chosen.median_seconds, batch),
-        None if best is None else _in_math(best, case.math),
+        None if best is None else in_math(best.spec.schedule, best.spec.problem.math, case.math),
         None if best is None else ns(best.median_seconds, batch),
         None if measured.math == case.math else measured.math,
         None if measured.chunk == case.chunk else measured.chunk,
@@ -87,12 +87,8 @@ def _evidence(schedule: Schedule, rows: Sequence[Row], case: Case) -> Evidence |
 def _of(schedule: Schedule, rows: Sequence[Row], math: str) -> Row | None:
     """The measurement of a schedule that a case of a math names, whatever the math that it was measured in."""
     alike = (each for each in rows if has_math(each.spec.schedule, math))
-    return next((each for each in alike if _in_math(each, math) == schedule), None)
-
-
-def _in_math(row: Row, math: str) -> Schedule:
-    schedule = row.spec.schedule
-    return schedule if row.spec.problem.math == math else in_other_math(schedule)
+    same = (each for each in alike if in_math(each.spec.schedule, each.spec.problem.math, math) == schedule)
+    return next(same, None)
 
 
 def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Row]], math: str) -> int | None:

@@ -17,7 +17,7 @@ from batchchol.tune.evidence import with_evidence
 from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, counts, fastest, for_any_chunk, grouped, latest
 from kernelgen import TARGETS, Layout, Schedule
 from kernelgen.problem import MATHS
-from kernelgen.schedules import has_math, in_other_math
+from kernelgen.schedules import has_math, in_math
 from kernelgen.targets import ELEMENT_BYTES
 
 _Any = TypeVar("_Any")
@@ -158,7 +158,7 @@ def _by_math(rows: Sequence[Row], place: Case) -> dict[str, dict[Cell, Schedule]
     for math, other in permutations(chosen, 2):
         for cell, schedule in chosen[other].items():
             if has_math(schedule, math):
-                chosen[math].setdefault(cell, in_other_math(schedule))
+                chosen[math].setdefault(cell, in_math(schedule, other, math))
     return chosen
 
 
@@ -315,7 +315,7 @@ def _arrays_of(copy_bytes_per_second: float, rows: Sequence[Row], math: str | No
 def packed_seconds(
     seconds: float, n: int, dtype: str, batch: int, copy_bytes_per_second: float, floor_seconds: float
 ) -> float:
-    """Seconds that arrays (batch, n, n) take which are packed, factored in so many seconds, and unpacked."""
+    """Seconds that arrays (batch, n, n) take which are packed, factored in `seconds`, and unpacked."""
     # Whole matrices are read and written, twice.
     copied = 4 * n * n * ELEMENT_BYTES[dtype] * batch / copy_bytes_per_second
     return seconds + copied + 2 * floor_seconds

@@ -9,7 +9,8 @@ from math import log2
 from typing import TypeVar
 
 from batchchol.defaults.fitting import fitted
-from batchchol.defaults.lookup import Request, array_layout, default_layout, user_table
+from batchchol.defaults.lookup import array_layout, default_layout, user_table
+from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case
@@ -18,7 +19,7 @@ from batchchol.tune import candidates as enumerated
 from batchchol.tune.contest import Site
 from batchchol.tune.winners import grouped
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule
-from kernelgen.schedules import DEFAULT_THREADS
+from kernelgen.schedules import DEFAULT_THREADS, in_math
 
 # How far an entry of a table is from what is asked for: that of another order counts by its ratio, one of a batch
 # that is four times as large half as much as one of twice the order.
@@ -81,7 +82,8 @@ def _neighbours(wanted: Request, kind: str, families: Sequence[str], site: Site)
             continue
         chunk = (case.chunk or usual) if kind == "chunked" else None
         layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
-        if (spec := fitted(wanted.on(layout).plain, schedule, chunk)) is not None and _fits(spec, chunk):
+        adapted = in_math(schedule, case.math, problem.math)
+        if (spec := fitted(wanted.on(layout).plain, adapted, chunk)) is not None and _fits(spec, chunk):
             yield site.point(spec, chunk, wanted.size)
 
 

@@ -27,9 +27,11 @@ def has_math(schedule: Schedule, math: str) -> bool:
     return math == "fast" or not isinstance(schedule, StripSchedule)
 
 
-def in_other_math(schedule: Schedule) -> Schedule:
-    """The schedule for another accuracy class than its own: what not every class has is its default again."""
-    return replace(schedule, update=None) if isinstance(schedule, WarpSchedule) else schedule
+def in_math(schedule: Schedule, was: str, math: str) -> Schedule:
+    """A schedule of one accuracy class in another: what not every class has is its default again."""
+    if was == math or not isinstance(schedule, WarpSchedule):
+        return schedule
+    return replace(schedule, update=None)
 
 
 __all__ = [
@@ -48,5 +50,5 @@ __all__ = [
     "ThreadSchedule",
     "WarpSchedule",
     "has_math",
-    "in_other_math",
+    "in_math",
 ]

@@ -20,7 +20,7 @@ from kernelgen import (
     generate,
 )
 from kernelgen.problem import MATHS
-from kernelgen.schedules import has_math, in_other_math
+from kernelgen.schedules import has_math, in_math
 
 THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
@@ -198,8 +198,9 @@ def test_tensor_cores_update_where_the_math_lets_them() -> None:
 def test_a_schedule_for_another_math_updates_as_that_one_does_by_default() -> None:
     fast = changed(WARP, "math", "fast")
     assert fast.schedule.update == "fma", "what a spec has settled stays"
-    assert replace(fast, schedule=in_other_math(WARP.schedule)).schedule.update == "tensor"
-    assert in_other_math(BLOCK.schedule) == BLOCK.schedule
+    assert replace(fast, schedule=in_math(WARP.schedule, "ieee", "fast")).schedule.update == "tensor"
+    assert in_math(WARP.schedule, "ieee", "ieee") == WARP.schedule
+    assert in_math(BLOCK.schedule, "ieee", "fast") == BLOCK.schedule
 
 
 def test_a_team_of_several_warps_has_a_block_and_one_matrix() -> None:

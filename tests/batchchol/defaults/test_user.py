@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case
 from batchchol.defaults.user import Placed, TableWarning, Tuned, load, merge, path_of
 from batchchol.errors import CacheError, SettingError
-from kernelgen import KernelSpec, Layout, Schedule, ThreadSchedule
+from kernelgen import KernelSpec, Layout, Schedule, StripSchedule, ThreadSchedule
 from tests.asked import choice_of
 
 N, BATCH = 4, 600
@@ -329,3 +330,19 @@ def test_a_pipe_in_place_of_a_table_is_not_waited_for() -> None:
     os.mkfifo(path)
     with pytest.warns(TableWarning, match="is not used: damaged"):
         assert load("cpu", "avx2", "avx2").entries == ()
+
+
+def test_entries_of_families_of_one_math_are_read_back() -> None:
+    entry = tuned(Case("float32", "fast", "chunked", 4), StripSchedule(20, stride=4), n=128)
+    user.merge("a gpu", "sm_90", [entry])
+    (read,) = user.load("a gpu", "sm_90", "cuda").entries
+    assert (read.case, read.schedule) == (entry.case, entry.schedule)
+
+
+def test_entries_of_another_operation_have_a_place_of_their_own() -> None:
+    factorization = tuned(ROWS)
+    solve = tuned(replace(ROWS, op="potrs"), ThreadSchedule(4, rhs=2))
+    user.merge("a cpu", "avx2", [factorization])
+    user.merge("a cpu", "avx2", [solve])
+    read = user.load("a cpu", "avx2", "avx2").entries
+    assert {each.case.op: each.schedule for each in read} == {"potrf": OTHER, "potrs": solve.schedule}
