@@ -10,7 +10,8 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
-from batchchol.defaults.lookup import Request, default_choice, generation
+from batchchol.defaults.lookup import default_choice, generation
+from batchchol.defaults.request import Request
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
 from kernelgen.problem import MATHS
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchchol.defaults.lookup import Choice, Request, choices, default_choice
+from batchchol.defaults.lookup import Choice, choices, default_choice
+from batchchol.defaults.request import Request
 from kernelgen import Problem
 
 

@@ -21,7 +21,8 @@ from typing import Any
 from batchchol import factor, get_backend
 from batchchol.backends import Backend
 from batchchol.batches.batch import Batch
-from batchchol.defaults.lookup import Request, default_choice
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import sample_solve
 from batchchol.operations.roofline import compulsory_bytes

@@ -109,7 +109,7 @@ class Build:
         )
 
     def _collect(self, pending: dict[Future[Sequence[Outcome]], Group]) -> list[Group]:
-        """Note what has finished; return what is to be tried again."""
+        """Note what has finished; return what to try again."""
         again: list[Group] = []
         finished, _ = wait(pending, _TICK_SECONDS, FIRST_COMPLETED)
         for future in finished:

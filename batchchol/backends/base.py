@@ -303,7 +303,7 @@ class Backend(Protocol):
     def series(
         self, calls: Sequence[Callable[[], None]], *, samples: int, warm_up: int, burst_seconds: float
     ) -> tuple[list[float], int]:
-        """`seconds` in the default protocol for whoever has very many calls to time: in the shortest time.
+        """`seconds` in the default protocol, for very many calls: in the shortest time.
 
         Where that is "queued" a burst takes about `burst_seconds`.
 

@@ -16,7 +16,8 @@ from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import compile_target, find_nvcc
 from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
 from batchchol.cli.schedule_options import add_list_options, add_words, chosen, with_choices
-from batchchol.defaults.lookup import Request, choices, default_choice, default_layout
+from batchchol.defaults.lookup import choices, default_choice, default_layout
+from batchchol.defaults.request import Request
 from batchchol.progress import ProgressDisplay
 from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SpecError, generate
 from kernelgen.emit.support import support_kernels

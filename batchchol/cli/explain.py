@@ -7,14 +7,14 @@ from math import log
 
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import architecture, matrices, positive, size
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
 from kernelgen import CUDA, Problem
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
-# What is measured at another batch says little of this one's time beyond so many times as many matrices, or as few.
+# What is measured at another batch says little of this one's time beyond this ratio of their sizes.
 _NEAR = 2
 
 

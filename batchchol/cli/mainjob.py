@@ -14,7 +14,8 @@ from batchchol.asv_plugin.results import ResultRow, load_results
 from batchchol.backends import Backend
 from batchchol.batches.batch import Batch
 from batchchol.datasets import generation
-from batchchol.defaults.lookup import Choice, Request, default_choice, default_spec
+from batchchol.defaults.lookup import Choice, default_choice, default_spec
+from batchchol.defaults.request import Request
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.files import replace_file
 from batchchol.measure.timing import sample_factor, spread

@@ -12,7 +12,7 @@ from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
 from batchchol.defaults import lookup, user
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.defaults.user import Tuned
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"
     )
     group.add_argument(
-        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after so many seconds"
+        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after this many seconds"
     )
     group.add_argument(
         "--finalists",
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=range(11),
         default=3,
         metavar="COUNT",
-        help="the best of each case are measured again with code of their own, so many (default: 3)",
+        help="how many of the best of each case are measured again with code of their own (default: 3)",
     )
     group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
     group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--workers",
         type=positive,
-        help="of --cluster local, so many (default: one for each GPU); on CPUs so many of a host measure at a time "
+        help="how many of --cluster local (default: one for each GPU); on CPUs how many of a host measure at a time "
         "(default: 1)",
     )
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
     if arguments.workers and not arguments.cluster:
         raise BatchcholError("--workers: got no --cluster, say whose workers")
     if arguments.cluster and not arguments.space:
-        raise BatchcholError("--cluster: got no --space, say what is to be measured there")
+        raise BatchcholError("--cluster: got no --space, say what to measure there")
     if not arguments.space and not arguments.data:
         raise BatchcholError("--t4: got no --data, say which data set")
     _check_outputs(arguments)

@@ -12,7 +12,7 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda.device import device
 from batchchol.compare import known_kernels, own
 from batchchol.compare.contenders import Arena, Contender, Entrant
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.errors import CompileError, OutOfMemory
 from batchchol.measure.row import Row
 from batchchol.measure.stopwatch import Stopwatch, Timing

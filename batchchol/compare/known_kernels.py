@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import log2
 from pathlib import Path
 
-from batchchol.defaults.lookup import TYPICAL_BATCH, Request, default_choice
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.point import Point

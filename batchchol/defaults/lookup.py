@@ -7,26 +7,24 @@ with the library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import inf, log2
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.registers import block_that_fits
+from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
-from kernelgen.refusals import whole
 from kernelgen.schedules import DEFAULT_THREADS
 
-# What is chosen for a batch of unknown size: speeds are stated for this one.
-TYPICAL_BATCH = 16_384
 # Of solves that were not measured.
 SOLVE_NB, SOLVE_NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
@@ -49,73 +47,6 @@ class Choice(NamedTuple):
     n: int = 0
     case: Case | None = None
     tuned: Tuned | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a kernel is asked for.
-
-    Attributes
-    ----------
-    problem : Problem
-        What it computes.
-    target : str
-        As in `KernelSpec`.
-    layout, order : str
-        As in `KernelSpec`.
-    chunk : int, optional
-        That of the batch: the kernel is then the best on it, and may run on no other.
-    in_place : bool
-        As in `KernelSpec`.
-    batch : int, optional
-        How many matrices there are; by default 16,384.
-    arch : str, optional
-        The GPU's architecture, such as "sm_90"; see `source_of`.
-    device : str, optional
-        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first.
-    """
-
-    problem: Problem
-    target: str
-    layout: str = "chunked"
-    order: str = "col"
-    chunk: int | None = None
-    in_place: bool = False
-    batch: int | None = None
-    arch: str | None = None
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        size = None if self.batch is None else whole(self.batch)
-        if self.batch is not None and (size is None or size < 0):
-            raise SpecError(f"batch={self.batch!r} cannot be built: use an integer from 0 up")
-        object.__setattr__(self, "batch", size)
-
-    @property
-    def case(self) -> Case:
-        """The case of a table that is asked for."""
-        problem, chunk = self.problem, self.chunk if self.layout == "chunked" else None
-        order = _lower_order(self.order, problem.uplo) if self.layout == "canonical" else None
-        return Case(problem.dtype, problem.math, self.layout, chunk, order, problem.op)
-
-    @property
-    def size(self) -> int:
-        """How many matrices there are, or are taken to be."""
-        return TYPICAL_BATCH if self.batch is None else self.batch
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The place and the type, as `default_layout` and `array_layout` take them."""
-        return {"target": self.target, "dtype": self.problem.dtype, "arch": self.arch, "device": self.device}
-
-    def on(self, layout: Layout) -> Request:
-        """The same of a batch in a layout."""
-        return replace(self, layout=layout.kind, order=layout.order, chunk=layout.chunk)
-
-    @property
-    def plain(self) -> KernelSpec:
-        """A kernel that can be built whatever is asked for; if it is refused, an argument is wrong."""
-        return KernelSpec(self.problem, self.layout, self.order, ThreadSchedule(1), self.target, self.in_place)
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -239,7 +170,7 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
     Whether an entry was measured in place makes no difference: none was.
     """
     wanted, plain, n = request.case, request.plain, request.problem.n
-    if request.layout != "canonical" and _lower_order(request.order, request.problem.uplo) != "col":
+    if request.layout != "canonical" and request.lower_order != "col":
         # In packed layouts the usual order is the only one that has entries.
         return ()
     table = user_table(str(request.device), request.target, request.arch)
@@ -251,11 +182,6 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
         for entry in sorted(own, key=lambda entry: entry.batch)
         if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
     )
-
-
-def _lower_order(order: str, uplo: str) -> str:
-    """The order in which a triangle lies like the lower one in it."""
-    return order if uplo == "lower" else {"row": "col", "col": "row"}[order]
 
 
 def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
@@ -421,7 +347,7 @@ def learn(
 
 @cache
 def generation() -> object:
-    """What is another object after each `forget`: whoever keeps a choice asks again then."""
+    """A new object after each `forget`: a choice that was kept with another one is out of date."""
     return object()
 
 

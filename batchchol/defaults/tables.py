@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a schedule took, and the next best: nanoseconds of a matrix in a batch of so many.
+    """What a schedule took, and the next best: nanoseconds of a matrix in a batch of `batch`.
 
     `math` and `chunk` are those of the measurement where they are not the case's.
     """

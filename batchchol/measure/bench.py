@@ -99,7 +99,7 @@ class Bench:
         }
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
-        """One point, with so many samples; what cannot be measured has the reason in place of numbers.
+        """One point, with `samples` samples; what cannot be measured has the reason in place of numbers.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A data set on disk: rows are safe one by one while a sweep runs, and Parquet files for everybody else.
+"""A data set on disk: rows are safe one by one while a sweep runs, and Parquet files for all readers.
 
 A folder holds `points-*.parquet`, each written in one step and never changed. Rows that are in none of them yet are
 lines of a journal; all of them are, where there is no pyarrow. What readers of the Parquet files are not to see has a

@@ -60,7 +60,7 @@ def record_calls(
     branches: int | None = BRANCHES,
     buffers: Buffers | None = None,
 ) -> Recorded:
-    """Record graphs of so many calls each, over buffers that together exceed four times the last-level cache.
+    """Record graphs of several calls each, over buffers that together exceed four times the last-level cache.
 
     Raises
     ------

@@ -115,7 +115,7 @@ class Measurer:
         return self._about | self._ceilings[dtype, threads]
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
-        """One point, with so many samples or those of the settings: whatever happens to it is a status of its row."""
+        """One point, with `samples` samples or the settings' number: whatever happens to it is its row's status."""
         self.submit(point, samples)
         return self.result()
 
@@ -250,7 +250,7 @@ class _Process:
         Raises
         ------
         TimeoutError
-            If there is none in so many seconds.
+            If there is none in that many seconds.
         EOFError
             If it has died.
         """
@@ -265,7 +265,7 @@ class _Process:
     def end(self) -> str:
         """End it; how it ended, if it had by itself, as the end of a sentence."""
         with suppress(subprocess.TimeoutExpired):
-            # Whoever closed its end of the pipe is about to end.
+            # A process that closed its end of the pipe is about to end.
             self._process.wait(1.0 if self._answers.closed or _at_end(self._answers) else 0.0)
         reason = self._reason(self._process.poll())
         with suppress(ProcessLookupError, PermissionError):

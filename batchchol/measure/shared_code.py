@@ -59,7 +59,7 @@ def code_of(point: Point) -> Code:
 
 
 def too_large(stats: CompileStats, threads: int) -> bool:
-    """Whether a block of so many threads needs more registers than there are."""
+    """Whether a block of this many threads needs more registers than there are."""
     each = -(-(stats.registers or 0) // _REGISTER_GRANULE) * _REGISTER_GRANULE
     return each * threads > REGISTERS
 

@@ -15,7 +15,7 @@ from itertools import count, islice
 
 from batchchol.backends.cuda.clock import BURST_SECONDS, HOST_SECONDS, MOST_CALLS, Call, Clock
 
-# Whoever takes long has fewer samples, but never fewer than these, so that a table of many ends on the same day.
+# Kernels that take long have fewer samples, but never fewer than these, so that a table of many ends on the same day.
 BUDGET_SECONDS, FEWEST_SAMPLES = 0.3, 5
 WARM_UP_SAMPLES = 2
 # Another library may launch several kernels a call; a queue that is full makes the host wait, gate or none.

@@ -111,8 +111,8 @@ def sample_factor(
     """Time `samples` factorizations of an SPD batch, out of place, and check the result.
 
     Cold (the default) rotates over copies that together exceed four times the last-level cache, so that no call
-    finds its data there; hot repeats one call. `protocol` is one of the backend's, by default its first. Whoever
-    times several kernels on one batch makes the `rotating_buffers` once.
+    finds its data there; hot repeats one call. `protocol` is one of the backend's, by default its first. To
+    time several kernels on one batch, make the `rotating_buffers` once.
 
     Raises
     ------

@@ -25,7 +25,7 @@ _SHARE, _SPLIT = 1 / 3, 6
 # So few orders have no inside to speak of; a rise of R² by less is none.
 _FEW, _MORE = 4, 0.02
 _FOLDS, _REPEATS, _SEED = 5, 5, 2017
-# Shuffling is repeated for every parameter: so many of the held-out points are enough.
+# Shuffling is repeated for every parameter: this many of the held-out points are enough.
 _SHUFFLED = 2_000
 
 # Known before anything runs.

@@ -1,8 +1,8 @@
 """What the 2017 study concluded, in this project's words, against what a data set shows.
 
 Of the study (Gates, Kurzak, Luszczek, Pei, Dongarra, IPDPSW 2017, doi:10.1109/IPDPSW.2017.18) only the abstract was
-at hand: the statement about peers follows it. All others about the study are from memory, and marked so: whoever has
-its text should check them.
+at hand: the statement about peers follows it. All others about the study are from memory, and marked so: check them
+against its text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SMALL, _LARGE = 16, 32
 _LARGE_TILE, _STRAIGHT = 6, 20
 _LITTLE = 0.05
 BLOCK_THREADS = 1024
-"""The later course study's: a block has at most so many threads, one for each element of a tile of each matrix."""
+"""The later course study's: the most threads of a block, one for each element of a tile of each matrix."""
 
 
 # A verdict, the numbers, and those in a few words; or why there are none.
@@ -38,7 +38,7 @@ Judged = tuple[str, str, str] | str
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement of a study, and what is to be said about it here.
+    """A statement of a study, and what is said about it here.
 
     Attributes
     ----------

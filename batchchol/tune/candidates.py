@@ -46,7 +46,7 @@ RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
 REGISTERS, EIGHT = 16_384, 8
 # Pipelines: from the order up where one thread no longer holds a matrix in its registers; small tiles are for many
 # threads. The fewer columns of tiles share a warp, the less of it is idle. What a thread needs beside a tile is more
-# by so many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.
+# by this many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.
 PIPELINE_MIN_N, PIPELINE_TILE_SIZES = 24, (6, 7, 8)
 PIPELINE_LANES = {40: (8, 16, 32), 64: (4, 8, 16), 96: (2, 4, 8), 104: (2, 4, 6), 112: (2, 4, 5), 128: (1, 2, 4)}
 PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
@@ -54,9 +54,9 @@ PIPELINE_REGISTERS, PIPELINES = 56, ((1, 2), (0, 1, 2))
 # single warps, up to an order. Numbers of registers that a thread may need beside its tiles.
 WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 1), (1, 2)), (2, 4, 8), 96
 WARP_REGISTERS = (48, 80)
-# Strips: of orders where they may win, by so many warps of a multiprocessor, and by so many strips in two places.
+# Strips: of orders where they may win, by warps of a multiprocessor, and by strips in two places.
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
-# A triangle of so many registers is staged, with as few of them in local memory; blocks are of so many threads.
+# The most registers of a triangle that is staged, few of them in local memory; threads of blocks.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
 # Of a block whose threads have all the registers that they can use.
 ROOMY_THREADS = 64
@@ -180,7 +180,7 @@ def _direct(schedule: ThreadSchedule) -> list[ThreadSchedule]:
 
 
 def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = REGISTERS_BESIDE_A_TILE) -> list[int]:
-    """Numbers of blocks that leave a thread so many registers beside its tile."""
+    """Numbers of blocks that leave a thread `beside` registers beside its tile."""
     words = ELEMENT_BYTES[problem.dtype] // 4
     needed = words * schedule.nb**2 + beside
     warps = schedule.shape(problem).threads // WARP
@@ -221,7 +221,7 @@ def _has_room(schedule: ThreadSchedule, problem: Problem) -> bool:
 
 
 def _registers(warps: int) -> int:
-    """Those that each thread of so many warps of a multiprocessor can have."""
+    """Those that each thread can have if a multiprocessor holds `warps` warps."""
     each = REGISTERS // (-(-warps // SCHEDULERS) * WARP)
     return each // EIGHT * EIGHT
 

@@ -8,7 +8,8 @@ from datetime import date
 from statistics import median
 from typing import Any
 
-from batchchol.defaults.lookup import Choice, Request, array_layout, default_layout, tuned_placement
+from batchchol.defaults.lookup import Choice, array_layout, default_layout, tuned_placement
+from batchchol.defaults.request import Request
 from batchchol.defaults.tables import Case
 from batchchol.defaults.user import Placed, Tuned
 from batchchol.measure.point import Point

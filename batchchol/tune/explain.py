@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 from batchchol.defaults.lookup import (
     Choice,
-    Request,
     array_layout,
     default_choice,
     default_layout,
@@ -18,6 +17,7 @@ from batchchol.defaults.lookup import (
     tuned_placement,
     within_reach,
 )
+from batchchol.defaults.request import Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Evidence, nearest, values_of
 from batchchol.defaults.user import Tuned
@@ -27,7 +27,7 @@ from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 
 
 class Timing(NamedTuple):
-    """Nanoseconds of a matrix that a kernel took, in a batch of so many of order `n`.
+    """Nanoseconds of a matrix that a kernel took, in a batch of `batch` of order `n`.
 
     `said` is what else was not as it is now, such as the layout, empty if nothing was; `where` is the machine, empty
     if it is this one.

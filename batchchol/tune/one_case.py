@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from batchchol.defaults.lookup import Request, default_choice
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
 from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure.point import Point

@@ -122,7 +122,7 @@ class Estimate:
         self._last = time.monotonic()
 
     def add(self, point: Point, now: float | None = None, took: float | None = None) -> None:
-        """A point is done, at this moment; it took so many seconds, or all since the one before."""
+        """A point is done, at this moment; it took `seconds`, or all since the one before."""
         now = time.monotonic() if now is None else now
         group = _group(point)
         count, seconds = self._seconds.get(group, (0, 0.0))

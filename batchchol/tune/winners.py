@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.defaults.tables import Case
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
@@ -88,7 +88,7 @@ def rounded(value: float, digits: int = 4) -> float:
 
 
 def ns(seconds: float, batch: int) -> float:
-    """Nanoseconds of a matrix, of a call on so many, as tables have them."""
+    """Nanoseconds of a matrix, of a call on `batch` of them, as tables have them."""
     return rounded(seconds / batch * 1e9)
 
 

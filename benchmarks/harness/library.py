@@ -251,7 +251,8 @@ def solve_spec(n: int, backend: Backend, layout: Layout, dtype: str) -> KernelSp
         If this commit has no solves.
     """
     try:
-        from batchchol.defaults.lookup import Request, default_choice
+        from batchchol.defaults.lookup import default_choice
+        from batchchol.defaults.request import Request
 
         problem = Problem(n, dtype, op="potrs")
     except ImportError as error:

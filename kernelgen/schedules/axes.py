@@ -7,6 +7,7 @@ of a search and the words of a report follow from it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
@@ -90,7 +91,7 @@ def _field(default: Any, axis: Axis) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseSchedule:
+class BaseSchedule(ABC):
     """What schedules of all families have; None stands for a default, which the spec of a kernel fills in.
 
     GPUs alone have the three choices here: `cache`, which of the two the hardware's split of its on-chip memory
@@ -122,18 +123,18 @@ class BaseSchedule:
             require(axis.only != other or getattr(self, name) is None, name, getattr(self, name), works)
         return replace(self, pdl=self.pdl or None, **self._defaults(target, problem))
 
+    @abstractmethod
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         """The family's own fields as they are once they are settled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def method(self) -> tuple[str, ...]:
         """The part of a kernel's name that says how it works, but for the math."""
-        raise NotImplementedError
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail, but for what the layout decides."""

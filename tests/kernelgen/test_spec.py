@@ -9,37 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
-from hypothesis import strategies as st
+from hypothesis import given
 
 from kernelgen import (
     FAMILIES,
     MAX_CHUNK,
     MAX_N,
-    MAX_NB,
     SIMD_TARGETS,
-    TARGETS,
     BlockSchedule,
     KernelSpec,
     Layout,
     Problem,
-    Schedule,
     SharedSchedule,
     SpecError,
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.gpu import MAX_BLOCK_THREADS
-from kernelgen.gpu import WARP as WARP_THREADS
-from kernelgen.operations import OPERATIONS
-from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
-from kernelgen.schedules import LOOKINGS, UPDATES
-from kernelgen.schedules.axes import CACHES, UNROLLS
-from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
-from kernelgen.schedules.shared import MAX_SHARED_NB
-from kernelgen.schedules.strip import GROUP, TILE
-from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
+from kernelgen.schedules.strip import GROUP
+from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, straight_line_operations
+
+from .spec_strategies import specs
 
 GOOD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "avx2")
 ON_GPU = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
@@ -49,124 +39,6 @@ SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
 STRIP = KernelSpec(Problem(32, math="fast"), "chunked", "col", StripSchedule(3, stride=GROUP), "cuda")
-
-
-@st.composite
-def specs(draw: st.DrawFn) -> KernelSpec:
-    """Any spec that can be built."""
-    n = draw(st.integers(1, MAX_N))
-    layout = draw(st.sampled_from(LAYOUT_KINDS))
-    target = draw(st.sampled_from(list(TARGETS)))
-    op = draw(st.sampled_from(list(OPERATIONS)))
-    families = [name for name, family in FAMILIES.items() if op in family.operations]
-    family = draw(st.sampled_from(families)) if TARGETS[target].gpu else "thread"
-    dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
-    maths = ["fast"] if family == "strip" else MATHS
-    drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], maths)]
-    try:
-        return KernelSpec(
-            Problem(n, drawn[0], drawn[1], op, drawn[2]),
-            layout,
-            draw(st.sampled_from(ORDERS)),
-            draw(SCHEDULES[op if op == "potrs" else family](n, layout, target)),
-            target,
-            op == "potrf" and draw(st.booleans()),
-        )
-    except SpecError:
-        reject()
-
-
-def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    choices: dict[str, st.SearchStrategy[Any]] = {
-        "threads": st.none() | st.integers(1, MAX_THREADS),
-        "staged": st.none() | st.booleans() if layout == "canonical" else st.none() | st.just(False),
-        **memory_choices(layout),
-    }
-    if not TARGETS[target].gpu:
-        # Canonical arrays are always staged.
-        choices = {"prefetch": st.booleans(), "staged": st.booleans() if layout != "canonical" else st.just(True)}
-    tiles = st.integers(1, min(n, MAX_NB))
-    unrolls = st.sampled_from(UNROLLS if straight_line_operations(n) <= FULL_UNROLL_BUDGET else UNROLLS[:1])
-    return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, **choices)
-
-
-def solve_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    choices: dict[str, st.SearchStrategy[Any]] = {"staged": st.none() | st.just(True)}
-    if layout != "canonical":
-        choices = {"staged": st.none() | st.booleans()}
-    if TARGETS[target].gpu:
-        threads, caches = st.none() | st.integers(1, MAX_THREADS), st.none() | st.sampled_from(CACHES)
-        choices = {"staged": st.none(), "threads": threads, "cache": caches}
-    return st.tuples(st.integers(1, min(n, MAX_NB)), st.none() | st.integers(1, MAX_RHS)).flatmap(
-        lambda chosen: st.builds(
-            ThreadSchedule,
-            st.just(chosen[0]),
-            unroll=st.sampled_from(
-                UNROLLS if (chosen[1] or DEFAULT_RHS) * n**2 <= FULL_UNROLL_BUDGET else UNROLLS[:1]
-            ),
-            rhs=st.just(chosen[1]),
-            **choices,
-        )
-    )
-
-
-def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    tiles = st.integers(1, min(n, MAX_SHARED_NB))
-    return tiles.flatmap(
-        lambda nb: st.builds(
-            SharedSchedule,
-            st.just(nb),
-            st.sampled_from(LOOKINGS),
-            st.none() | st.integers(1, MAX_BLOCK_THREADS // nb**2),
-            **memory_choices(layout),
-        )
-    )
-
-
-def block_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    tiles = st.integers(MIN_BLOCK_NB, max(MIN_BLOCK_NB, min(n, MAX_NB)))
-    lanes, blocks = st.integers(1, MAX_LANES), st.none() | st.integers(1, 32)
-    return st.builds(BlockSchedule, tiles, lanes, blocks=blocks, **memory_choices(layout))
-
-
-def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    teams = st.tuples(st.sampled_from((1, 2, 4)), st.just(1), st.sampled_from((1, 2, 4, 8))) | st.just((1, 2, 1))
-    return st.tuples(teams, st.none() | st.sampled_from(UPDATES)).flatmap(
-        lambda chosen: st.builds(
-            WarpSchedule,
-            *map(st.just, chosen[0]),
-            update=st.just(chosen[1]),
-            unroll=st.sampled_from(UNROLLS),
-            blocks=st.none() | st.integers(1, 32),
-            **memory_choices(layout),
-        )
-    )
-
-
-def strip_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    side = -(-n // TILE)
-    return st.builds(
-        StripSchedule,
-        st.integers(side, MAX_BLOCK_THREADS // WARP_THREADS),
-        st.integers(0, side - 1),
-        blocks=st.none() | st.integers(1, 32),
-        **memory_choices(layout) | {"stride": st.integers(1, MAX_CHUNK // GROUP).map(lambda groups: GROUP * groups)},
-    )
-
-
-def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
-    strides = st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none()
-    return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides, "pdl": st.none() | st.booleans()}
-
-
-SCHEDULES = {
-    "thread": thread_schedules,
-    "potrs": solve_schedules,
-    "shared": shared_schedules,
-    "block": block_schedules,
-    "warp": warp_schedules,
-    "strip": strip_schedules,
-}
 
 
 @given(specs())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,7 +16,6 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import (
     Availability,
     Kernel,
@@ -30,11 +29,10 @@ from batchchol.backends.cpu import cpu_model
 from batchchol.backends.cuda import ceilings, memory, nvml, support
 from batchchol.backends.cuda.batch import DeviceBatch, default_layout
 from batchchol.backends.cuda.clock import Clock
-from batchchol.backends.cuda.device import Device, device
-from batchchol.backends.cuda.functions import Function
+from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.kernels import CudaKernel, CudaSolver, PycudaFunction
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import total_bytes
-from batchchol.batches.layouts import stride
 from batchchol.datasets import files, generation
 from batchchol.defaults.lookup import array_layout
 from batchchol.errors import BackendUnavailable, BatchcholError
@@ -47,80 +45,6 @@ from kernelgen.gpu import WARP
 
 # Three addresses and two integers, for PyCUDA.
 _FORMATS = "PPPqq"
-
-
-class PycudaFunction(NamedTuple):
-    """A kernel as a `pycuda.driver.Function`, with what a launch for one batch takes.
-
-    It is prepared for these arguments, of 64 bits each: the addresses of the matrices, of room for the factors (for a
-    spec in place the same one) and of the info, then `stride` and `batch`:
-
-        function.prepared_call(grid, block, a, l, info, stride, batch, shared_size=shared_bytes)
-
-    `stride` is the distance between neighbouring elements of a matrix, `batch` how many matrices there are.
-    """
-
-    function: Any
-    grid: tuple[int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    stride: int
-    batch: int
-
-
-@dataclass(frozen=True)
-class CudaKernel:
-    """A loaded kernel; see `batchchol.backends.base.Kernel`."""
-
-    spec: KernelSpec
-    gpu: Device
-    function: Function
-
-    @property
-    def stats(self) -> CompileStats:
-        return self.function.stats
-
-    def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
-        words = self.words(a, out, info)
-        if stream is not None:
-            memory.share(stream, a.data, out.data, info)
-        self.gpu.run(self.function, a.batch, words, stream)
-
-    def words(self, a: Any, out: Any, info: Any) -> tuple[int, ...]:
-        """The arguments of the code, 64 bits each.
-
-        Raises
-        ------
-        ValueError
-            If it is not the code for the batch's stride.
-        """
-        return a.address, out.address, int(info.gpudata or 0), *self.geometry(a.batch, a.layout)
-
-    def geometry(self, batch: int, layout: Layout) -> tuple[int, int]:
-        """Those of the arguments that are no addresses; errors are those of `words`."""
-        apart, fixed = stride(batch, layout), self.spec.schedule.stride
-        if fixed is not None and fixed != apart and self.spec.layout != "canonical":
-            raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
-        return apart, batch
-
-
-@dataclass(frozen=True)
-class CudaSolver:
-    """A loaded kernel; see `batchchol.backends.base.Solver`."""
-
-    spec: KernelSpec
-    gpu: Device
-    function: Function
-
-    @property
-    def stats(self) -> CompileStats:
-        return self.function.stats
-
-    def __call__(self, l: Any, b: Any, x: Any, threads: int, stream: Any = None) -> None:
-        addresses = (l.address, int(b.gpudata or 0), int(x.gpudata or 0))
-        if stream is not None:
-            memory.share(stream, l.data, b, x)
-        self.gpu.run(self.function, l.batch, (*addresses, b.shape[-1], stride(l.batch, l.layout), l.batch), stream)
 
 
 class CudaBackend:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from batchchol.backends.base import Backend
 from batchchol.backends.cuda import memory, support
-from batchchol.backends.cuda.backend import CudaBackend, CudaKernel
+from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.backends.cuda.device import Device, word_of
 from batchchol.backends.cuda.functions import Function
+from batchchol.backends.cuda.kernels import CudaKernel
 from batchchol.batches.batch import check_dtype
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.layouts import array_shape
@@ -102,7 +103,7 @@ _DENSE, _FACTORS, _STATUS, _PACKED, _RESULT = range(5)
 
 @dataclass(frozen=True)
 class _Launches:
-    """What factors so many dense matrices in rows: kernels on them, and on packed copies of so many bytes."""
+    """What factors dense matrices in rows: kernels on them, and on packed copies of `packed` bytes."""
 
     gpu: Device
     launches: tuple[_Launch, ...]
@@ -153,7 +154,7 @@ def _launches(backend: CudaBackend, spec: KernelSpec, layout: Layout, batch: int
 
 
 def _matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
-    """Bytes that each matrix of a slice takes on the GPU: so many dense copies, packed ones, and its info."""
+    """Bytes that each matrix of a slice takes on the GPU: `dense` dense copies, packed ones, and its info."""
     packed = 0 if layout == _AS_THEY_ARE else 1 if spec.in_place else 2
     copies = dense + packed
     return copies * spec.problem.n**2 * ELEMENT_BYTES[spec.problem.dtype] + _INFO.itemsize

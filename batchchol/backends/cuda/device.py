@@ -153,7 +153,7 @@ class Device:
             self._queue.open = before
 
     def launch(self, source: KernelSource, items: int, args: Sequence[Any], stream: Any = None) -> None:
-        """Queue a kernel on so many items, if there are any; block and grid are those of `source.launch`.
+        """Queue a kernel on `items` items, if there are any; block and grid are those of `source.launch`.
 
         Parameters
         ----------

@@ -136,7 +136,7 @@ class Driver:
             self.check(status, f"giving {entry} {shared_bytes:,} bytes of shared memory")
 
     def resident_blocks(self, function: int, threads: int, shared_bytes: int, entry: str) -> int:
-        """Blocks of so many threads that a multiprocessor holds at once."""
+        """Blocks of `threads` threads that a multiprocessor holds at once."""
         blocks = ctypes.c_int()
         call = self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor
         status = call(ctypes.byref(blocks), function, threads, shared_bytes)

@@ -49,7 +49,7 @@ def release() -> int:
 
 
 def room(nbytes: int, purpose: str) -> Memory:
-    """The address of so many bytes, uninitialised; they are free again when nobody has it any more.
+    """The address of `nbytes` bytes, uninitialised; they are free again once nothing refers to them.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class Pool:
         self.kept = 0
 
     def allocate(self, nbytes: int, purpose: str) -> Memory:
-        """Memory of at least so many bytes, aligned to 512 of them.
+        """Memory of at least this many bytes, aligned to 512 of them.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Pool:
         return self._pieces.pop(address)
 
     def _tidy(self) -> None:
-        """Put away what was given back; who holds the lock does it when that is free, for everybody."""
+        """Put away what was given back; whichever thread holds the lock does it for all."""
         while self._returned and self._lock.acquire(False):
             surplus: list[Piece] = []
             try:

@@ -31,7 +31,7 @@ class Launcher(Protocol):
     """What these functions need of a device."""
 
     def launch(self, source: KernelSource, items: int, args: Arguments, stream: object | None = None) -> None:
-        """Queue a kernel on so many items, if there are any; block and grid are those of `source.launch`."""
+        """Queue a kernel on `items` items, if there are any; block and grid are those of `source.launch`."""
 
 
 def pack(

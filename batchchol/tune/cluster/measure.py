@@ -1,8 +1,8 @@
 """The measuring stage on a cluster: which worker measures on which GPU, and which points it gets.
 
 A GPU is measured on by one worker, one point at a time. Points of one order and batch go to one worker, as long as
-there are others for everybody else: data serve many points, and what is compared ran on one GPU. At the end whoever
-has nothing to do takes half of what another has left.
+there are others for the rest: data serve many points, and what is compared ran on one GPU. At the end a
+worker with nothing to do takes half of what another has left.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Queue:
         return sum(map(len, self._groups))
 
     def take(self, who: str, count: int) -> tuple[Point, ...]:
-        """Up to so many points of the same data."""
+        """The next points of the same data, at most as many as asked for."""
         group = self._of.get(who) or self._free(who)
         points: list[Point] = []
         while group and len(points) < count and group[0].data == (points or group)[0].data:
@@ -215,7 +215,7 @@ class Queue:
         return tuple(points)
 
     def give_back(self, points: Sequence[Point]) -> None:
-        """For whoever is the next without a group."""
+        """For the next worker without a group."""
         self._groups.insert(0, deque(points))
 
     def leave(self, who: str) -> None:
@@ -265,7 +265,7 @@ class _Measuring:
         self.count = 0
 
     def run(self, seconds: float | None) -> None:
-        """Measure until all is done, or so many seconds are over.
+        """Measure until all is done, or the time is over.
 
         Raises
         ------

@@ -37,7 +37,7 @@ _CONNECT_SECONDS = 10.0
 _WORKER_SECONDS = 30.0
 
 _CONFIGURATION = {
-    # Compiled kernels travel with what is to be measured.
+    # Compiled kernels travel with the points to measure.
     "distributed.admin.large-graph-warning-threshold": "1GiB",
     # Nobody is to ask a GPU anything while it is measured.
     "distributed.diagnostics.nvml": False,

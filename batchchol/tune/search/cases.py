@@ -76,7 +76,7 @@ class Budget:
     share: float | None = None
 
     def of(self, count: int) -> int:
-        """The measurements of a case of so many points, at least one and no more than there are."""
+        """The measurements of a case of `points` points, at least one and no more than there are."""
         wanted = self.points if self.points is not None else math.ceil((self.share or 0.0) * count - 1e-9)
         return min(count, max(1, wanted))
 

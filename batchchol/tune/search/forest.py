@@ -20,14 +20,14 @@ from batchchol.tune.search.transfer import Lesson, relative
 
 # All of it is what the replay was best with.
 _TREES = 32
-# Of them so many are grown anew when something is told: the others have not seen it yet.
+# Of them this many are grown anew when something is told: the others have not seen it yet.
 _AFRESH = 16
 # Of the features, those that a split may choose from.
 _SHARE = 0.6
 # How much of what the trees disagree about is taken for promise; how often one of them is believed alone.
 _HOPE, _DOUBT = 1.0, 0.3
-# Points before the first forest, of all cases together and of each at least; of so many the one that is farthest from
-# the others is taken.
+# Points before the first forest, of all cases together and of each at least; of these candidates the one farthest
+# from the others is taken.
 _BEGIN, _BEGIN_EACH, _CANDIDATES = 6, 2, 3
 # More lessons make trees that take long to grow, and no better ones.
 _LESSONS = 1_000

@@ -89,7 +89,7 @@ class Run:
         return next((count for count, regret in enumerate(self.regret, start=1) if regret <= close), math.inf)
 
     def after(self, count: int) -> float:
-        """The regret after so many measurements."""
+        """The regret after a number of measurements."""
         return self.regret[min(count, len(self.regret)) - 1]
 
 

@@ -23,7 +23,7 @@ from batchchol.compare.contenders import SINGLE, Arena, Contender, Entrant
 from batchchol.compare.heat import Heat
 from batchchol.compare.peers import PEERS, Peer
 from batchchol.compare.rows import read_rows, write_csv
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.errors import BatchcholError, CompileError, DataFileError, ResidualError
 from batchchol.measure import stopwatch as stopwatch_module
 from batchchol.measure.point import Point

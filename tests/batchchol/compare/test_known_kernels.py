@@ -9,7 +9,7 @@ import pytest
 
 from batchchol.compare.known_kernels import best_canonical, best_packed, read
 from batchchol.compare.references import Reference, lines, references
-from batchchol.defaults.lookup import Request
+from batchchol.defaults.request import Request
 from batchchol.measure.csv_file import append
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row

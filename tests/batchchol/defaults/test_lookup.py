@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from batchchol import SpecError, default_spec, get_backend
 from batchchol.artifacts.c_library import supported_targets
-from batchchol.defaults.lookup import TYPICAL_BATCH, array_layout, default_layout
+from batchchol.defaults.lookup import array_layout, default_layout
+from batchchol.defaults.request import TYPICAL_BATCH
 from batchchol.defaults.shipped import shipped_tables, source_of
 from batchchol.defaults.tables import Case, Entry, Placement, Table, nearest
 from batchchol.plan import array_choice, prepare

@@ -1,0 +1,87 @@
+"""Kernels that are loaded on a GPU: called for batches, or handed out as PyCUDA's functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.device import Device
+from batchchol.backends.cuda.functions import Function
+from batchchol.batches.layouts import stride
+from kernelgen import KernelSpec, Layout
+
+
+class PycudaFunction(NamedTuple):
+    """A kernel as a `pycuda.driver.Function`, with what a launch for one batch takes.
+
+    It is prepared for these arguments, of 64 bits each: the addresses of the matrices, of room for the factors (for a
+    spec in place the same one) and of the info, then `stride` and `batch`:
+
+        function.prepared_call(grid, block, a, l, info, stride, batch, shared_size=shared_bytes)
+
+    `stride` is the distance between neighbouring elements of a matrix, `batch` how many matrices there are.
+    """
+
+    function: Any
+    grid: tuple[int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stride: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A loaded kernel; see `batchchol.backends.base.Kernel`."""
+
+    spec: KernelSpec
+    gpu: Device
+    function: Function
+
+    @property
+    def stats(self) -> CompileStats:
+        return self.function.stats
+
+    def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
+        words = self.words(a, out, info)
+        if stream is not None:
+            memory.share(stream, a.data, out.data, info)
+        self.gpu.run(self.function, a.batch, words, stream)
+
+    def words(self, a: Any, out: Any, info: Any) -> tuple[int, ...]:
+        """The arguments of the code, 64 bits each.
+
+        Raises
+        ------
+        ValueError
+            If it is not the code for the batch's stride.
+        """
+        return a.address, out.address, int(info.gpudata or 0), *self.geometry(a.batch, a.layout)
+
+    def geometry(self, batch: int, layout: Layout) -> tuple[int, int]:
+        """Those of the arguments that are no addresses; errors are those of `words`."""
+        apart, fixed = stride(batch, layout), self.spec.schedule.stride
+        if fixed is not None and fixed != apart and self.spec.layout != "canonical":
+            raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
+        return apart, batch
+
+
+@dataclass(frozen=True)
+class CudaSolver:
+    """A loaded kernel; see `batchchol.backends.base.Solver`."""
+
+    spec: KernelSpec
+    gpu: Device
+    function: Function
+
+    @property
+    def stats(self) -> CompileStats:
+        return self.function.stats
+
+    def __call__(self, l: Any, b: Any, x: Any, threads: int, stream: Any = None) -> None:
+        addresses = (l.address, int(b.gpudata or 0), int(x.gpudata or 0))
+        if stream is not None:
+            memory.share(stream, l.data, b, x)
+        self.gpu.run(self.function, l.batch, (*addresses, b.shape[-1], stride(l.batch, l.layout), l.batch), stream)

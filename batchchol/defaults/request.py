@@ -1,0 +1,85 @@
+"""What a kernel is asked for: the request that tables of defaults answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from batchchol.defaults.tables import Case
+from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen.refusals import whole
+
+# What is chosen for a batch of unknown size: speeds are stated for this one.
+TYPICAL_BATCH = 16_384
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a kernel is asked for.
+
+    Attributes
+    ----------
+    problem : Problem
+        What it computes.
+    target : str
+        As in `KernelSpec`.
+    layout, order : str
+        As in `KernelSpec`.
+    chunk : int, optional
+        That of the batch: the kernel is then the best on it, and may run on no other.
+    in_place : bool
+        As in `KernelSpec`.
+    batch : int, optional
+        How many matrices there are; by default 16,384.
+    arch : str, optional
+        The GPU's architecture, such as "sm_90"; see `source_of`.
+    device : str, optional
+        The name of the GPU or CPU, a backend's `model`: what the user measured on it comes first.
+    """
+
+    problem: Problem
+    target: str
+    layout: str = "chunked"
+    order: str = "col"
+    chunk: int | None = None
+    in_place: bool = False
+    batch: int | None = None
+    arch: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        size = None if self.batch is None else whole(self.batch)
+        if self.batch is not None and (size is None or size < 0):
+            raise SpecError(f"batch={self.batch!r} cannot be built: use an integer from 0 up")
+        object.__setattr__(self, "batch", size)
+
+    @property
+    def case(self) -> Case:
+        """The case of a table that is asked for."""
+        problem, chunk = self.problem, self.chunk if self.layout == "chunked" else None
+        order = self.lower_order if self.layout == "canonical" else None
+        return Case(problem.dtype, problem.math, self.layout, chunk, order, problem.op)
+
+    @property
+    def lower_order(self) -> str:
+        """The order in which a lower triangle lies like the problem's."""
+        return self.order if self.problem.uplo == "lower" else {"row": "col", "col": "row"}[self.order]
+
+    @property
+    def size(self) -> int:
+        """How many matrices there are, or are taken to be."""
+        return TYPICAL_BATCH if self.batch is None else self.batch
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The place and the type, as `default_layout` and `array_layout` take them."""
+        return {"target": self.target, "dtype": self.problem.dtype, "arch": self.arch, "device": self.device}
+
+    def on(self, layout: Layout) -> Request:
+        """The same of a batch in a layout."""
+        return replace(self, layout=layout.kind, order=layout.order, chunk=layout.chunk)
+
+    @property
+    def plain(self) -> KernelSpec:
+        """A kernel that can be built whatever is asked for; if it is refused, an argument is wrong."""
+        return KernelSpec(self.problem, self.layout, self.order, ThreadSchedule(1), self.target, self.in_place)
