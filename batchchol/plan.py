@@ -126,8 +126,12 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
-def solve_spec(l: Batch, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Backend, KernelSpec]:
-    """Where it is solved by a batch of factors, called L there, and by which kernel: given, or the best in a math.
+def kernel_choice(
+    op: str, batch: Batch, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
+) -> tuple[Backend, KernelSpec]:
+    """Where an operation on a batch of factors runs, and by which kernel: given, or the best in a math.
+
+    `argument` is what the caller calls the batch.
 
     Raises
     ------
@@ -135,11 +139,11 @@ def solve_spec(l: Batch, upper: bool, given: KernelSpec | None, math: str | None
         If spec or math do not belong to each other or to the factors, or the backend cannot run the spec on them.
     """
     check_choice(given, math)
-    device, uplo = get_backend(l.backend), "upper" if upper else "lower"
-    problem = Problem(l.n, l.dtype_name, uplo, "potrs", math or MATHS[0])
-    target = _fitting_target(device, l, "L")
-    spec = given or _default(device, problem, l.layout, l.batch, in_place=False, target=target)
-    check_runnable(device, spec, l, "potrs", "L")
+    device, uplo = get_backend(batch.backend), "upper" if upper else "lower"
+    problem = Problem(batch.n, batch.dtype_name, uplo, op, math or MATHS[0])
+    target = _fitting_target(device, batch, argument)
+    spec = given or _default(device, problem, batch.layout, batch.batch, in_place=False, target=target)
+    check_runnable(device, spec, batch, op, argument)
     if spec.problem.uplo != uplo:
         raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the factors have")
     return device, spec

@@ -8,7 +8,8 @@ from the entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 
@@ -42,40 +43,60 @@ class Argument:
 class Operation:
     """An operation by LAPACK's name without the type letter.
 
-    `flops` is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does.
+    `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle. `flops`
+    is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
+    the choices of the thread family that its kernels do not have, and what each is.
+
+    A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
+    and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.
     """
 
     name: str
     does: str
+    work: str
     arguments: tuple[Argument, ...]
     flops: Callable[[int, int], float]
+    fixed: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def columns(self) -> int | None:
+        """The place of the first argument that has right-hand sides, if there is one."""
+        return next((place for place, each in enumerate(self.arguments) if each.shape == "columns"), None)
+
+    @cached_property
+    def whole_groups(self) -> bool:
+        """Whether a CPU's kernel works on padding too: all arguments have room for whole groups of matrices."""
+        return all(argument.packed for argument in self.arguments)
+
+    @property
+    def writes_triangle(self) -> bool:
+        """Whether a triangle is a result."""
+        return any(each.written and each.shape == "triangle" for each in self.arguments)
 
     @property
     def has_columns(self) -> bool:
         """Whether there are right-hand sides."""
-        return any(argument.shape == "columns" for argument in self.arguments)
-
-    @property
-    def has_info(self) -> bool:
-        """Whether it can fail for the values of a matrix."""
-        return any(argument.shape == "info" for argument in self.arguments)
+        return self.columns is not None
 
 
 POTRF = Operation(
     "potrf",
     "the Cholesky factor L of A = L L^T",
+    "a factorization",
     (Argument("a", "triangle"), Argument("l", "triangle", written=True), Argument("info", "info", written=True)),
     lambda n, nrhs: n**3 / 3,
 )
 POTRS = Operation(
     "potrs",
     "the solution X of A X = B by the Cholesky factor L of A",
+    "a solve",
     (
         Argument("l", "triangle"),
         Argument("b", "columns", packed=False),
         Argument("x", "columns", written=True, packed=False),
     ),
     lambda n, nrhs: 2 * n**2 * nrhs,
+    MappingProxyType({"looking": "left", "stride": None, "pdl": None, "blocks": None, "prefetch": False}),
 )
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelgen.operations import OPERATIONS
+from kernelgen.operations import OPERATIONS, Operation
 from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -35,6 +35,11 @@ class Problem:
         one_of("uplo", self.uplo, ("lower", "upper"))
         one_of("op", self.op, tuple(OPERATIONS))
         one_of("math", self.math, MATHS)
+
+    @property
+    def operation(self) -> Operation:
+        """The entry of `op`."""
+        return OPERATIONS[self.op]
 
 
 @dataclass(frozen=True)

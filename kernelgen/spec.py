@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelgen.operations import OPERATIONS
 from kernelgen.problem import LAYOUT_KINDS, ORDERS, Problem
 from kernelgen.refusals import SpecError, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
@@ -34,7 +33,7 @@ class KernelSpec:
         works = f"family {self.family!r} has {', '.join(operations)}, use another family"
         require(self.problem.op in operations, "op", self.problem.op, works)
         works = "the same kernel solves in place and out of place, use False"
-        require(not (self.in_place and OPERATIONS[self.problem.op].has_columns), "in_place", True, works)
+        require(not (self.in_place and self.problem.operation.has_columns), "in_place", True, works)
         object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target], self.problem))
         self.schedule.check(self.problem, self.layout)
 

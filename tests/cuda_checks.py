@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +23,6 @@ from .cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from .fenced_memory import sparse_zeros
 from .kernel_runs import GuardedMemory, Run, check_other_triangle, make_spec, run_kernel
 from .matrices import DATA, dominant, reference, wishart
-
-Emulated = TypeVar("Emulated", bound=EmulatedKernel)
 
 # Lines of generated code that are compiled together.
 PROGRAM_LINES = 5_000
@@ -166,15 +164,14 @@ def run_or_error(spec: KernelSpec, source: KernelSource, a: NDArray[Any]) -> Run
         return str(error)
 
 
-class CompiledTogether(Generic[Emulated]):
+class CompiledTogether:
     """Emulated kernels of lists of specs: neighbours of equal flags are compiled together, once one is asked for."""
 
-    def __init__(self, *lists: Iterable[KernelSpec], kind: type[Emulated] = EmulatedKernel) -> None:  # type: ignore[assignment]
+    def __init__(self, *lists: Iterable[KernelSpec]) -> None:
         self._lists = tuple(map(tuple, lists))
-        self._kind = kind
 
-    def __call__(self, spec: KernelSpec) -> Emulated:
-        return self._kind(spec, generate(spec), compile_program(self._groups[spec.name]))
+    def __call__(self, spec: KernelSpec) -> EmulatedKernel:
+        return EmulatedKernel(spec, generate(spec), compile_program(self._groups[spec.name]))
 
     @cached_property
     def _groups(self) -> Mapping[str, tuple[KernelSource, ...]]:

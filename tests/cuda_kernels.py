@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from batchchol.artifacts.stats import CompileStats
-from batchchol.batches.batch import Batch
+from batchchol.backends.base import memory_of
 from batchchol.batches.layouts import stride
 from kernelgen import KernelSource, KernelSpec, generate
 
@@ -17,7 +17,7 @@ from .cuda_programs import CudaProgram, compile_program
 
 @dataclass(frozen=True)
 class EmulatedKernel:
-    """A factorization kernel in one of the emulation's programs."""
+    """A kernel in one of the emulation's programs."""
 
     spec: KernelSpec
     source: KernelSource
@@ -33,14 +33,8 @@ class EmulatedKernel:
     def stats(self) -> CompileStats:
         raise NotImplementedError("what compiling for the emulation costs says nothing of a GPU")
 
-    def __call__(self, a: Batch, out: Batch, info: Any, threads: int = 1, stream: Any = None) -> None:
-        numbers = (np.int64(stride(a.batch, a.layout)), np.int64(a.batch))
-        self.program.launch(self.source, a.batch, a.data, out.data, info, *numbers)
-
-
-class EmulatedSolver(EmulatedKernel):
-    """A kernel of solves in one of the emulation's programs."""
-
-    def __call__(self, l: Batch, b: Any, x: Any, threads: int = 1, stream: Any = None) -> None:
-        numbers = (np.int64(b.shape[-1]), np.int64(stride(l.batch, l.layout)), np.int64(l.batch))
-        self.program.launch(self.source, l.batch, l.data, b, x, *numbers)
+    def __call__(self, *arrays: Any, threads: int = 1, stream: Any = None) -> None:
+        first, operation = arrays[0], self.spec.problem.operation
+        columns = [array.shape[-1] for array in arrays[1:2] if operation.has_columns]
+        numbers = map(np.int64, (*columns, stride(first.batch, first.layout), first.batch))
+        self.program.launch(self.source, first.batch, *memory_of(operation, arrays), *numbers)

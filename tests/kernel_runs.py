@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,14 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.backends import Kernel, get_backend
-from batchchol.backends.base import Solver
-from batchchol.backends.cpu import CpuKernel, CpuSolver
+from batchchol.backends.cpu import CpuKernel, signature
 from batchchol.batches.batch import Batch, info_array
 from batchchol.batches.layouts import array_shape, dense_view
 from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem, StripSchedule
 from kernelgen.gpu import WARP
 
-from .cuda_kernels import EmulatedKernel, EmulatedSolver
+from .cuda_kernels import EmulatedKernel
 
 Array = NDArray[Any]
 
@@ -86,22 +84,7 @@ def build_kernel(spec: KernelSpec, source: KernelSource) -> Kernel:
     if TARGETS[spec.target].gpu:
         return EmulatedKernel.of(spec, source)
     library = load(source, spec.target)
-    arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 3)
-    return CpuKernel(spec, library.stats, library.function(source.entry, *arguments))
-
-
-def solver_of(spec: KernelSpec) -> Solver:
-    """The solver of a spec as the cpu backend has it, or emulated if it is one of GPUs."""
-    return EmulatedSolver.of(spec) if TARGETS[spec.target].gpu else get_backend("cpu").solver(spec)
-
-
-def build_solver(spec: KernelSpec, source: KernelSource) -> Solver:
-    """The solver of a source that need not be the one that the spec generates, by the compiler of the moment."""
-    if TARGETS[spec.target].gpu:
-        return EmulatedSolver.of(spec, source)
-    library = load(source, spec.target)
-    arguments = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int64,) * 5)
-    return CpuSolver(spec, library.stats, library.function(source.entry, *arguments))
+    return CpuKernel(spec, library.stats, library.function(source.entry, *signature(spec.problem.operation)))
 
 
 def layout_of(spec: KernelSpec, chunk: int | None = None) -> Layout:
@@ -134,7 +117,7 @@ def run_kernel(
         result.data[...] = UNTOUCHED
     padding = _matrices(result)[len(a) :]
     info_memory = GuardedMemory(_info_shape(spec, given), np.int32)
-    kernel(given, result, info_memory.array, threads)
+    kernel(given, result, info_memory.array, threads=threads)
     for guarded in (*memory, info_memory):
         guarded.check()
     if not spec.in_place:
@@ -149,7 +132,7 @@ def run_solver(
     b: Array,
     chunk: int | None = None,
     *,
-    solver: Solver | None = None,
+    solver: Kernel | None = None,
     threads: int = 2,
     offset: int = 0,
     in_place: bool = False,
@@ -159,7 +142,7 @@ def run_solver(
     The kernel finds NaN in the triangle that it must not read, and in the padding. With `in_place` the solutions go
     where the right-hand sides were. `offset` shifts the arrays off their cache lines.
     """
-    solver = solver or solver_of(spec)
+    solver = solver or kernel_of(spec)
     layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
     memory = [GuardedMemory(shape, dtype, offset) for shape in (array_shape(n, len(l), layout), b.shape, b.shape)]
     factors, given, solution = (each.array for each in memory)
@@ -168,7 +151,7 @@ def run_solver(
     given[...] = b
     solution[...] = UNTOUCHED
     before = [array.tobytes() for array in (factors, given, solution)]
-    solver(batch, given, given if in_place else solution, threads)
+    solver(batch, given, given if in_place else solution, threads=threads)
     for guarded in memory:
         guarded.check()
     assert factors.tobytes() == before[0], "a factor was changed"

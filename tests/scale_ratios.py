@@ -83,7 +83,7 @@ def measure(backend: Backend, spec: KernelSpec, exponent: int) -> dict[str, obje
     a = matrices(spec.problem.n, exponent, dtype)
     batch = backend.from_dense(a, layout_of(spec, spec.schedule.stride))
     result, info = batch.like(), backend.info(batch, spec)
-    backend.kernel(spec)(batch, result, info, 1)
+    backend.kernel(spec)(batch, result, info, threads=1)
     good = np.asarray(backend.host(info))[: len(a)] == 0
     # The other triangle is not written: what it holds may be a signaling NaN.
     l = np.tril(np.asarray(backend.host(result.to_dense()))[good]).astype(np.float64)

@@ -249,7 +249,7 @@ def factor(
     if kernel is not None:
         recorder = current_recorder()
         if recorder is None:
-            kernel(batch, result, info, int(threads or device.threads), stream)
+            kernel(batch, result, info, threads=int(threads or device.threads), stream=stream)
         else:
             recorder.add(kernel, batch, result, info, stream)
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])

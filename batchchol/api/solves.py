@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_square, check_threads, contiguous, square_matrices
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import DEFAULT_BACKEND, chosen_backend
+from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.batches.checks import check_order, check_unmasked, flag
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import check_array_spec, solve_spec
+from batchchol.plan import check_array_spec, kernel_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 
 
@@ -123,6 +123,10 @@ class _Wanted:
         """Refuse a spec or a math that is not for factors in an array."""
         check_array_spec(n, dtype_name(dtype), self.upper, self.spec, self.math, "potrs")
 
+    def kernel(self, l: Batch) -> tuple[Backend, KernelSpec]:
+        """Where it is solved by a batch of factors, and by which kernel."""
+        return kernel_choice("potrs", l, self.upper, self.spec, self.math, argument="L")
+
     def check_no_stream(self, where: str) -> None:
         """Refuse a stream where there is none."""
         if self.stream is not None:
@@ -164,16 +168,16 @@ def _solve(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], wanted: _
     """Solve by factors of the host for (batch, n, nrhs): by a kernel, or by LAPACK where there is no compiler."""
     threads = int(wanted.threads or available_threads())
     try:
-        device, spec = solve_spec(l, wanted.upper, wanted.spec, wanted.math)
-        solver = device.solver(spec) if b.size else None
+        device, spec = wanted.kernel(l)
+        kernel = device.kernel(spec) if b.size else None
     except CompilerNotFound as error:
         if wanted.spec is not None:
             raise
         warn(error)
         _lapack().solve_batch(l, b, x, wanted.upper, threads)
     else:
-        if solver is not None:
-            solver(l, b, x, threads)
+        if kernel is not None:
+            kernel(l, b, x, threads=threads)
 
 
 def _by_device_array(l: Any, b: Any, wanted: _Wanted) -> Any:
@@ -194,10 +198,11 @@ def _by_device_array(l: Any, b: Any, wanted: _Wanted) -> Any:
 
 def _by_device_batch(l: Batch, b: Any, outer: tuple[int, ...], wanted: _Wanted) -> Any:
     columns = _device_columns(b, outer, l.n, l.dtype)
-    device, spec = solve_spec(l, wanted.upper, wanted.spec, wanted.math)
+    device, spec = wanted.kernel(l)
     x = _device_room(columns)
     if x.size:
-        device.solver(spec)(l, _panels(columns, outer, l.n), _panels(x, outer, l.n), 1, wanted.stream)
+        panels = (_panels(each, outer, l.n) for each in (columns, x))
+        device.kernel(spec)(l, *panels, threads=1, stream=wanted.stream)
     return x
 
 

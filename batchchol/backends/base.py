@@ -15,7 +15,7 @@ from batchchol.batches.batch import Batch
 from batchchol.operations.roofline import Ceilings
 from batchchol.progress import Show
 from kernelgen import KernelSpec, Layout
-from kernelgen.operations import OPERATIONS
+from kernelgen.operations import OPERATIONS, Operation
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,16 @@ def check_runnable(
         raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
 
 
+def memory_of(operation: Operation, arrays: Sequence[Any]) -> list[Any]:
+    """Where the arguments of a kernel lie: a triangle in a batch, all else in an array of the device."""
+    return [
+        array.data if argument.shape == "triangle" else array
+        for argument, array in zip(operation.arguments, arrays, strict=True)
+    ]
+
+
 class Kernel(Protocol):
-    """A compiled, loaded factorization kernel."""
+    """A compiled, loaded kernel."""
 
     @property
     def spec(self) -> KernelSpec: ...
@@ -117,27 +125,13 @@ class Kernel(Protocol):
     @property
     def stats(self) -> CompileStats: ...
 
-    def __call__(self, a: Batch, out: Batch, info: Any, threads: int, stream: Any = None) -> None:
-        """Factor `a` into `out`; `info` is what the backend's `info` made for `a`.
+    def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:
+        """Run on the arguments of the spec's operation, in their order.
 
-        `threads` are a CPU's, `stream` a GPU's: there the call only enqueues the work, and returns.
-        """
-
-
-class Solver(Protocol):
-    """A compiled, loaded kernel of solves by given factors."""
-
-    @property
-    def spec(self) -> KernelSpec: ...
-
-    @property
-    def stats(self) -> CompileStats: ...
-
-    def __call__(self, l: Batch, b: Any, x: Any, threads: int, stream: Any = None) -> None:
-        """Solve by the factors `l` for `b` into `x`, which may be `b`.
-
-        Both are C-contiguous arrays of the device, of shape (batch, n, nrhs); `threads` and `stream` are as in
-        `Kernel`.
+        Triangles are batches of one layout, such as the matrices and room for the factors. Columns are C-contiguous
+        arrays of the device, of shape (batch, n, nrhs), and a result may be what it is computed from. The info is
+        what the backend's `info` made. `threads` are a CPU's, `stream` a GPU's: there the call only enqueues the
+        work, and returns.
         """
 
 
@@ -241,16 +235,7 @@ class Backend(Protocol):
         """Why this backend cannot run a spec, on a batch of that layout, or None if it can."""
 
     def kernel(self, spec: KernelSpec) -> Kernel:
-        """The kernel of a spec of a factorization, compiled at most once.
-
-        Raises
-        ------
-        ValueError
-            If the spec is of another operation, whose kernel takes other arguments.
-        """
-
-    def solver(self, spec: KernelSpec) -> Solver:
-        """The kernel of a spec of a solve, compiled at most once; errors are those of `kernel`."""
+        """The kernel of a spec, compiled at most once; `check_operation` says whether it is that of an operation."""
 
     def build(
         self,

@@ -20,7 +20,7 @@ from batchchol.artifacts.c_compiler import find_compiler
 from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.base import Availability, Kernel, Solver, check_operation, check_protocol, rotation
+from batchchol.backends.base import Availability, Kernel, check_protocol, memory_of, rotation
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
@@ -33,13 +33,13 @@ from batchchol.operations.roofline import Ceilings, measured_ceilings
 from batchchol.parallel import available_threads, over_ranges
 from batchchol.progress import Show
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
-from kernelgen.operations import OPERATIONS
+from kernelgen.operations import Operation
+from kernelgen.targets import ELEMENT_BYTES
 
 
-def _signature(spec: KernelSpec) -> tuple[type[Any], ...]:
-    """The argument types of a kernel: arrays; nrhs and the batch, where there are right-hand sides; and integers."""
-    operation = OPERATIONS[spec.problem.op]
-    integers = 5 if operation.has_columns else 3
+def signature(operation: Operation) -> tuple[type[Any], ...]:
+    """The argument types of an operation's kernels: its arrays, then integers."""
+    integers = operation.has_columns + (1 if operation.whole_groups else 2) + 2
     return (*(ctypes.c_void_p,) * len(operation.arguments), *(ctypes.c_int64,) * integers)
 
 
@@ -51,54 +51,39 @@ class CpuKernel:
     stats: CompileStats
     function: Callable[..., int]
 
-    def __call__(
-        self, a: Batch, out: Batch, info: NDArray[np.int32], threads: int, stream: object | None = None
-    ) -> None:
+    def __call__(self, *arrays: Any, threads: int, stream: object | None = None) -> None:
         if stream is not None:
             raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
-        lanes = self.spec.lanes
-        if self.spec.layout == "canonical":
-            extent, groups = a.batch, -(-a.batch // lanes)
-        else:
-            extent, groups = stride(a.batch, a.layout), padded(a.batch, a.layout) // lanes
-        source, result, status = a.data.ctypes.data, out.data.ctypes.data, info.ctypes.data
+        operation, first = self.spec.problem.operation, arrays[0]
+        memory = memory_of(operation, arrays)
+        addresses = [array.ctypes.data for array in memory]
+        numbers, matrices = self._extents(first.batch, first.layout)
+        if operation.columns is not None:
+            numbers = (memory[operation.columns].shape[-1], *numbers)
 
-        def work(first: int, last: int) -> int:
-            return self.function(source, result, status, extent, first, last)
+        def work(begin: int, end: int) -> int:
+            return self.function(*addresses, *numbers, begin, end)
 
-        if over_ranges(work, groups, threads, a.nbytes, arrays=(a.data, out.data, info)):
-            needed = self.spec.problem.n**2 * lanes * a.dtype.itemsize * threads
-            raise OutOfMemory("the working chunks of a factorization", needed, host_memory.free_bytes())
+        read = zip(operation.arguments, memory, strict=True)
+        moved = sum(array.nbytes for argument, array in read if not argument.written)
+        if over_ranges(work, -(-matrices // self.spec.lanes), threads, moved, arrays=memory):
+            raise OutOfMemory(
+                f"the working chunks of {operation.work}", self._room * threads, host_memory.free_bytes()
+            )
 
+    def _extents(self, batch: int, layout: Layout) -> tuple[tuple[int, ...], int]:
+        """The integers that say where the matrices lie, and how many matrices are worked on."""
+        apart = stride(batch, layout)
+        if not self.spec.problem.operation.whole_groups:
+            return (apart, batch), batch
+        return ((batch,), batch) if layout.kind == "canonical" else ((apart,), padded(batch, layout))
 
-@dataclass(frozen=True)
-class CpuSolver:
-    """A loaded kernel; see `batchchol.backends.base.Solver`."""
-
-    spec: KernelSpec
-    stats: CompileStats
-    function: Callable[..., int]
-
-    def __call__(
-        self,
-        l: Batch,
-        b: NDArray[np.floating],
-        x: NDArray[np.floating],
-        threads: int,
-        stream: object | None = None,
-    ) -> None:
-        if stream is not None:
-            raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
-        nrhs, lanes, apart = b.shape[-1], self.spec.lanes, stride(l.batch, l.layout)
-        factors, given, solution = l.data.ctypes.data, b.ctypes.data, x.ctypes.data
-
-        def work(first: int, last: int) -> int:
-            return self.function(factors, given, solution, nrhs, apart, l.batch, first, last)
-
-        moved = l.nbytes + b.nbytes + x.nbytes
-        if over_ranges(work, -(-l.batch // lanes), threads, moved, arrays=(l.data, b, x)):
-            needed = (l.n + 2 * lanes) * l.n * lanes * l.dtype.itemsize * threads
-            raise OutOfMemory("the working chunks of a solve", needed, host_memory.free_bytes())
+    @property
+    def _room(self) -> int:
+        """Bytes that a thread works in: a group of matrices, and of panels of right-hand sides."""
+        problem, lanes = self.spec.problem, self.spec.lanes
+        panels = 2 * lanes if problem.operation.has_columns else 0
+        return (problem.n + panels) * problem.n * lanes * ELEMENT_BYTES[problem.dtype]
 
 
 class CpuBackend:
@@ -122,7 +107,6 @@ class CpuBackend:
         self.targets = supported_targets()
         self.target = self.targets[0]
         self.kernel = lru_cache(maxsize=None)(self._load)
-        self.solver = lru_cache(maxsize=None)(self._load_solver)
 
     @property
     def model(self) -> str:
@@ -195,12 +179,10 @@ class CpuBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
-        check_operation(spec, "potrf")
-        return CpuKernel(spec, *_loaded(spec))
-
-    def _load_solver(self, spec: KernelSpec) -> Solver:
-        check_operation(spec, "potrs")
-        return CpuSolver(spec, *_loaded(spec))
+        source = generate(spec)
+        library = load(source, spec.target)
+        function = library.function(source.entry, *signature(spec.problem.operation))
+        return CpuKernel(spec, library.stats, function)
 
     def build(
         self,
@@ -221,7 +203,7 @@ class CpuBackend:
         try:
             load(generate(spec), spec.target, time_limit=time_limit, running=running)
             # Out of the cache now, and kept.
-            (self.solver if OPERATIONS[spec.problem.op].has_columns else self.kernel)(spec)
+            self.kernel(spec)
         except CompileError as error:
             return [Outcome(spec.name, error.status, str(error))]
         return [Outcome(spec.name, "built")]
@@ -246,12 +228,6 @@ class CpuBackend:
     def floor(self, protocol: str | None = None, samples: int = 20) -> float:
         check_protocol(self, protocol)
         return 0.0
-
-
-def _loaded(spec: KernelSpec) -> tuple[CompileStats, Callable[..., int]]:
-    source = generate(spec)
-    library = load(source, spec.target)
-    return library.stats, library.function(source.entry, *_signature(spec))
 
 
 def _timed(call: Callable[[], None]) -> float:

@@ -20,7 +20,7 @@ def packed_kernels(arena: Arena, specs: Sequence[KernelSpec], layout: Layout) ->
 
 def _packed_kernel(arena: Arena, spec: KernelSpec, pairs: Sequence[tuple[Batch, Batch]]) -> Contender:
     run, info = arena.backend.kernel(spec), arena.backend.info(pairs[0][0], spec)
-    calls = [partial(run, a, out, info, arena.threads) for a, out in pairs]
+    calls = [partial(run, a, out, info, threads=arena.threads) for a, out in pairs]
 
     def result(index: int) -> Result:
         a, out = pairs[index]
@@ -33,7 +33,9 @@ def canonical_kernel(arena: Arena, spec: KernelSpec) -> list[Contender]:
     """A kernel on canonical arrays, out of place or in place, as the spec says."""
     run, info = arena.backend.kernel(spec), arena.info()
     results = [arena.result(index, info=info, order=spec.order) for index in range(arena.sets)]
-    calls = [partial(run, each.l if spec.in_place else each.a, each.l, info, arena.threads) for each in results]
+    calls = [
+        partial(run, each.l if spec.in_place else each.a, each.l, info, threads=arena.threads) for each in results
+    ]
     restore, math = (arena.restore if spec.in_place else None), spec.problem.math
     return [Contender(spec.name, calls, results.__getitem__, restore, most=MOST_CALLS, math=math)]
 

@@ -171,7 +171,7 @@ class Bench:
         a, out = pairs[(samples - 1) % len(pairs)]
         # Another kernel's result must not pass for this one's.
         _poison(out)
-        calls = [partial(kernel, *pair, info, point.threads) for pair in pairs]
+        calls = [partial(kernel, *pair, info, threads=point.threads) for pair in pairs]
         warm_up = self._settings.warm_up
         if point.protocol == self._backend.protocols[0]:
             burst = self._settings.burst_seconds
@@ -184,7 +184,7 @@ class Bench:
         a, out = pair
         info = self._backend.info(a, point.spec)
         _poison(out)
-        kernel(a, out, info, point.threads)
+        kernel(a, out, info, threads=point.threads)
         return self._check(a, out, info, point)
 
     def _check(self, a: Batch, out: Batch, info: Any, point: Point) -> float:

@@ -43,8 +43,8 @@ def sample_solve(
     sets = -(-CACHES * backend.last_level_cache_bytes() // (l.nbytes + 2 * given.nbytes))
     factors = [l, *(l.copy() for _ in range(sets - 1))]
     columns, solutions = ([backend.place(given) for _ in factors] for _ in range(2))
-    solver, count = backend.solver(spec), threads or backend.threads
-    calls = [partial(solver, *each, count) for each in zip(factors, columns, solutions, strict=True)]
+    kernel, count = backend.kernel(spec), threads or backend.threads
+    calls = [partial(kernel, *each, threads=count) for each in zip(factors, columns, solutions, strict=True)]
     before = backend.conditions()
     seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
     conditions = {"before": before, "after": backend.conditions()}

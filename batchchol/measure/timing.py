@@ -135,7 +135,7 @@ def sample_factor(
     kernel, info = backend.kernel(spec), backend.info(batch, spec)
     count = threads or backend.threads
     pairs = buffers or (rotating_buffers(backend, batch) if cold else [(batch, batch.copy())])
-    calls = [partial(kernel, a, out, info, count) for a, out in pairs]
+    calls = [partial(kernel, a, out, info, threads=count) for a, out in pairs]
     before = backend.conditions()
     seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
     conditions = {"before": before, "after": backend.conditions()}

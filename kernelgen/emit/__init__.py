@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from kernelgen.emit import block, shared, simd, strip, warp
 from kernelgen.emit import thread as cuda
 from kernelgen.emit.solve import generate_solve
@@ -10,16 +13,23 @@ from kernelgen.schedules import BlockSchedule, SharedSchedule, StripSchedule, Th
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
 
+Generate = Callable[[KernelSpec, ThreadSchedule], KernelSource]
+
+
+def _generate_factorization(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    generate_thread = cuda.generate_thread if TARGETS[spec.target].gpu else simd.generate_thread
+    return generate_thread(spec, schedule)
+
+
+# The thread family has kernels of all operations.
+_OF_THREADS: Mapping[str, Generate] = MappingProxyType({"potrf": _generate_factorization, "potrs": generate_solve})
+
 
 def generate(spec: KernelSpec) -> KernelSource:
     """The source of the kernel of a spec: C for SIMD targets, CUDA C++ for GPUs."""
     match spec.schedule:
         case ThreadSchedule() as schedule:
-            if spec.problem.op == "potrs":
-                return generate_solve(spec, schedule)
-            if TARGETS[spec.target].gpu:
-                return cuda.generate_thread(spec, schedule)
-            return simd.generate_thread(spec, schedule)
+            return _OF_THREADS[spec.problem.op](spec, schedule)
         case SharedSchedule() as schedule:
             return shared.generate_shared(spec, schedule)
         case BlockSchedule() as schedule:

@@ -13,7 +13,7 @@ from kernelgen.gpu import (
     PIECE_BYTES,
     WARP,
 )
-from kernelgen.operations import OPERATIONS
+from kernelgen.operations import OPERATIONS, Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.schedules.axes import (
@@ -113,7 +113,7 @@ class ThreadSchedule(BaseSchedule):
 
     family: ClassVar[str] = "thread"
     gpu_only: ClassVar[bool] = False
-    operations: ClassVar[tuple[str, ...]] = ("potrf", "potrs")
+    operations: ClassVar[tuple[str, ...]] = tuple(OPERATIONS)
 
     nb: int = number(1, MAX_NB, MISSING, "tile size")
     looking: str = word(LOOKINGS, "left", "when updates are applied")
@@ -125,10 +125,10 @@ class ThreadSchedule(BaseSchedule):
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
-        rhs = self.rhs or DEFAULT_RHS if OPERATIONS[problem.op].has_columns else self.rhs
+        operation = problem.operation
+        rhs = self.rhs or DEFAULT_RHS if operation.has_columns else self.rhs
         if not target.gpu:
-            # A solve has no code for it.
-            prefetch = self.prefetch is not False if problem.op == "potrf" else bool(self.prefetch)
+            prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
             return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
         cache = self.cache or ("shared" if self.staged else "l1")
         threads = self.threads or DEFAULT_THREADS
@@ -137,10 +137,9 @@ class ThreadSchedule(BaseSchedule):
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_tile(self, self.nb, problem, layout)
-        if problem.op == "potrs":
-            self._check_solve(layout)
+        self._check_fixed(problem.operation)
         works = f"{problem.op} has no right-hand sides, use None"
-        require(self.rhs is None or problem.op == "potrs", "rhs", self.rhs, works)
+        require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         operations = straight_line_operations(problem.n) if self.rhs is None else self.rhs * problem.n**2
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
@@ -150,15 +149,14 @@ class ThreadSchedule(BaseSchedule):
         if self.staged and self.threads is not None:
             _check_staged(self, self.stage(problem), layout)
 
-    def _check_solve(self, layout: str) -> None:
-        """Refuse what a solve has no choice of."""
-        only_choices = {"looking": "left", "stride": None, "pdl": None, "blocks": None}
-        for field, only in only_choices.items():
-            got = getattr(self, field)
-            require(got == only, field, got, f"potrs has no such choice, use {only!r}")
-        require(not self.prefetch, "prefetch", self.prefetch, "potrs does not prefetch, use False")
-        works = "on a GPU potrs reads the factor where it is, use None"
-        require(self.threads is None or not self.staged, "staged", self.staged, works)
+    def _check_fixed(self, operation: Operation) -> None:
+        """Refuse what an operation has no choice of."""
+        for name, only in operation.fixed.items():
+            got, lacks = getattr(self, name), "does not prefetch" if name == "prefetch" else "has no such choice"
+            require(got in (None, only), name, got, f"{operation.name} {lacks}, use {only!r}")
+        works = f"on a GPU {operation.name} reads the factor where it is, use None"
+        stages = self.threads is not None and self.staged
+        require(not stages or operation.writes_triangle, "staged", self.staged, works)
 
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""

@@ -30,7 +30,7 @@ from batchchol import (
 from batchchol.api import solves
 from batchchol.errors import BackendUnavailable, CompilerNotFound
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
-from batchchol.plan import solve_spec
+from batchchol.plan import kernel_choice
 
 from .artifacts.test_no_compiler import bare, warned
 from .test_arguments_refused import ODD, Arrayed, Odd
@@ -111,7 +111,7 @@ def test_it_undoes_a_multiplication(spd: Spd) -> None:
 def test_empty_arrays_need_no_backend(
     monkeypatch: pytest.MonkeyPatch, l_shape: tuple[int, ...], b_shape: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(solves, "solve_spec", lambda *_: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(solves, "kernel_choice", lambda *_, **__: pytest.fail("nothing is to be computed"))
     x = cho_solve(np.empty(l_shape, np.float32), np.empty(b_shape, np.float32))
     assert (x.shape, x.dtype) == (b_shape, np.float32)
 
@@ -277,7 +277,7 @@ def test_specs_and_maths(spd: Spd) -> None:
         assert_solves(l, b, given)
     batch = Batch.from_dense(l, Layout.chunked(2 * LANES))
     for upper, math in ((False, "ieee"), (True, "fast")):
-        device, spec = solve_spec(batch, upper, None, math)
+        device, spec = kernel_choice("potrs", batch, upper, None, math, argument="L")
         assert device is get_backend("cpu")
         assert spec.problem == Problem(N, "float32", "upper" if upper else "lower", "potrs", math)
 

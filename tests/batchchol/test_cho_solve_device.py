@@ -23,6 +23,7 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda import graphs, memory
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.measure.point import Point
+from batchchol.measure.solves import sample_solve
 from batchchol.measure.timing import sample_factor
 from batchchol.operations.potrs import check, ratio_bound
 
@@ -157,8 +158,6 @@ def test_a_kernel_of_solves_factors_nothing(cuda: Backend, spd: Spd) -> None:
         lambda: cholesky(spd(0, N, N), spec=SOLVE),
         lambda: cholesky_ex(spd(200), spec=SOLVE),
         lambda: cholesky(on_device(spd(9, N)), spec=ON_GPU),
-        lambda: get_backend("cpu").kernel(SOLVE),
-        lambda: cuda.kernel(ON_GPU),
         lambda: cuda.pycuda_function(ON_GPU, there),  # type: ignore[attr-defined]
         lambda: sample_factor(get_backend("cpu"), SOLVE, host),
         lambda: sample_factor(cuda, ON_GPU, there),
@@ -170,14 +169,28 @@ def test_a_kernel_of_solves_factors_nothing(cuda: Backend, spd: Spd) -> None:
 
 
 def test_a_kernel_of_factorizations_solves_nothing(cuda: Backend) -> None:
+    words = r"^spec: got a kernel of potrf, expected one of potrs: the solution X of"
+    dense, layout = np.eye(N, dtype=np.float32)[np.newaxis], Layout.canonical("col")
     for backend, target in ((get_backend("cpu"), None), (cuda, "cuda")):
-        with pytest.raises(
-            ValueError, match=r"^spec: got a kernel of potrf, expected one of potrs: the solution X of"
-        ):
-            backend.solver(default_spec(N, target=target))
+        spec, l = default_spec(N, target=target, layout="canonical"), backend.from_dense(dense, layout)
+        with pytest.raises(ValueError, match=words):
+            sample_solve(backend, spec, l)
+        with pytest.raises(ValueError, match=words):
+            cho_solve(l, backend.place(dense), spec=spec)
 
 
-def test_solvers_are_built_ahead_and_kept() -> None:
+def test_a_kernel_refuses_arguments_of_another_operation(cuda: Backend) -> None:
+    """A batch for an array and an array for a batch, or too few, before their addresses are used."""
+    dense = np.eye(N, dtype=np.float32)[np.newaxis]
+    for backend, spec in ((get_backend("cpu"), SOLVE), (cuda, ON_GPU)):
+        kernel, l = backend.kernel(spec), backend.from_dense(dense, Layout(spec.layout, None, spec.order))
+        with pytest.raises(AttributeError):
+            kernel(l, l, backend.info(l, spec), threads=1)
+        with pytest.raises(ValueError, match="shorter"):
+            kernel(l, backend.place(dense), threads=1)
+
+
+def test_kernels_of_solves_are_built_ahead_and_kept() -> None:
     (outcome,) = get_backend("cpu").build([SOLVE])
     assert outcome.status == "built"
-    assert get_backend("cpu").solver(SOLVE) is get_backend("cpu").solver(SOLVE)
+    assert get_backend("cpu").kernel(SOLVE) is get_backend("cpu").kernel(SOLVE)

@@ -16,21 +16,13 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.backends.base import (
-    Availability,
-    Kernel,
-    Solver,
-    check_calls,
-    check_operation,
-    check_protocol,
-    check_runnable,
-)
+from batchchol.backends.base import Availability, Kernel, check_calls, check_protocol, check_runnable
 from batchchol.backends.cpu import cpu_model
 from batchchol.backends.cuda import ceilings, memory, nvml, support
 from batchchol.backends.cuda.batch import DeviceBatch, default_layout
 from batchchol.backends.cuda.clock import Clock
 from batchchol.backends.cuda.device import device
-from batchchol.backends.cuda.kernels import CudaKernel, CudaSolver, PycudaFunction
+from batchchol.backends.cuda.kernels import CudaKernel, PycudaFunction
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import total_bytes
 from batchchol.datasets import files, generation
@@ -71,7 +63,6 @@ class CudaBackend:
         self.architecture, self.model = self._gpu.architecture, self._gpu.model
         self._clock = Clock(self._gpu)
         self.kernel = lru_cache(maxsize=None)(self._load)
-        self.solver = lru_cache(maxsize=None)(self._load_solver)
         self._floors: dict[str, float] = {}
         self._ceilings: dict[str, Ceilings] = {}
 
@@ -194,12 +185,7 @@ class CudaBackend:
         return None
 
     def _load(self, spec: KernelSpec) -> Kernel:
-        check_operation(spec, "potrf")
         return CudaKernel(spec, self._gpu, self._gpu.load(generate(spec)))
-
-    def _load_solver(self, spec: KernelSpec) -> Solver:
-        check_operation(spec, "potrs")
-        return CudaSolver(spec, self._gpu, self._gpu.load(generate(spec)))
 
     def pycuda_function(self, spec: KernelSpec, batch: Batch) -> PycudaFunction:
         """The kernel of a spec as a `pycuda.driver.Function`, with what a launch for a batch takes.
@@ -227,7 +213,6 @@ class CudaBackend:
         What the hardware's split of on-chip memory favours, and how much of it a launch may have, is what was asked
         for last.
         """
-        check_operation(spec, "potrf")
         function = replace(self._gpu.load(source), launch=launch)
         self._gpu.loader.configure(function)
         return CudaKernel(spec, self._gpu, function)

@@ -38,8 +38,8 @@ def record(*, branches: int | None = BRANCHES) -> Iterator[Graph]:
     """Record the `factor` calls of this thread into a graph, in place of running them.
 
     Inside, `factor` checks and allocates as ever, compiles and loads its kernel, and returns a result that is written
-    when the graph is launched. All else runs at once, other threads' calls of `factor` too; `cho_solve` of a batch on
-    the GPU, which may not be there yet, is refused. Calls need not be alike.
+    when the graph is launched. All else runs at once, other threads' calls of `factor` too; other operations on a
+    batch on the GPU, which may not be there yet, are refused. Calls need not be alike.
 
     Parameters
     ----------

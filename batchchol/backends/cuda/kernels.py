@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchchol.artifacts.stats import CompileStats
+from batchchol.backends.base import memory_of
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import Device
 from batchchol.backends.cuda.functions import Function
@@ -44,13 +45,13 @@ class CudaKernel:
     def stats(self) -> CompileStats:
         return self.function.stats
 
-    def __call__(self, a: Any, out: Any, info: Any, threads: int, stream: Any = None) -> None:
-        words = self.words(a, out, info)
+    def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:
+        words = self.words(*arrays)
         if stream is not None:
-            memory.share(stream, a.data, out.data, info)
-        self.gpu.run(self.function, a.batch, words, stream)
+            memory.share(stream, *memory_of(self.spec.problem.operation, arrays))
+        self.gpu.run(self.function, arrays[0].batch, words, stream)
 
-    def words(self, a: Any, out: Any, info: Any) -> tuple[int, ...]:
+    def words(self, *arrays: Any) -> tuple[int, ...]:
         """The arguments of the code, 64 bits each.
 
         Raises
@@ -58,30 +59,14 @@ class CudaKernel:
         ValueError
             If it is not the code for the batch's stride.
         """
-        return a.address, out.address, int(info.gpudata or 0), *self.geometry(a.batch, a.layout)
+        operation, first = self.spec.problem.operation, arrays[0]
+        addresses = [int(array.gpudata or 0) for array in memory_of(operation, arrays)]
+        columns = () if operation.columns is None else (arrays[operation.columns].shape[-1],)
+        return *addresses, *columns, *self.geometry(first.batch, first.layout)
 
     def geometry(self, batch: int, layout: Layout) -> tuple[int, int]:
-        """Those of the arguments that are no addresses; errors are those of `words`."""
+        """Where the matrices lie, the last of the arguments; errors are those of `words`."""
         apart, fixed = stride(batch, layout), self.spec.schedule.stride
         if fixed is not None and fixed != apart and self.spec.layout != "canonical":
             raise ValueError(f"spec: its code has a stride of {fixed}, expected {apart}, that of the batch")
         return apart, batch
-
-
-@dataclass(frozen=True)
-class CudaSolver:
-    """A loaded kernel; see `batchchol.backends.base.Solver`."""
-
-    spec: KernelSpec
-    gpu: Device
-    function: Function
-
-    @property
-    def stats(self) -> CompileStats:
-        return self.function.stats
-
-    def __call__(self, l: Any, b: Any, x: Any, threads: int, stream: Any = None) -> None:
-        addresses = (l.address, int(b.gpudata or 0), int(x.gpudata or 0))
-        if stream is not None:
-            memory.share(stream, l.data, b, x)
-        self.gpu.run(self.function, l.batch, (*addresses, b.shape[-1], stride(l.batch, l.layout), l.batch), stream)

@@ -49,7 +49,7 @@ def run_kernel(backend: CpuBackend, dense: NDArray[np.floating]) -> NDArray[np.f
     spec = spec_of(dense.shape[-1])
     batch = Batch.from_dense(dense)
     out = Batch.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-    backend.kernel(spec)(batch, out, info_array(batch, spec.lanes), 2)
+    backend.kernel(spec)(batch, out, info_array(batch, spec.lanes), threads=2)
     return np.tril(out.to_dense())
 
 

@@ -64,7 +64,7 @@ backend = get_backend("cuda")
 batch = backend.empty(23, 8000, Layout.chunked(33))
 backend.fill(batch, "wishart")
 info = backend.info(batch, FAULTY)
-backend.kernel(FAULTY)(batch, batch.copy(), info, 1)
+backend.kernel(FAULTY)(batch, batch.copy(), info, threads=1)
 assert not backend.host(info).any()
 """
 FAULTY = make_spec(
@@ -110,7 +110,7 @@ def factor(backend: Backend, spec: KernelSpec, batch: Batch) -> tuple[Batch, obj
     """The factor and the info of one call; what is not written is that of the input."""
     result = batch.copy()
     info = backend.info(batch, spec)
-    backend.kernel(spec)(result if spec.in_place else batch, result, info, 1)
+    backend.kernel(spec)(result if spec.in_place else batch, result, info, threads=1)
     return result, info
 
 

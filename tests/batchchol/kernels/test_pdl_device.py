@@ -67,7 +67,7 @@ def test_each_call_sees_what_the_one_before_has_written(
     for call in range(CALLS):
         a, l = (first, second) if call % 2 == 0 else (second, first)
         with device().queueing() if call in range(2, 6) else nullcontext():
-            kernel(a, l, info, 1)
+            kernel(a, l, info, threads=1)
     found = np.asarray(cuda.host(first.get(0, count)))[:, np.arange(n), np.arange(n)]
     np.testing.assert_allclose(found, pivots.astype(np.float32) ** (0.5**CALLS), rtol=1e-5)
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from batchchol.artifacts.c_library import supported_targets
-from batchchol.backends.base import Solver
-from batchchol.backends.cpu import CpuSolver
+from batchchol.backends import Kernel
+from batchchol.backends.cpu import CpuKernel
 from batchchol.batches.layouts import array_shape, element_offset, stride
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from ...covering import Choice, covering_design
 from ...cuda_checks import CompiledTogether
-from ...cuda_kernels import EmulatedSolver
+from ...cuda_kernels import EmulatedKernel
 from ...cuda_programs import FUSED, EmulationError, compile_program
 from ...fenced_memory import sparse_zeros
-from ...kernel_runs import Array, build_solver, make_spec, run_solver, solver_of
+from ...kernel_runs import Array, build_kernel, kernel_of, make_spec, run_solver
 from ...matrices import DATA, UNIT_ROUNDOFF, conditioned, lapack_factor
 from ...matrix_kinds import make
 from ...solve_interpreter import interpret_solve
@@ -92,7 +92,7 @@ def system(n: int, batch: int, nrhs: int, dtype: str, data: str = "wishart") -> 
 
 
 def check_solver(
-    spec: KernelSpec, batch: int, chunk: int | None, every_nrhs: Sequence[int], solver: Solver, *, in_place: bool
+    spec: KernelSpec, batch: int, chunk: int | None, every_nrhs: Sequence[int], solver: Kernel, *, in_place: bool
 ) -> None:
     """The backward error for each number of right-hand sides; for the last one the distance from LAPACK too."""
     n, dtype = spec.problem.n, spec.problem.dtype
@@ -113,14 +113,14 @@ def check_solver(
 def test_every_pair_of_values(choice: Choice) -> None:
     spec, chunk = spec_of(choice)
     every_nrhs = (*NRHS, choice["rhs"], choice["rhs"] + 1)
-    check_solver(spec, choice["batch"], chunk, every_nrhs, solver_of(spec), in_place=choice["in_place"])
+    check_solver(spec, choice["batch"], chunk, every_nrhs, kernel_of(spec), in_place=choice["in_place"])
 
 
 # What is compiled together is used together.
 CUDA_DESIGN = sorted(
     covering_design(CUDA_FACTORS, CONSTRAINED, cost_of), key=lambda choice: (choice["math"], choice["dtype"])
 )
-emulated = CompiledTogether((spec_of(choice)[0] for choice in CUDA_DESIGN), kind=EmulatedSolver)
+emulated = CompiledTogether(spec_of(choice)[0] for choice in CUDA_DESIGN)
 
 
 @pytest.mark.parametrize("choice", CUDA_DESIGN, ids=case_id)
@@ -137,7 +137,7 @@ def solve_spec(n: int, nb: int, **choices: Any) -> KernelSpec:
 @pytest.mark.parametrize("target", [supported_targets()[0], "cuda"])
 def test_largest_orders(target: str) -> None:
     spec = solve_spec(128, 5, layout="interleaved", target=target)
-    check_solver(spec, 19, None, (5,), solver_of(spec), in_place=False)
+    check_solver(spec, 19, None, (5,), kernel_of(spec), in_place=False)
 
 
 # ---- The same bits ----
@@ -148,7 +148,7 @@ def test_largest_orders(target: str) -> None:
 def test_a_solution_depends_on_nothing_but_its_own_matrix_and_right_hand_side(n: int, layout: str) -> None:
     """Not on how many others there are, where it stands among them, nor on where the arrays begin."""
     spec = solve_spec(n, min(n, 2), layout=layout, rhs=3)
-    solver = solver_of(spec)
+    solver = kernel_of(spec)
     batch, nrhs = 2 * spec.lanes + 1, 2 * spec.lanes + 9
     l, b = system(n, batch, nrhs, "float32")
     whole = run_solver(spec, l, b, solver=solver)
@@ -184,7 +184,7 @@ def test_float32_is_the_interpreters_to_the_last_bit(target: str, n: int, nb: in
 def test_on_a_gpu_too() -> None:
     spec = solve_spec(17, 4, rhs=4, layout="interleaved", target="cuda")
     source = generate(spec)
-    kernel = EmulatedSolver(spec, source, compile_program((source,), FUSED))
+    kernel = EmulatedKernel(spec, source, compile_program((source,), FUSED))
     l, b = system(17, 19, 9, "float32")
     expected = interpret_solve(l, b, 4, multiply_subtract=rounding("cuda")).x
     assert np.array_equal(run_solver(spec, l, b, solver=kernel), expected)
@@ -217,14 +217,14 @@ def test_last_matrices_of_a_batch_past_32_bits(layout: Layout, target: str) -> N
         data[element_offset(n, batch, layout, batch - last + m, i, j)] = l[m, i, j]
     given[-b.size :] = b.ravel()
     addresses, numbers = (data.ctypes.data, given.ctypes.data, x.ctypes.data), (nrhs, stride(batch, layout), batch)
-    solver = solver_of(spec)
-    if isinstance(solver, EmulatedSolver):
+    solver = kernel_of(spec)
+    if isinstance(solver, EmulatedKernel):
         assert solver.source.launch is not None
         items = solver.source.launch.items
         blocks = ((batch - last) // items, -(-batch // items))
         solver.program.launch_unfenced(solver.source, batch, *addresses, *numbers, blocks=blocks)
     else:
-        assert isinstance(solver, CpuSolver)
+        assert isinstance(solver, CpuKernel)
         assert solver.function(*addresses, *numbers, (batch - last) // spec.lanes, -(-batch // spec.lanes)) == 0
     assert ratios(l, b, x[-b.size :].reshape(b.shape)).max() <= ratio_bound(n, "ieee")
 
@@ -240,7 +240,7 @@ HARD = ("dominant", "wishart", "condition 1e6", "graded", "badly scaled")
 def test_hard_factors(dtype: str, math: str, target: str) -> None:
     for n in (1, 2, 16):
         spec = solve_spec(n, min(n, 4), dtype=dtype, math=math, layout="interleaved", target=target)
-        solver = solver_of(spec)
+        solver = kernel_of(spec)
         for kind in HARD:
             a = make(kind, np.random.default_rng(7), 100, n, dtype)
             l, info = lapack_factor(a)
@@ -265,7 +265,7 @@ def test_ill_conditioned(dtype: str, condition: float) -> None:
 def test_factors_of_no_use_harm_no_neighbour(place: str, value: float, layout: str, target: str) -> None:
     spec = solve_spec(7, 3, layout=layout, target=target)
     l, b = system(7, 37, 6, "float32")
-    solver = solver_of(spec)
+    solver = kernel_of(spec)
     expected = run_solver(spec, l, b, solver=solver)
     bad = np.arange(37) % 3 == 1
     if place == "right-hand side":
@@ -315,7 +315,7 @@ def mutated(source: KernelSource, function: str, pattern: str, replacement: str)
     return replace(source, text=source.text[:begin] + body + source.text[end:])
 
 
-def worst_ratio(spec: KernelSpec, solver: Solver) -> float:
+def worst_ratio(spec: KernelSpec, solver: Kernel) -> float:
     """The largest ratio of an odd number of right-hand sides: both programs, for two and for one, are run."""
     l, b = system(11, 32, 5, "float32")
     try:
@@ -326,7 +326,7 @@ def worst_ratio(spec: KernelSpec, solver: Solver) -> float:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_the_source_as_it_is_passes(spec: KernelSpec) -> None:
-    assert worst_ratio(spec, solver_of(spec)) <= 0.5
+    assert worst_ratio(spec, kernel_of(spec)) <= 0.5
 
 
 # Both targets have the same microkernels and the same program.
@@ -335,7 +335,7 @@ def test_the_source_as_it_is_passes(spec: KernelSpec) -> None:
 )
 def test_the_source_with_one_line_changed_fails(backend: str, line: str) -> None:
     spec = SPECS[backend]
-    solver = build_solver(spec, mutated(generate(spec), *LINES[line]))
+    solver = build_kernel(spec, mutated(generate(spec), *LINES[line]))
     assert worst_ratio(spec, solver) > ratio_bound(11, "fast")
 
 
@@ -350,4 +350,4 @@ STAGES: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("change", STAGES)
 def test_stages_with_one_line_changed_fail(change: str) -> None:
     spec = SPECS["canonical"]
-    assert worst_ratio(spec, build_solver(spec, mutated(generate(spec), *STAGES[change]))) > ratio_bound(11, "fast")
+    assert worst_ratio(spec, build_kernel(spec, mutated(generate(spec), *STAGES[change]))) > ratio_bound(11, "fast")

@@ -147,7 +147,7 @@ def corrupted(backend: Backend, monkeypatch: pytest.MonkeyPatch, change: Any) ->
         class Corrupted:
             stats, function = kernel.stats, getattr(kernel, "function", None)
 
-            def __call__(self, a: Any, out: Any, info: Any, threads: int) -> None:
+            def __call__(self, a: Any, out: Any, info: Any, *, threads: int) -> None:
                 change(kernel, a, out, info, threads)
 
         return Corrupted(), chosen
@@ -157,8 +157,8 @@ def corrupted(backend: Backend, monkeypatch: pytest.MonkeyPatch, change: Any) ->
 
 def test_a_wrong_result_is_no_number(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(kernel: Any, a: Any, out: Any, info: Any, threads: int) -> None:
-        kernel(a, out, info, threads)
-        kernel(out, out, info, threads)
+        kernel(a, out, info, threads=threads)
+        kernel(out, out, info, threads=threads)
 
     corrupted(backend, monkeypatch, twice)
     row = Bench(backend, BRIEF).measure(point(backend))
@@ -174,7 +174,7 @@ def test_what_another_kernel_left_is_not_believed(backend: Backend, monkeypatch:
 
     def idle(kernel: Any, a: Any, out: Any, info: Any, threads: int) -> None:
         spare = out.copy()
-        kernel(a, spare, info, threads)
+        kernel(a, spare, info, threads=threads)
 
     corrupted(backend, monkeypatch, idle)
     assert bench.measure(point(backend, nb=2)).status == "wrong"

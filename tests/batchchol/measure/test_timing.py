@@ -42,11 +42,11 @@ class ScriptedBackend(CpuBackend):
         taken = []
         for call in rotation(calls, samples, warm_up):
             call()
-            kernel, (a, out, info, threads) = call.func, call.args  # type: ignore[attr-defined]
+            kernel, (a, out, info) = call.func, call.args  # type: ignore[attr-defined]
             assert kernel.spec.problem.n == a.n
             if self.spoil:
                 self.spoil(out, info)
-            self.calls.append((a, out, threads))
+            self.calls.append((a, out, call.keywords["threads"]))  # type: ignore[attr-defined]
             taken.append(float(len(self.calls) - 1))
         return taken[warm_up:]
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_timed(batch: Batch, spec: KernelSpec) -> None:
     with pytest.raises(ValueError, match=r"calls, samples: got 0 calls and 3 samples, expected at least 1 of each"):
         backend.seconds([], samples=3)
     with pytest.raises(ValueError, match=r"stream: got 7, expected None: backend 'cpu' has none"):
-        backend.kernel(spec)(batch, batch.copy(), backend.info(batch, spec), 1, stream=7)
+        backend.kernel(spec)(batch, batch.copy(), backend.info(batch, spec), threads=1, stream=7)
 
 
 def test_a_sample_says_how_it_was_taken(batch: Batch, spec: KernelSpec) -> None:

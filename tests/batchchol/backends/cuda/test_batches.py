@@ -320,7 +320,7 @@ def test_code_for_one_stride_runs_on_no_other(cuda: Backend, spd: Spd) -> None:
     with pytest.raises(ValueError, match="chunk=16 is not the stride of 32"):
         factor(other, spec)
     with pytest.raises(ValueError, match="a stride of 32, expected 16"):
-        cuda.kernel(spec)(other, other.copy(), cuda.info(other, spec), 1)
+        cuda.kernel(spec)(other, other.copy(), cuda.info(other, spec), threads=1)
 
 
 def test_batches_over_foreign_memory_copy_nothing(cuda: Backend, spd: Spd) -> None:

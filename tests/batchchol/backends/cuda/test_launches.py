@@ -90,7 +90,7 @@ class TestWho:
     def test_timing_launches_as_its_protocol_says(self, fake_gpu: FakeGpu, spd: Spd, protocol: str) -> None:
         backend, a = get_backend("cuda"), packed(spd)
         out, info, kernel = a.copy(), backend.info(a, EARLY), backend.kernel(EARLY)
-        calls = [lambda: kernel(a, out, info, 1)]
+        calls = [lambda: kernel(a, out, info, threads=1)]
         backend.seconds(calls, samples=5, protocol=protocol)
         fake_gpu.early.clear()
         fake_gpu.by_pycuda.clear()

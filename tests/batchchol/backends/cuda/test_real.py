@@ -174,7 +174,7 @@ def test_host_time_of_a_warm_call() -> None:
         device().synchronize()
         start = time.perf_counter()
         for _ in range(300):
-            kernel(a, out, info, 1)
+            kernel(a, out, info, threads=1)
         return (time.perf_counter() - start) / 300
 
     assert min(seconds() for _ in range(20)) < WARM_CALL_SECONDS
