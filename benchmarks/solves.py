@@ -39,7 +39,8 @@ def planned(point: grid.Point) -> Plan:
     backend = backend_of(point)
     with skipping():
         layout = library.default_layout(backend, point.n, point.dtype, point.batch)
-        return supported(Plan(point, backend, library.solve_spec(point.n, backend, layout, point.dtype), layout))
+        spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op="potrs")
+        return supported(Plan(point, backend, spec, layout))
 
 
 @cache

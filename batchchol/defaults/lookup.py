@@ -21,12 +21,12 @@ from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import TARGETS, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
 from kernelgen.schedules import DEFAULT_THREADS
 
-# Of solves that were not measured.
-SOLVE_NB, SOLVE_NB_OF_GPUS = 4, 8
+# Of operations that were not measured, and that the thread family alone has.
+NB, NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more.
 REACH = 2
@@ -155,12 +155,12 @@ def choices(request: Request) -> tuple[Choice, ...]:
 
 def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     """What is built where no table has an answer."""
-    if plain.problem.op == "potrs":
-        # A group that is one piece of memory is read where it is.
-        apart = None if TARGETS[plain.target].gpu else plain.layout != "chunked" or chunk != plain.lanes
-        nb = SOLVE_NB_OF_GPUS if TARGETS[plain.target].gpu else SOLVE_NB
-        return replace(plain, schedule=ThreadSchedule(min(nb, plain.problem.n), staged=apart))
-    return (block_that_fits(plain, chunk) if TARGETS[plain.target].gpu else None) or plain
+    gpu = TARGETS[plain.target].gpu
+    if plain.problem.op in BlockSchedule.operations:
+        return (block_that_fits(plain, chunk) if gpu else None) or plain
+    # A group that is one piece of memory is read where it is.
+    apart = None if gpu else plain.layout != "chunked" or chunk != plain.lanes
+    return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS if gpu else NB, plain.problem.n), staged=apart))
 
 
 @lru_cache(maxsize=4096)

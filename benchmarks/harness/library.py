@@ -84,7 +84,6 @@ __all__ = [
     "sample_solve",
     "schedule_type",
     "single",
-    "solve_spec",
 ]
 
 
@@ -101,9 +100,17 @@ def default_layout(backend: Backend, n: int, dtype: str, batch: int) -> Layout:
 
 
 def default_spec(n: int, backend: Backend, layout: Layout, **options: Any) -> KernelSpec:
-    """The spec that the library uses on a backend for matrices of order `n` in that layout."""
+    """The spec that the library uses on a backend for matrices of order `n` in that layout.
+
+    Raises
+    ------
+    SpecError
+        If an operation `op` is asked for, and this commit has one operation alone.
+    """
     options |= {"chunk": layout.chunk, "arch": getattr(backend, "architecture", None)}
     known = signature(_default_spec).parameters
+    if "op" in options.keys() - known:
+        raise SpecError(f"op={options['op']!r} cannot be built: this commit has factorizations alone")
     options = {name: value for name, value in options.items() if name in known}
     return _default_spec(n, target=backend.target, layout=layout.kind, order=layout.order, **options)
 
@@ -240,25 +247,6 @@ def copies(dense: Any, packed: Any) -> tuple[Callable[[], None], Callable[[], No
         return partial(packed.put, 0, dense.data), partial(packed.unpack_to, dense.address, 0, packed.batch)
     slots = Slots(packed.data, packed.n, packed.batch, packed.layout, 0, packed.batch)
     return partial(_host_pack, dense.data, slots), partial(_host_unpack, slots, dense.data)
-
-
-def solve_spec(n: int, backend: Backend, layout: Layout, dtype: str) -> KernelSpec:
-    """The spec that `cho_solve` uses for factors in that layout.
-
-    Raises
-    ------
-    SpecError
-        If this commit has no solves.
-    """
-    try:
-        from batchchol.defaults.lookup import default_choice
-        from batchchol.defaults.request import Request
-
-        problem = Problem(n, dtype, op="potrs")
-    except ImportError as error:
-        raise SpecError("op='potrs' cannot be built: this commit has no solves") from error
-    where = (backend.target, layout.kind, layout.order, layout.chunk)
-    return default_choice(Request(problem, *where, arch=backend.architecture, device=backend.model)).spec
 
 
 def sample_solve(*arguments: Any, **options: Any) -> Sample:
