@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.emit.source import KernelSource, Launch, render
-from kernelgen.emit.thread import FAST_FLAGS, undefine_macros, variables_of
+from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.schedules import BlockSchedule
 from kernelgen.schedules.block import BARRIERS
@@ -27,8 +27,7 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         barriers=BARRIERS,
         entry="block/block_pipeline.cu.jinja" if schedule.pipeline else "block/block_barriers.cu.jinja",
     )
-    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
     resident = schedule.blocks if schedule.pipeline else None
     cache, pdl = schedule.cache or "shared", bool(schedule.pdl)
     launch = Launch(shape.threads, shape.lanes, shape.shared_bytes, cache, resident, pdl)
-    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, element_strides, render
-from kernelgen.emit.thread import FAST_FLAGS, undefine_macros
+from kernelgen.emit.thread import cuda_source
 from kernelgen.problem import MATHS, Problem
 from kernelgen.programs.potrf import tile_program
 from kernelgen.programs.tiles import Load, operations
@@ -102,5 +102,4 @@ def _generate(
         tiles=[*operands, "X"],
         launch=launch,
     )
-    flags = FAST_FLAGS[dtype] if problem.math == "fast" else ()
-    return KernelSource(undefine_macros(text), spec.name, 1, flags, launch)
+    return cuda_source(text, spec.name, dtype, problem.math, launch)

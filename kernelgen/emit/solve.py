@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelgen.emit.simd import leading_dimension, target_variables
 from kernelgen.emit.source import SCALARS, KernelSource, element_strides, microkernels_of, render
-from kernelgen.emit.thread import FAST_FLAGS, launch_of, stride_expression, undefine_macros
+from kernelgen.emit.thread import cuda_source, launch_of, stride_expression
 from kernelgen.programs.potrs import solve_program
 from kernelgen.programs.tiles import Node, expand, operations
 from kernelgen.schedules import ThreadSchedule
@@ -60,8 +60,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule, variables: dict[str, ob
         stride=stride_expression(spec),
         apart=1,
     )
-    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
-    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch_of(problem, schedule))
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch_of(problem, schedule))
 
 
 def _programs(n: int, schedule: ThreadSchedule) -> tuple[tuple[int, tuple[Node, ...]], ...]:

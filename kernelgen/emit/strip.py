@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.emit.source import KernelSource, Launch, render
-from kernelgen.emit.thread import FAST_FLAGS, undefine_macros, variables_of
+from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import LINE_BYTES, PIECE_BYTES
 from kernelgen.schedules import StripSchedule
 from kernelgen.schedules.strip import GROUP, TILE_PIECES, TURNS
@@ -45,7 +45,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
     )
     cache, pdl = schedule.cache or "shared", bool(schedule.pdl)
     launch = Launch(shape.threads, GROUP, shape.shared_bytes, cache, schedule.blocks, pdl)
-    return KernelSource(undefine_macros(text), spec.name, spec.lanes, FAST_FLAGS[problem.dtype], launch)
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 
 def _bytes(numbers: Sequence[int]) -> str:

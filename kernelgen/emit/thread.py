@@ -88,8 +88,13 @@ def _generate(
         stride=stride_expression(spec),
         **_program(spec, schedule),
     )
-    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
-    return KernelSource(undefine_macros(text), named.name, spec.lanes, flags, launch_of(problem, schedule))
+    return cuda_source(text, named.name, problem.dtype, problem.math, launch_of(problem, schedule))
+
+
+def cuda_source(text: str, name: str, dtype: str, math: str, launch: Launch) -> KernelSource:
+    """The source of a GPU's kernel, of which a group is a single matrix."""
+    flags = FAST_FLAGS[dtype] if math == "fast" else ()
+    return KernelSource(undefine_macros(text), name, 1, flags, launch)
 
 
 def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:

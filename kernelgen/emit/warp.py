@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.emit.source import KernelSource, Launch, element_strides, render
-from kernelgen.emit.thread import FAST_FLAGS, undefine_macros, variables_of
+from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.schedules import WarpSchedule
 from kernelgen.spec import KernelSpec
 
@@ -17,9 +17,8 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
         shape=shape,
         barrier="__syncwarp" if schedule.warps == 1 else "__syncthreads",
     )
-    flags = FAST_FLAGS[problem.dtype] if problem.math == "fast" else ()
     staged = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
     stage = 4 * shape.teams * schedule.matrices * shape.stage if staged else 0
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
     launch = Launch(shape.threads, matrices, stage, cache, pdl=bool(schedule.pdl))
-    return KernelSource(undefine_macros(text), spec.name, spec.lanes, flags, launch)
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
