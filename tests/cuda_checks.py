@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol.batches.layouts import array_shape, dense_view, element_offset, stride
+from batchchol.batches.layouts import array_shape, dense_view, stride
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
@@ -23,6 +23,7 @@ from .cuda_programs import ACROSS_WARPS, ORDERS, EmulationError, compile_program
 from .fenced_memory import sparse_zeros
 from .kernel_runs import GuardedMemory, Run, check_other_triangle, make_spec, run_kernel
 from .matrices import DATA, dominant, reference, wishart
+from .offsets import element_offset
 
 # Lines of generated code that are compiled together.
 PROGRAM_LINES = 5_000

@@ -1,4 +1,4 @@
-"""Where element (i, j) of matrix m lies: shapes, padding and the index map of every layout."""
+"""Where matrices lie: shapes and padding of every layout, and views of arrays as matrices."""
 
 from __future__ import annotations
 
@@ -68,23 +68,6 @@ def stride(batch: int, layout: Layout) -> int:
     if layout.kind == "canonical":
         return 1
     return layout.chunk if layout.chunk is not None else padded(batch, layout)
-
-
-def element_offset(n: int, batch: int, layout: Layout, m: int, i: int, j: int) -> int:
-    """The offset of element (i, j) of matrix m in the flat array, in elements.
-
-    Raises
-    ------
-    IndexError
-        If the matrix or the element is outside the batch.
-    """
-    if not (0 <= m < batch and 0 <= i < n and 0 <= j < n):
-        raise IndexError(f"(m, i, j)={(m, i, j)} is outside a batch of {batch} matrices of order {n}")
-    element = i * n + j if layout.order == "row" else j * n + i
-    if layout.kind == "canonical":
-        return m * n * n + element
-    apart = stride(batch, layout)
-    return (m // apart * n * n + element) * apart + m % apart
 
 
 def dense_view(data: NDArray[np.floating], layout: Layout) -> NDArray[np.floating]:

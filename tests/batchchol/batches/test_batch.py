@@ -14,9 +14,11 @@ from batchchol import Batch, Layout, factor
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches import host_memory
 from batchchol.batches.batch import default_layout, info_array
-from batchchol.batches.layouts import array_shape, dense_view, element_offset
+from batchchol.batches.layouts import array_shape, dense_view
 from batchchol.errors import OutOfMemory
 from kernelgen import SIMD_TARGETS
+
+from ...offsets import element_offset
 
 Array = NDArray[np.floating]
 Spd = Callable[..., Array]

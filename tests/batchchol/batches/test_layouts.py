@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchchol import Layout, SpecError
-from batchchol.batches.layouts import array_shape, dense_view, element_offset, group_matrices, padded, stride
+from batchchol.batches.layouts import array_shape, dense_view, group_matrices, padded, stride
+
+from ...offsets import element_offset
 
 orders = st.sampled_from(["row", "col"])
 layouts = st.one_of(

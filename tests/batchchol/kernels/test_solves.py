@@ -14,7 +14,7 @@ import pytest
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.backends import Kernel
 from batchchol.backends.cpu import CpuKernel
-from batchchol.batches.layouts import array_shape, element_offset, stride
+from batchchol.batches.layouts import array_shape, stride
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
@@ -26,6 +26,7 @@ from ...fenced_memory import sparse_zeros
 from ...kernel_runs import Array, build_kernel, kernel_of, make_spec, run_solver
 from ...matrices import DATA, UNIT_ROUNDOFF, conditioned, lapack_factor
 from ...matrix_kinds import make
+from ...offsets import element_offset
 from ...solve_interpreter import interpret_solve
 from .test_interpreted import rounding
 from .test_mutated import function_body
