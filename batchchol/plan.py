@@ -18,24 +18,11 @@ from kernelgen.problem import MATHS
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
 
-class Prepared(NamedTuple):
-    """What `prepare` found: `kernel` factors the batch into `result`, whose triangle is marked; None for no matrices.
+class Choice(NamedTuple):
+    """The backend, the spec and the kernel, None for no matrices, of a batch of this triangle.
 
-    `batch`, `given` and `math` are what it was asked for; what is chosen by default is as new as `generation`.
+    `given` and `math` are what it was asked for; what is chosen by default is as new as `generation`.
     """
-
-    batch: weakref.ref[Batch]
-    given: KernelSpec | None
-    math: str | None
-    device: Backend
-    spec: KernelSpec
-    kernel: Kernel | None
-    result: Batch
-    generation: object
-
-
-class _Chosen(NamedTuple):
-    """What `prepare` found for a batch of this triangle whose factors go into a new one."""
 
     triangle: str | None
     given: KernelSpec | None
@@ -44,6 +31,19 @@ class _Chosen(NamedTuple):
     spec: KernelSpec
     kernel: Kernel | None
     generation: object
+
+    def answers(self, batch: Batch, given: KernelSpec | None, math: str | None) -> bool:
+        """Whether it is still what is chosen for a batch if that is asked for."""
+        same = self.given is given and (self.triangle, self.math) == (batch.triangle, math)
+        return same and self.generation is generation()
+
+
+class Prepared(NamedTuple):
+    """What `prepare` found: the kernel factors the batch into `result`, whose triangle is marked."""
+
+    batch: weakref.ref[Batch]
+    choice: Choice
+    result: Batch
 
 
 def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None = None) -> Prepared:
@@ -62,36 +62,39 @@ def prepare(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str
     """
     # Before it is compared with what is remembered: arrays are compared element by element.
     check_math(math)
-    if out is not None:
+    if out is None:
+        known: Choice | None = batch.__dict__.get(_CHOSEN)
+        if known is not None and known.answers(batch, given, math):
+            return Prepared(weakref.ref(batch), known, batch.like(known.spec.problem.uplo))
+    else:
         last: Prepared | None = out.__dict__.get(_REMEMBERED)
-        same = last is not None and last.batch() is batch and last.given is given and last.math == math
-        if last is not None and same and last.generation is generation() and out.writeable:
+        if last and last.batch() is batch and last.choice.answers(batch, given, math) and out.writeable:
             return last
         # Copies of `out` are made below: were this among what they copy, each call would hold on to all before it.
         out.__dict__.pop(_REMEMBERED, None)
-    else:
-        known: _Chosen | None = batch.__dict__.get(_CHOSEN)
-        same = known is not None and (known.triangle, known.math) == (batch.triangle, math) and known.given is given
-        if known is not None and same and known.generation is generation():
-            fresh = batch.like(known.spec.problem.uplo)
-            return Prepared(
-                weakref.ref(batch), given, math, known.device, known.spec, known.kernel, fresh, known.generation
-            )
+    return _prepared_anew(batch, given, out, math)
+
+
+def _prepared_anew(batch: Batch, given: KernelSpec | None, out: Batch | None, math: str | None) -> Prepared:
     check_choice(given, math)
     device = get_backend(batch.backend)
     in_place = out is not None and out.shares_memory(batch)
-    spec = given or _of_batch(device, batch, in_place, math or MATHS[0])
+    spec = given
+    if spec is None:
+        problem, target = Problem(batch.n, batch.dtype_name, math=math or MATHS[0]), _fitting_target(device, batch)
+        spec = _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
     check_runnable(device, spec, batch)
     result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
     if result is out:
         # `out` must not remember itself: its memory would stay until the garbage collector finds the cycle.
         result = copy(out)
     kernel = device.kernel(spec) if batch.batch else None
-    prepared = Prepared(weakref.ref(batch), given, math, device, spec, kernel, result, generation())
-    if out is not None:
-        out.__dict__[_REMEMBERED] = prepared
+    choice = Choice(batch.triangle, given, math, device, spec, kernel, generation())
+    prepared = Prepared(weakref.ref(batch), choice, result)
+    if out is None:
+        batch.__dict__[_CHOSEN] = choice
     else:
-        batch.__dict__[_CHOSEN] = _Chosen(batch.triangle, given, math, device, spec, kernel, prepared.generation)
+        out.__dict__[_REMEMBERED] = prepared
     return prepared
 
 
@@ -147,11 +150,6 @@ def kernel_choice(
     if spec.problem.uplo != uplo:
         raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the factors have")
     return device, spec
-
-
-def _of_batch(device: Backend, batch: Batch, in_place: bool, math: str) -> KernelSpec:
-    problem, target = Problem(batch.n, batch.dtype_name, math=math), _fitting_target(device, batch)
-    return _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
 
 
 def _fitting_target(device: Backend, batch: Batch, argument: str = "batch") -> str:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_square, check_threads, square_matrices
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend
+from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend, lapack
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import check_order, flag
@@ -244,8 +244,9 @@ def factor(
             raise
         warn(error)
         return _factor_by_lapack(batch, out, threads, stream)
-    device, kernel, result = prepared.device, prepared.kernel, prepared.result
-    info = device.info(batch, prepared.spec, poisoned=False)
+    choice, result = prepared.choice, prepared.result
+    device, kernel = choice.device, choice.kernel
+    info = device.info(batch, choice.spec, poisoned=False)
     if kernel is not None:
         recorder = current_recorder()
         if recorder is None:
@@ -289,8 +290,7 @@ def _factor_host(
             if given is not None or name != "cpu":
                 raise
             warn(error)
-    factored: tuple[NDArray[Any], NDArray[np.int32]] = _lapack().potrf(dense, upper, available_threads())
-    return factored
+    return lapack.potrf(dense, upper, available_threads())
 
 
 def _problem(n: int, dtype: np.dtype[Any], upper: bool, math: str | None) -> Problem:
@@ -302,7 +302,7 @@ def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stre
     if stream is not None:
         raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
     result = prepare_lower(batch, out)
-    return Factor(result, _lapack().factor_batch(batch, result, int(threads or available_threads())))
+    return Factor(result, lapack.factor_batch(batch, result, int(threads or available_threads())))
 
 
 def _factor_arrays(
@@ -316,13 +316,6 @@ def _factor_arrays(
     batch = _as_batch(dense, layout)
     factors, info = factor(batch, spec, out=batch if spec.in_place else None)
     return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
-
-
-def _lapack() -> Any:
-    """The module for matrices without a kernel: imported late, since SciPy takes long to import."""
-    from batchchol.backends import lapack
-
-    return lapack
 
 
 @cache

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_square, check_threads, contiguous, square_matrices
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend
+from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, lapack
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.batches.checks import check_order, check_unmasked, flag
@@ -149,7 +149,7 @@ def _by_host_array(l: ArrayLike, b: ArrayLike, backend: str, wanted: _Wanted) ->
         return _on_gpu(factors, panels, wanted).reshape(columns.shape)
     x = _room(panels)
     if n > MAX_N:
-        _lapack().potrs(factors, panels, x, wanted.upper, int(wanted.threads or available_threads()))
+        lapack.potrs(factors, panels, x, wanted.upper, int(wanted.threads or available_threads()))
     else:
         _solve(Batch(factors, n, len(factors), Layout.canonical()), panels, x, wanted)
     return x.reshape(columns.shape)
@@ -174,7 +174,7 @@ def _solve(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], wanted: _
         if wanted.spec is not None:
             raise
         warn(error)
-        _lapack().solve_batch(l, b, x, wanted.upper, threads)
+        lapack.solve_batch(l, b, x, wanted.upper, threads)
     else:
         if kernel is not None:
             kernel(l, b, x, threads=threads)
@@ -259,13 +259,6 @@ def _room(columns: NDArray[np.floating]) -> NDArray[np.floating]:
 def _device_room(columns: Any) -> Any:
     shape = tuple(columns.shape)
     return _device_memory().empty(shape, columns.dtype, f"an array of shape {shape}")
-
-
-def _lapack() -> Any:
-    """Imported late, since SciPy takes long to import."""
-    from batchchol.backends import lapack
-
-    return lapack
 
 
 def _device_memory() -> Any:

@@ -98,6 +98,7 @@ class CpuBackend:
     name = "cpu"
     protocols = ("single",)
     architecture = None
+    empty, from_dense = staticmethod(Batch.empty), staticmethod(Batch.from_dense)
 
     def __init__(self) -> None:
         try:
@@ -137,12 +138,6 @@ class CpuBackend:
 
     def conditions(self) -> dict[str, str | int | float]:
         return {}
-
-    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
-        return Batch.empty(n, batch, layout, dtype)
-
-    def from_dense(self, a: NDArray[np.floating], layout: Layout | None = None) -> Batch:
-        return Batch.from_dense(a, layout)
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         generation.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)

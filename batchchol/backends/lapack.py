@@ -7,7 +7,7 @@ each other.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -49,17 +49,13 @@ def potrf(dense: NDArray[np.floating], upper: bool, threads: int) -> tuple[NDArr
     l = aligned_empty(dense.shape, dense.dtype, f"an array of shape {dense.shape}")
     info = np.zeros(batch, np.int32)
     routine, other = _routine(dense.dtype.name, "potrf"), _other_triangle(n, upper)
-    step = max(1, _BLOCK_BYTES // (n * n * dense.itemsize))
-
-    def work(first: int, last: int) -> int:
-        for begin in range(first, last, step):
-            block = slice(begin, min(begin + step, last))
-            _factor(routine, dense[block], l[block], info[block], other, upper)
-        return 0
-
     one_by_one = n >= _LARGE_ORDER and batch < threads
+
+    def work(block: slice) -> None:
+        _factor(routine, dense[block], l[block], info[block], other, upper)
+
     with blas.at_most(threads if one_by_one else 1):
-        over_ranges(work, batch, 1 if one_by_one else threads, dense.nbytes, arrays=(dense, l, info))
+        _over_blocks(work, (dense, l, info), 1 if one_by_one else threads, dense.nbytes)
     return l, info
 
 
@@ -72,9 +68,7 @@ def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
         If a slice of the matrices, unpacked, would not fit.
     """
     info = np.zeros(batch.batch, np.int32)
-    size = max(1, _SLICE_BYTES // (batch.n**2 * batch.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
-    for start in range(0, batch.batch, size):
-        stop = min(start + size, batch.batch)
+    for start, stop in _slices(batch):
         l, info[start:stop] = potrf(batch.get(start, stop), False, threads)
         out.put(start, l)
     return info
@@ -85,24 +79,39 @@ def potrs(
 ) -> None:
     """Solve by factors (batch, n, n) for right-hand sides (batch, n, nrhs) into x, all C-contiguous; x may be b."""
     routine = _routine(l.dtype.name, "potrs")
-    step = max(1, _BLOCK_BYTES // (l.shape[-1] ** 2 * l.itemsize))
 
-    def work(first: int, last: int) -> int:
-        for begin in range(first, last, step):
-            block = slice(begin, min(begin + step, last))
-            _solve(routine, l[block], b[block], x[block], upper)
-        return 0
+    def work(block: slice) -> None:
+        _solve(routine, l[block], b[block], x[block], upper)
 
     with blas.at_most(1 if len(l) > 1 else threads):
-        over_ranges(work, len(l), threads, l.nbytes + 2 * b.nbytes, arrays=(l, b, x))
+        _over_blocks(work, (l, b, x), threads, l.nbytes + 2 * b.nbytes)
 
 
 def solve_batch(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int) -> None:
     """Solve by a batch of factors of any layout."""
-    size = max(1, _SLICE_BYTES // (l.n**2 * l.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
-    for start in range(0, l.batch, size):
-        stop = min(start + size, l.batch)
+    for start, stop in _slices(l):
         potrs(l.get(start, stop), b[start:stop], x[start:stop], upper, threads)
+
+
+def _over_blocks(
+    work: Callable[[slice], None], arrays: tuple[NDArray[Any], ...], threads: int, work_bytes: int
+) -> None:
+    """Do the work on blocks of matrices, of which those in the first of the arrays stay in cache."""
+    _, n, _ = arrays[0].shape
+    step = max(1, _BLOCK_BYTES // (n * n * arrays[0].itemsize))
+
+    def blocks(first: int, last: int) -> int:
+        for begin in range(first, last, step):
+            work(slice(begin, min(begin + step, last)))
+        return 0
+
+    over_ranges(blocks, len(arrays[0]), threads, work_bytes, arrays=arrays)
+
+
+def _slices(batch: Batch) -> Iterator[tuple[int, int]]:
+    """The first matrix of each slice of a batch, and the one after its last."""
+    size = max(1, _SLICE_BYTES // (batch.n**2 * batch.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
+    return ((start, min(start + size, batch.batch)) for start in range(0, batch.batch, size))
 
 
 def _solve(

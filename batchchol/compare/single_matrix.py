@@ -96,7 +96,7 @@ def sample_single(
     conditions = {"before": before, "after": backend.conditions()}
     columns = memory.to_host(room[sets + timing.last : sets + timing.last + 1])
     seen = residual.ratios(a[np.newaxis], columns.swapaxes(1, 2))
-    ratio = residual.judge(memory.to_host(info), seen, np.arange(1), math)
+    ratio = residual.judge(memory.to_host(info), seen, range(1), math)
     return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)
 
 

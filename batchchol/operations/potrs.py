@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.batches.batch import Batch
-from batchchol.errors import ResidualError
+from batchchol.operations.residual import spread_members, worst_within
 
 # Two solves make up to 2 (n + 1) roundings, those of reciprocals among them, where the theorem allows 3 n + 1. The
 # first orders leave no room for what rounds where a ratio is evaluated, and have a bound of their own.
@@ -93,17 +93,10 @@ def check(
     ResidualError
         If the check fails: the numbers measured with this result must not be stored.
     """
-    members = np.unique(np.linspace(0, l.batch - 1, min(samples, l.batch)).astype(int))
-    seen = [_member_ratio(l, b, x, int(m), upper or l.triangle == "upper") for m in members]
-    if not seen:
-        return 0.0
-    worst, bound = int(np.argmax(seen)), ratio_bound(l.n, math)
-    if not seen[worst] <= bound:
-        raise ResidualError(
-            f"matrix {members[worst]} has solutions of the residual ratio {seen[worst]:.3g}, over the bound of "
-            f"{bound} for math={math!r}: they are wrong"
-        )
-    return seen[worst]
+    members = spread_members(l.batch, samples)
+    seen = [_member_ratio(l, b, x, m, upper or l.triangle == "upper") for m in members]
+    what = "solutions of the residual ratio"
+    return worst_within(seen, members, ratio_bound(l.n, math), math, what, "they are wrong")
 
 
 def _member_ratio(l: Batch, b: NDArray[Any], x: NDArray[Any], m: int, upper: bool) -> float:

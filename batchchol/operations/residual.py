@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -70,12 +70,38 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
     ResidualError
         If the check fails: the numbers measured with this result must not be stored.
     """
-    members = np.unique(np.linspace(0, a.batch - 1, min(samples, a.batch)).astype(int))
-    seen = np.array([_member_ratio(a, l, int(m)) for m in members])
+    members = spread_members(a.batch, samples)
+    seen = np.array([_member_ratio(a, l, m) for m in members])
     return judge(info[: a.batch], seen, members, math)
 
 
-def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[np.integer], math: str) -> float:
+def spread_members(batch: int, count: int) -> list[int]:
+    """At most so many matrices of a batch, evenly spread, both ends included."""
+    found: list[int] = np.unique(np.linspace(0, batch - 1, min(count, batch)).astype(int)).tolist()
+    return found
+
+
+def worst_within(
+    seen: Sequence[float] | NDArray[np.float64], members: Sequence[int], bound: float, math: str, has: str, are: str
+) -> float:
+    """The largest of the ratios of some matrices, 0 of none; `has` and `are` say of what it is and what is wrong.
+
+    Raises
+    ------
+    ResidualError
+        If it is over the bound; names the matrix.
+    """
+    if not len(seen):
+        return 0.0
+    worst = int(np.argmax(seen))
+    if not seen[worst] <= bound:
+        raise ResidualError(
+            f"matrix {members[worst]} has {has} {seen[worst]:.3g}, over the bound of {bound} for math={math!r}: {are}"
+        )
+    return float(seen[worst])
+
+
+def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: Sequence[int], math: str) -> float:
     """The largest of the ratios `seen` of the matrices `members`, if it is within the bound and every info is 0.
 
     Of no matrices it is 0.
@@ -88,15 +114,7 @@ def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: NDArray[n
     if info.any():
         first = int(np.flatnonzero(info)[0])
         raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
-    if not len(seen):
-        return 0.0
-    worst = int(np.argmax(seen))
-    if not seen[worst] <= RATIO_BOUND[math]:
-        raise ResidualError(
-            f"matrix {members[worst]} has the residual ratio {seen[worst]:.3g}, over the bound of "
-            f"{RATIO_BOUND[math]} for math={math!r}: the factor is wrong"
-        )
-    return float(seen[worst])
+    return worst_within(seen, members, RATIO_BOUND[math], math, "the residual ratio", "the factor is wrong")
 
 
 def _member_ratio(a: Batch, l: Batch, m: int) -> float:

@@ -54,6 +54,8 @@ class CudaBackend:
     target = CUDA.name
     # The host's: one launches.
     threads = 1
+    empty, from_dense = staticmethod(DeviceBatch.empty), staticmethod(DeviceBatch.from_dense)
+    default_layout, host = staticmethod(default_layout), staticmethod(memory.to_host)
 
     def __init__(self) -> None:
         try:
@@ -69,11 +71,6 @@ class CudaBackend:
     def lanes(self, dtype: str) -> int:
         # A warp reads a chunk's elements as one line.
         return WARP
-
-    def default_layout(
-        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
-    ) -> Layout:
-        return default_layout(n, dtype, batch, math)
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
         where = {"target": self.target, "arch": self.architecture, "device": self.model}
@@ -110,12 +107,6 @@ class CudaBackend:
 
     def conditions(self) -> dict[str, str | int | float]:
         return nvml.read(self._gpu.handle.pci_bus_id())
-
-    def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> DeviceBatch:
-        return DeviceBatch.empty(n, batch, layout, dtype)
-
-    def from_dense(self, a: Any, layout: Layout | None = None) -> DeviceBatch:
-        return DeviceBatch.from_dense(a, layout)
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         self._check_device(batch=batch)
@@ -155,9 +146,6 @@ class CudaBackend:
     def place(self, array: NDArray[Any]) -> Any:
         return memory.to_device(array, f"an array of shape {array.shape}")
 
-    def host(self, array: Any) -> NDArray[Any]:
-        return memory.to_host(array)
-
     def check(self, a: Batch, l: Batch, info: Any, math: str) -> float:
         self._check_device(a=a, l=l)
         if (l.n, l.batch, l.layout, l.dtype) != (a.n, a.batch, a.layout, a.dtype):
@@ -174,7 +162,7 @@ class CudaBackend:
             a.dtype_name,
             uplo=l.triangle or "lower",
         )
-        return residual.judge(memory.to_host(info)[: a.batch], memory.to_host(ratios), np.arange(a.batch), math)
+        return residual.judge(memory.to_host(info)[: a.batch], memory.to_host(ratios), range(a.batch), math)
 
     def unsupported(self, spec: KernelSpec, layout: Layout | None = None) -> str | None:
         if spec.target != self.target:

@@ -239,7 +239,7 @@ def test_a_batch_is_factored_by_the_schedule_of_its_size(
     tables(made((IEEE, 8, 10, ThreadSchedule(2)), (IEEE, 8, 1000, ThreadSchedule(3))))
     for batch, size in ((20, 2), (700, 3)):
         there = get_backend("cuda").from_dense(spd(batch, 5))
-        assert prepare(there, None, None).spec.schedule.nb == size
+        assert prepare(there, None, None).choice.spec.schedule.nb == size
         for host in (True, False):
             spec, layout = array_choice(get_backend("cuda"), Problem(5), batch, None, host=host)
             assert (spec.schedule.nb, layout) == (size, Layout.chunked(32))

@@ -24,8 +24,8 @@ def test_the_math_is_that_which_is_asked_for(spd: Spd) -> None:
     out = batch.like()
     for _ in range(2):
         for math, expected in ((None, "ieee"), ("fast", "fast"), ("ieee", "ieee")):
-            assert prepare(batch, None, None, math).spec.problem.math == expected
-            assert prepare(batch, None, out, math).spec.problem.math == expected
+            assert prepare(batch, None, None, math).choice.spec.problem.math == expected
+            assert prepare(batch, None, out, math).choice.spec.problem.math == expected
     np.testing.assert_allclose(
         factor(batch, math="fast").L.to_dense(), cholesky(batch.to_dense()), rtol=1e-5, atol=1e-5
     )
