@@ -19,6 +19,8 @@ from batchchol.compare.rows import columns, read_rows, write_csv
 from batchchol.compare.solves import SolveArena, Solved
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.operations.potrs import ratio_bound
+from batchchol.operations.roofline import Ceilings, compulsory_bytes
+from kernelgen import Layout
 
 from .test_cpu import BATCH, N, command_line, noting, silent, small_machine
 from .test_peers import DTYPES, found
@@ -79,17 +81,21 @@ def test_factors_are_the_matrices_own() -> None:
     assert not np.triu(l, 1).any()
 
 
-def test_a_case_has_a_checked_row_for_everyone() -> None:
+def test_a_case_has_a_checked_row_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ceilings = Ceilings(1e9, 1e15, 2, "float32", "any")
+    monkeypatch.setattr(type(get_backend("cpu")), "ceilings", lambda self, dtype="float32", threads=None: ceilings)
     rows = compare(PEERS["cpu"]["scipy"], threads=(2,)).rows
     assert [row.contender for row in rows] == [*OWN, "scipy"]
     for row in rows:
         assert (row.op, row.n, row.nrhs, row.batch, row.threads, row.samples) == ("potrs", N, NRHS, BATCH, 2, 3)
         assert 0 < row.ratio <= 1
         assert row.gflops == pytest.approx(2 * N**2 * NRHS * BATCH / row.seconds / 1e9)
-        assert row.roofline_seconds > 0
     assert all(row.spec.startswith("potrs_f32_n3_") for row in rows[:3])
     # The sectors of a canonical triangle are more than a packed one.
-    assert rows[1].roofline_seconds > rows[0].roofline_seconds
+    packed, *others = (row.roofline_seconds * 1e9 / BATCH for row in rows)
+    assert packed == pytest.approx(4 * (N * (N + 1) / 2 + 2 * N * NRHS))
+    assert others == [pytest.approx(compulsory_bytes(N, Layout.canonical(), nrhs=NRHS, op="potrs"))] * 3
+    assert others[0] > packed
 
 
 def test_who_cannot_solve_is_left_out_in_a_sentence() -> None:
