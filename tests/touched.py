@@ -24,7 +24,8 @@ EXAMPLES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "a peer (SciPy)": (r"\bscipy_linalg\b", 2),
         "an operation (potrs)": (
             r"\bpotrs\b|\bPOTRS\b|\b(cho|device|generate|sample)_solve\b|\bsolve_(batch|program|spec)\b|Solver\b|\Asolve",
-            17,
+            # Five of them are the comparison's: who takes part, and how each of the peers solves.
+            22,
         ),
     }
 )

@@ -11,12 +11,13 @@ from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
 from batchchol.cli import compare_gpu
 from batchchol.compare import comparison, known_kernels
-from batchchol.compare.comparison import Outcome
+from batchchol.compare.comparison import ARENAS, Outcome
 from batchchol.compare.peers import find
 from batchchol.compare.rows import table
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder, check_made
 from batchchol.report import gflops_plot
+from kernelgen.operations import OPERATIONS, POTRF
 from kernelgen.problem import MATHS
 
 PROTOCOLS = ("queued", "single")
@@ -25,6 +26,10 @@ PROTOCOLS = ("queued", "single")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compare, and where the results go."""
     parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
+    parser.add_argument(
+        "--op", default=POTRF.name, choices=tuple(ARENAS), help="the operation (default: %(default)s)"
+    )
+    parser.add_argument("--nrhs", type=positive, help="right-hand sides of each matrix, of a solve (default: 1)")
     parser.add_argument("--n", type=integers, metavar="N,...", help="orders, such as 8,16-20 (default: a selection)")
     parser.add_argument(
         "--batch",
@@ -52,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         help="written on the way; what it has of the same commit is not measured again "
-        "(default: compare.csv, on a GPU compare_cuda.csv)",
+        "(default: compare.csv, on a GPU compare_cuda.csv, of another operation such as compare_potrs.csv)",
     )
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG")
 
@@ -62,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     backend = get_backend(arguments.backend)
     on_gpu = backend.name == "cuda"
     # Known before hours of measuring, not after.
-    out = arguments.out or Path("compare_cuda.csv" if on_gpu else "compare.csv")
+    out = arguments.out or Path(
+        "compare" + "_cuda" * on_gpu + f"_{arguments.op}" * (arguments.op != POTRF.name) + ".csv"
+    )
     check_made(out)
     if arguments.plot is not None:
         gflops_plot.require_matplotlib()
@@ -82,6 +89,10 @@ def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
     for name in foreign:
         if getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
+    solves = OPERATIONS[arguments.op].has_columns
+    for name, wrong in (("nrhs", not solves), ("tuned", solves)):
+        if wrong and getattr(arguments, name) is not None:
+            raise BatchcholError(f"--{name}: of {arguments.op} there is no such choice: leave it out")
     batches = arguments.batch or ["1"]
     if not on_gpu and (len(batches) != 1 or not batches[0].isdecimal()):
         raise BatchcholError(f"--batch: got {','.join(batches)}, expected one number of matrices on a CPU")
@@ -91,6 +102,8 @@ def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Out
     return comparison.compare(
         backend,
         find(backend.name, arguments.peers),
+        op=arguments.op,
+        nrhs=arguments.nrhs or 1,
         ns=arguments.n,
         sizes=arguments.batch,
         threads=arguments.threads,
@@ -119,8 +132,8 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
         rows = [row for row in outcome.rows if row.threads == threads]
         points = [gflops_plot.Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
         first = rows[0]
-        title = f"Batched Cholesky, {first.dtype}, batch {first.batch:,}, {_threads(threads)}, {first.protocol}"
-        stem = folder / f"compare-{first.dtype}-batch{first.batch}-threads{threads}"
+        title = f"{first.subject}, {first.dtype}, batch {first.batch:,}, {_threads(threads)}, {first.protocol}"
+        stem = folder / f"compare{first.stem}-{first.dtype}-batch{first.batch}-threads{threads}"
         written += gflops_plot.draw(points, stem, title=title, subtitle=first.machine)
     return written
 

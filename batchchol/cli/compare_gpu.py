@@ -21,13 +21,13 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     rows = _drawn(outcome.rows)
     sizes = list(dict.fromkeys(row.size for row in rows))
     panels = [_panel(size, [row for row in rows if row.size == size]) for size in sizes]
-    title = f"Batched Cholesky on one {first.gpu}: {first.dtype}, {first.protocol}, cold data, medians"
+    title = f"{first.subject} on one {first.gpu}: {first.dtype}, {first.protocol}, cold data, medians"
     waiting = sorted({row.contender for row in rows if row.protocol != first.protocol})
     parts = [f"{', '.join(waiting)}: single calls, its stream takes no part in queued ones."] if waiting else []
     parts += ["Dotted, hollow: dated reference figures, not of this run."] if _references(rows) else []
     parts += [f"Absent: {name} ({reason})." for name, reason in outcome.absent.items() if " at n = " not in name]
     provenance = f"{first.toolkit}, driver {first.driver}, commit {first.commit or 'unknown'}, {first.date}."
-    stem = folder / f"compare-cuda-{first.dtype}"
+    stem = folder / f"compare-cuda{first.stem}-{first.dtype}"
     return draw_panels(panels, stem, title=title, caption=" ".join([*parts, provenance]))
 
 
@@ -79,9 +79,9 @@ def _panel(size: str, rows: Sequence[Row]) -> Panel:
 
 
 def _references(rows: Sequence[Row]) -> list[Reference]:
-    """Dated figures of libraries that were not measured in this run."""
+    """Dated figures of libraries that were not measured in this run; there are some of factorizations alone."""
     measured = {row.contender for row in rows}
-    points = dict.fromkeys((row.gpu, row.dtype, row.n, row.batch) for row in rows)
+    points = dict.fromkeys((row.gpu, row.dtype, row.n, row.batch) for row in rows if not row.solves)
     return [each for gpu, dtype, n, batch in points for each in references.lines(gpu, dtype, measured, [n], batch)]
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
+from types import MappingProxyType
 
 from batchchol.backends import Backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
-from batchchol.compare.contenders import WAITING, Arena, Entrant
+from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
+from batchchol.compare.solves import SolveArena, entrants
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
@@ -28,6 +30,8 @@ from kernelgen import MAX_N
 TIMED_RECIPE = "diagonally_dominant"
 # Only those that get these right too are timed: in a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
+ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in (Arena, SolveArena)})
+"""What contenders are given, by operation: those that can be compared."""
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
 
 
@@ -48,6 +52,8 @@ def compare(
     backend: Backend,
     peers: Iterable[Peer],
     *,
+    op: str = Arena.op,
+    nrhs: int = 1,
     ns: Iterable[int] | None = None,
     sizes: Iterable[str] | None = None,
     threads: Iterable[int] | None = None,
@@ -64,6 +70,10 @@ def compare(
 
     Parameters
     ----------
+    op : str
+        The operation, of `ARENAS`.
+    nrhs : int
+        Right-hand sides of each matrix, where the operation has any.
     ns : iterable of int, optional
     sizes : iterable of str, optional
         Batches: matrices, or as many as fill an amount of memory such as "2GiB".
@@ -77,7 +87,7 @@ def compare(
     protocols : sequence of str, optional
         By default all of the backend's.
     known : sequence of batchchol.measure.row.Row
-        Measured GPU kernels that are known to be good, besides those of the tables of defaults.
+        Measured GPU kernels that are known to be good, besides those of the tables of defaults; of factorizations.
     required : bool
         Whether it is an error that none of the peers is there.
     out : Path, optional
@@ -89,7 +99,7 @@ def compare(
     Raises
     ------
     ValueError
-        If an n, the threads or the samples are out of range.
+        If an n, nrhs, the threads or the samples are out of range, or there is no such operation.
     ResidualError
         If the library's own result is wrong.
     BatchcholError
@@ -101,10 +111,15 @@ def compare(
     counts = tuple(sorted({1, backend.threads}) if threads is None else threads)
     _require("n", orders, MAX_N)
     _require("threads", counts, backend.threads)
-    if samples < 1:
-        raise ValueError(f"samples: got {samples}, expected at least 1")
+    for what, number in (("samples", samples), ("nrhs", nrhs)):
+        if number < 1:
+            raise ValueError(f"{what}: got {number}, expected at least 1")
+    if op not in ARENAS:
+        raise ValueError(f"op: got {op!r}, expected one of {', '.join(map(repr, ARENAS))}")
     absent: dict[str, str] = {}
-    present, classes = list(_installed(peers, absent, report)), tuple(maths or venue.maths)
+    present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
+    ours: Mapping[str, Callable[..., Iterator[Entrant]]]
+    ours = {Arena.op: venue.entrants, SolveArena.op: partial(entrants, backend, venue)}
     if required and not present:
         raise BatchcholError(NO_PEERS)
     run = Run(
@@ -114,7 +129,8 @@ def compare(
         samples,
         "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
-        partial(venue.entrants, dtype=dtype, maths=classes, known=known, absent=absent),
+        partial(ARENAS[op], nrhs=nrhs),
+        partial(ours[op], dtype=dtype, maths=classes, known=known, absent=absent),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),
@@ -140,13 +156,13 @@ def _require(what: str, values: Iterable[int], most: int) -> None:
             raise ValueError(f"{what}: got {value}, expected 1 to {most}")
 
 
-def _installed(peers: Iterable[Peer], absent: dict[str, str], report: Report) -> Iterator[Peer]:
+def _installed(peers: Iterable[Peer], op: str, absent: dict[str, str], report: Report) -> Iterator[Peer]:
     for peer in peers:
-        found = peer.survey()
+        found = peer.survey(op)
         if found.found:
             yield peer
         else:
-            absent[peer.name] = f"{found.detail}; {found.hint}"
+            absent[peer.name] = "; ".join(filter(None, (found.detail, found.hint)))
             report(f"{peer.name} is absent: {absent[peer.name]}")
 
 
@@ -182,8 +198,8 @@ def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequ
 def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Row]) -> Iterator[list[Row]]:
     """The rows at one n and batch, with every number of threads: those that are measured together at a time."""
     batch = matrices(size, n, run.dtype)
-    small = Arena(run.backend, CHECKED_RECIPE, n, CHECKED_BATCH, run.dtype, run.bound, cold=False)
-    arena = Arena(run.backend, TIMED_RECIPE, n, batch, run.dtype, run.bound)
+    small = run.arena(run.backend, CHECKED_RECIPE, n, CHECKED_BATCH, run.dtype, run.bound, cold=False)
+    arena = run.arena(run.backend, TIMED_RECIPE, n, batch, run.dtype, run.bound)
     for threads in counts:
         small, arena = small.changed(threads=threads), arena.changed(threads=threads)
         entrants = [*run.own(n, batch), *run.peers]
@@ -196,17 +212,17 @@ def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Ro
                 yield Heat(run, small, arena.changed(inputs=arena.inputs), size).rows(heat)
 
 
-def _finished(run: Run, heat: Iterable[Entrant], arena: Arena, size: str, kept: Iterable[Row]) -> list[Row]:
+def _finished(run: Run, heat: Iterable[Entrant], arena: BaseArena, size: str, kept: Iterable[Row]) -> list[Row]:
     """The rows of entrants that an earlier run of the same code on this machine measured; none if any is missing.
 
     A changed checkout never counts as the same code.
     """
     commit, toolkit = run.about["commit"], run.about.get("toolkit", "")
-    asked = (arena.n, arena.batch, run.dtype, arena.threads, run.machine, commit, toolkit)
+    asked = (arena.op, arena.n, arena.nrhs, arena.batch, run.dtype), arena.threads, run.machine, commit, toolkit
     same = [
         row
         for row in kept
-        if (row.n, row.batch, row.dtype, row.threads, row.machine, row.commit, row.toolkit) == asked
+        if (row.case, row.threads, row.machine, row.commit, row.toolkit) == asked
         and row.size in ("", size)
         and (run.venue.fewer_samples or row.samples == run.samples)
     ]

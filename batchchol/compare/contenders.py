@@ -1,4 +1,4 @@
-"""What is compared: the matrices of a case on a backend, and calls that factor them."""
+"""What is compared: what a case gives to an operation on a backend, and calls that compute it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,25 @@ PEER_ERRORS = (
 Call = Callable[[], None]
 
 
+class Result(Protocol):
+    """What a call made, with what it was given."""
+
+    @property
+    def layout(self) -> Layout:
+        """That of the factors, which were written or read."""
+
+    def ratio(self, backend: Backend, math: str) -> float:
+        """The largest residual ratio.
+
+        Raises
+        ------
+        ResidualError
+            If it is over the bound of an accuracy class.
+        """
+
+
 @dataclass(frozen=True)
-class Result:
+class Factored:
     """A finished factorization: the matrices, their factors, and the info of each where the backend has it.
 
     `info` is None of a library that has none: its factors are then not finite where it failed.
@@ -51,17 +68,25 @@ class Result:
     l: Batch
     info: Any = None
 
+    @property
+    def layout(self) -> Layout:
+        return self.l.layout
+
+    def ratio(self, backend: Backend, math: str) -> float:
+        info = backend.place(np.zeros(self.a.batch, np.int32)) if self.info is None else self.info
+        return backend.check(self.a, self.l, info, math)
+
 
 @dataclass(frozen=True)
 class Contender:
-    """A way of factoring the matrices of an `Arena`.
+    """A way of computing an operation on all that is in an arena.
 
     Attributes
     ----------
     spec : str
         The kernel, or the function that is called.
     calls : sequence of callables
-        Each factors one set of buffers; together they exceed the last-level cache by far.
+        Each works on one set of buffers; together they exceed the last-level cache by far.
     result : callable
         What call i made.
     restore : callable, optional
@@ -95,7 +120,7 @@ class Entrant:
     name, version : str
         Who, and which.
     make : callable
-        The ways in which it factors the matrices of an arena, of which the fastest counts.
+        The ways in which it computes the operation of an arena, of which the fastest counts.
     specs : tuple of KernelSpec
         This library's kernels among them; empty of a peer.
     tolerated : tuple of exception types
@@ -106,7 +131,7 @@ class Entrant:
 
     name: str
     version: str
-    make: Callable[[Arena], Sequence[Contender]]
+    make: Callable[[Any], Sequence[Contender]]
     specs: tuple[KernelSpec, ...] = ()
     tolerated: tuple[type[Exception], ...] = PEER_ERRORS
     limit: Callable[[int], AbstractContextManager[object]] = nullcontext
@@ -128,22 +153,27 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class Arena:
-    """SPD matrices on a backend: sets of `batch` matrices, and room for the factors of all sets.
+class BaseArena:
+    """What an operation is given on a backend: sets of `batch` matrices, and room for the results of all sets.
 
     All sets together, without the room, exceed four times the last-level cache if `cold`: calls that go round them
     find nothing in the cache. Arrays are the backend's, of shape (batch, n, n). They are made at their first use.
 
     Attributes
     ----------
+    op : str
+        The operation.
     recipe, n, batch, dtype
-        What the matrices are.
+        What the SPD matrices are.
     math : str
         The accuracy class whose bound results are held to by default.
     threads : int
         Threads of the host that a call may use.
+    nrhs : int
+        Right-hand sides of each matrix, where the operation has any.
     """
 
+    op: ClassVar[str]
     backend: Backend
     recipe: str
     n: int
@@ -152,6 +182,7 @@ class Arena:
     math: str = "ieee"
     cold: bool = True
     threads: int = 1
+    nrhs: int = 1
 
     @property
     def matrix_bytes(self) -> int:
@@ -161,7 +192,7 @@ class Arena:
     def sets(self) -> int:
         return self.inputs.batch // self.batch
 
-    def changed(self, **changes: Any) -> Arena:
+    def changed(self, **changes: Any) -> Self:
         """The same arrays, if there are any yet, for calls on other threads or in sets of another size."""
         # Not `replace`, which would have the arrays made again.
         changed = copy(self)
@@ -183,22 +214,9 @@ class Arena:
         self.backend.fill(made, self.recipe)
         return made
 
-    @cached_property
-    def room(self) -> Batch:
-        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
-        return self.inputs.copy()
-
-    def restore(self) -> None:
-        """Copy all matrices into the room for factors, for calls that overwrite their input."""
-        self.room.put(0, self.inputs.data)
-
     def input(self, index: int) -> Any:
         """The matrices of set `index`, not to be written to."""
-        return self._of_set(self.inputs, index)
-
-    def output(self, index: int) -> Any:
-        """The room for the factors of set `index`."""
-        return self._of_set(self.room, index)
+        return self._of_set(self.inputs.data, index)
 
     def each(self, array: Callable[[int], Any]) -> list[Any]:
         """Such as `input`, of every set."""
@@ -208,25 +226,13 @@ class Arena:
         """The calls of a function of a set's index."""
         return [partial(call, index) for index in range(self.sets)]
 
-    def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Result:
-        """The result of set `index`: lower factors of an order, by default in the room for them."""
-        layout, found = Layout.canonical(order), self.output(index) if factors is None else factors
-        # The matrices are symmetric: rows are columns.
-        a = type(self.inputs)(self.input(index), self.n, self.batch, layout)
-        return Result(a, type(self.inputs)(found, self.n, self.batch, layout, "lower"), info)
-
-    def info(self) -> Any:
-        """Room for the info of one set: -1 until a call has written it."""
-        return self.upload(np.full(self.batch, -1, np.int32))
-
     def upload(self, array: NDArray[Any]) -> Any:
         """An array of the host where the backend's libraries use it: on a CPU, itself."""
         return array if self.backend.name == "cpu" else memory.to_device(array, "an array of the comparison")
 
-    def packed(self, layout: Layout) -> Sequence[tuple[Batch, Batch]]:
-        """The first set in another layout: pairs of input and output, cold or hot as the arena is."""
-        batch = self.backend.from_dense(self.input(0), layout)
-        return rotating_buffers(self.backend, batch) if self.cold else [(batch, batch.copy())]
+    def info(self) -> Any:
+        """Room for the info of one set: -1 until a call has written it."""
+        return self.upload(np.full(self.batch, -1, np.int32))
 
     def verify(self, contender: Contender, call: int) -> float:
         """The largest residual ratio of a call that was made.
@@ -236,9 +242,39 @@ class Arena:
         ResidualError
             If the result is wrong: no number of this contender may be kept.
         """
-        result = contender.result(call)
-        info = self.upload(np.zeros(self.batch, np.int32)) if result.info is None else result.info
-        return self.backend.check(result.a, result.l, info, contender.math or self.math)
+        return contender.result(call).ratio(self.backend, contender.math or self.math)
 
-    def _of_set(self, batch: Batch, index: int) -> Any:
-        return batch.data[index * self.batch : (index + 1) * self.batch]
+    def _of_set(self, array: Any, index: int) -> Any:
+        return array[index * self.batch : (index + 1) * self.batch]
+
+
+@dataclass(frozen=True)
+class Arena(BaseArena):
+    """SPD matrices on a backend, and room for their factors."""
+
+    op: ClassVar[str] = "potrf"
+
+    @cached_property
+    def room(self) -> Batch:
+        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
+        return self.inputs.copy()
+
+    def restore(self) -> None:
+        """Copy all matrices into the room for factors, for calls that overwrite their input."""
+        self.room.put(0, self.inputs.data)
+
+    def output(self, index: int) -> Any:
+        """The room for the factors of set `index`."""
+        return self._of_set(self.room.data, index)
+
+    def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Factored:
+        """The result of set `index`: lower factors of an order, by default in the room for them."""
+        layout, found = Layout.canonical(order), self.output(index) if factors is None else factors
+        # The matrices are symmetric: rows are columns.
+        a = type(self.inputs)(self.input(index), self.n, self.batch, layout)
+        return Factored(a, type(self.inputs)(found, self.n, self.batch, layout, "lower"), info)
+
+    def packed(self, layout: Layout) -> Sequence[tuple[Batch, Batch]]:
+        """The first set in another layout: pairs of input and output, cold or hot as the arena is."""
+        batch = self.backend.from_dense(self.input(0), layout)
+        return rotating_buffers(self.backend, batch) if self.cold else [(batch, batch.copy())]

@@ -13,7 +13,7 @@ from batchchol import __version__
 from batchchol.api import cholesky
 from batchchol.backends import Backend
 from batchchol.compare import own
-from batchchol.compare.contenders import Arena, Contender, Entrant
+from batchchol.compare.contenders import Arena, BaseArena, Contender, Entrant
 from batchchol.defaults.lookup import default_spec
 from batchchol.measure.stopwatch import Timing
 from batchchol.parallel import over_ranges
@@ -44,6 +44,12 @@ class CpuVenue:
         one, their buffers need not be there together.
     fewer_samples : bool
         Whether calls that take very long have fewer samples.
+    prefix : str
+        What the names of the library's entrants begin with.
+    version : str
+        The library's.
+    tolerated : tuple of exception types
+        The errors that keep one of its kernels from taking part, and nothing else does.
     """
 
     orders = (4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
@@ -53,23 +59,25 @@ class CpuVenue:
     case = "n = {n}, threads = {threads}"
     rounds = 5
     fewer_samples = False
+    prefix = "batchchol "
+    tolerated: tuple[type[Exception], ...] = ()
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.version = f"batchchol {__version__}, {backend.device()['compiler']}"
         self._calls = 0
 
     def entrants(
         self, n: int, batch: int, dtype: str, maths: object, known: object, absent: object
     ) -> Iterator[Entrant]:
         """`factor` on packed batches, by the best of a shortlist of specs, and `cholesky` from array to array."""
-        version = f"batchchol {__version__}, {self._backend.device()['compiler']}"
         shortlist = _shortlist(n, dtype, self._backend.target)
-        yield Entrant("batchchol factor", version, partial(_factor, specs=shortlist), shortlist, ())
+        yield Entrant("batchchol factor", self.version, partial(_factor, specs=shortlist), shortlist, ())
         spec, _ = array_choice(self._backend, Problem(n, dtype), batch, None, host=True)
         make = partial(own.array_call, spec=spec, function=partial(cholesky, backend=self._backend.name))
-        yield Entrant("batchchol cholesky", version, make, (spec,), (), limit=own_threads)
+        yield Entrant("batchchol cholesky", self.version, make, (spec,), (), limit=own_threads)
 
-    def trial(self, arena: Arena) -> Arena:
+    def trial(self, arena: BaseArena) -> BaseArena:
         """What the ways of one entrant are compared on: as many of the matrices as leave the cache cold."""
         enough = -(-2 * self._backend.last_level_cache_bytes() // arena.matrix_bytes)
         return arena.changed(inputs=arena.inputs, batch=min(enough, arena.batch))

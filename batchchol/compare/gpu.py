@@ -11,17 +11,13 @@ from batchchol.api import cholesky_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.device import device
 from batchchol.compare import known_kernels, own
-from batchchol.compare.contenders import Arena, Contender, Entrant
+from batchchol.compare.contenders import Arena, BaseArena, Contender, Entrant
 from batchchol.defaults.request import Request
 from batchchol.errors import CompileError, OutOfMemory
 from batchchol.measure.row import Row
 from batchchol.measure.stopwatch import Stopwatch, Timing
 from batchchol.plan import array_choice
 from kernelgen import FAMILIES, KernelSpec, Problem, SpecError
-
-VERSION = f"batchchol {__version__}"
-# What keeps one of the library's own kernels from taking part, and nothing else does.
-_TOLERATED = (CompileError, OutOfMemory, SpecError)
 
 
 class GpuVenue:
@@ -35,6 +31,9 @@ class GpuVenue:
     # Their buffers would not fit into the memory of a GPU together.
     rounds = 1
     fewer_samples = True
+    prefix = ""
+    version = f"batchchol {__version__}"
+    tolerated = (CompileError, OutOfMemory, SpecError)
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -51,7 +50,7 @@ class GpuVenue:
         spec, _ = array_choice(self._backend, Problem(n, dtype), batch, None, host=False)
         yield _entrant("cholesky_ex", spec, partial(own.array_call, spec=spec, function=cholesky_ex))
 
-    def trial(self, arena: Arena) -> Arena:
+    def trial(self, arena: BaseArena) -> BaseArena:
         return arena
 
     def measure(self, contender: Contender, samples: int, protocol: str) -> Timing:
@@ -78,4 +77,4 @@ def _kernels(request: Request, known: Sequence[Row], suffix: str, absent: dict[s
 
 
 def _entrant(name: str, spec: KernelSpec, make: Callable[[Arena], list[Contender]]) -> Entrant:
-    return Entrant(name, VERSION, make, (spec,), _TOLERATED)
+    return Entrant(name, GpuVenue.version, make, (spec,), GpuVenue.tolerated)

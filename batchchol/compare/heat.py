@@ -12,7 +12,7 @@ from itertools import chain, product
 import numpy as np
 
 from batchchol.backends import Backend
-from batchchol.compare.contenders import QUEUED, WAITING, Arena, Contender, Entrant
+from batchchol.compare.contenders import QUEUED, WAITING, BaseArena, Contender, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.rows import Row
@@ -36,6 +36,8 @@ class Run:
     ----------
     bound : str
         The widest accuracy class of all that take part: what the peers are held to.
+    arena : callable
+        Makes an arena of the operation, of the backend, a recipe, n, batch, dtype and math.
     own : callable
         The library's entrants at an n and batch.
     about, machine
@@ -52,6 +54,7 @@ class Run:
     samples: int
     bound: str
     protocols: Sequence[str]
+    arena: Callable[..., BaseArena]
     own: Callable[[int, int], Iterable[Entrant]]
     peers: Sequence[Entrant]
     report: Report
@@ -60,7 +63,7 @@ class Run:
     absent: dict[str, str]
     approved: set[tuple[str, str, int, int]] = field(default_factory=set)
 
-    def label(self, arena: Arena) -> str:
+    def label(self, arena: BaseArena) -> str:
         """What messages call a case."""
         return self.venue.case.format(n=arena.n, batch=arena.batch, threads=arena.threads)
 
@@ -68,7 +71,7 @@ class Run:
 class Heat:
     """Entrants of a case that are timed in turns."""
 
-    def __init__(self, run: Run, small: Arena, arena: Arena, size: str) -> None:
+    def __init__(self, run: Run, small: BaseArena, arena: BaseArena, size: str) -> None:
         self._run, self._small, self._arena, self._size = run, small, arena, size
         self._ready: dict[str, tuple[Entrant, Contender]] = {}
         self._taken: dict[tuple[str, str], list[tuple[Timing, float]]] = defaultdict(list)
@@ -149,7 +152,7 @@ class Heat:
         rounds = min(self._run.venue.rounds, samples)
         return [len(share) for share in np.array_split(range(samples), rounds)]
 
-    def _verified(self, arena: Arena, entrant: Entrant, contender: Contender, call: int) -> float:
+    def _verified(self, arena: BaseArena, entrant: Entrant, contender: Contender, call: int) -> float:
         try:
             return arena.verify(contender, call)
         except ResidualError as error:
@@ -161,12 +164,14 @@ class Heat:
         run, arena = self._run, self._arena
         seconds = tuple(chain.from_iterable(timing.seconds for timing, _ in turns))
         sample = Sample(seconds, max(ratio for _, ratio in turns))
-        layout = contender.result(0).l.layout
+        layout = contender.result(0).layout
         ceilings, state = run.backend.ceilings(run.dtype, arena.threads), run.backend.conditions()
         return Row(
             contender=entrant.name,
             spec=contender.spec,
+            op=arena.op,
             n=arena.n,
+            nrhs=arena.nrhs,
             batch=arena.batch,
             dtype=run.dtype,
             protocol=run.venue.protocols[protocol],
@@ -174,7 +179,7 @@ class Heat:
             seconds=sample.median,
             spread=sample.spread,
             floor_seconds=run.venue.floor(protocol, arena.threads),
-            roofline_seconds=roofline_seconds(arena.n, arena.batch, layout, ceilings),
+            roofline_seconds=roofline_seconds(arena.n, arena.batch, layout, ceilings, arena.nrhs, arena.op),
             ratio=sample.ratio,
             date=run.about["date"],
             machine=run.machine,

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Arena, Contender, Latest, Result
+from batchchol.compare.contenders import Arena, Contender, Factored, Latest
 from kernelgen import KernelSpec, Layout
 
 
@@ -22,9 +22,9 @@ def _packed_kernel(arena: Arena, spec: KernelSpec, pairs: Sequence[tuple[Batch, 
     run, info = arena.backend.kernel(spec), arena.backend.info(pairs[0][0], spec)
     calls = [partial(run, a, out, info, threads=arena.threads) for a, out in pairs]
 
-    def result(index: int) -> Result:
+    def result(index: int) -> Factored:
         a, out = pairs[index]
-        return Result(a, out.marked(spec.problem.uplo), info)
+        return Factored(a, out.marked(spec.problem.uplo), info)
 
     return Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)
 
@@ -44,7 +44,7 @@ def array_call(arena: Arena, spec: KernelSpec, function: Callable[[Any], Any]) -
     """`batchchol.cholesky` or `cholesky_ex`, from array to array; `spec` is what it chooses by itself."""
     made = Latest(function, arena.each(arena.input))
 
-    def result(index: int) -> Result:
+    def result(index: int) -> Factored:
         factors, info = getattr(made.value, "L", made.value), getattr(made.value, "info", None)
         return arena.result(index, factors, info)
 

@@ -13,11 +13,17 @@ from typing import Any
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading, make_folder, replace_file
 from batchchol.operations.roofline import flops, fraction_text
+from kernelgen.operations import OPERATIONS
 
 
 def _on(place: str, default: Any) -> Any:
     """A column that files of measurements elsewhere do not have."""
     return field(default=default, metadata={"place": place})
+
+
+def _of_solves(default: Any) -> Any:
+    """A column that files of factorizations alone do not have."""
+    return field(default=default, metadata={"solves": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +41,15 @@ class Row:
     On a GPU: `size` is how the batch was asked for, `math` the accuracy class that the result was held to, `layout`
     where the matrices lay, `calls` how many made a sample, `timing` how and on which stream. Clocks, temperature and
     throttling are those after the last sample; 0 and "" where the driver does not say.
+
+    `op` is the operation, and `nrhs` how many right-hand sides each matrix has, where there are any.
     """
 
     contender: str
     spec: str
+    op: str = _of_solves("potrf")
     n: int
+    nrhs: int = _of_solves(1)
     batch: int
     dtype: str
     protocol: str
@@ -73,12 +83,27 @@ class Row:
         return bool(self.gpu)
 
     @property
+    def solves(self) -> bool:
+        """Whether there are right-hand sides."""
+        return OPERATIONS[self.op].has_columns
+
+    @property
+    def subject(self) -> str:
+        """What a plot's title calls it."""
+        return f"Batched {self.op}, nrhs = {self.nrhs}" if self.solves else "Batched Cholesky"
+
+    @property
+    def stem(self) -> str:
+        """What the names of a plot's files say of it."""
+        return f"-{self.op}-nrhs{self.nrhs}" if self.solves else ""
+
+    @property
     def ns_per_matrix(self) -> float:
         return self.seconds / self.batch * 1e9
 
     @property
     def gflops(self) -> float:
-        return flops(self.n) * self.batch / self.seconds / 1e9
+        return flops(self.n, self.nrhs, self.op) * self.batch / self.seconds / 1e9
 
     @property
     def roofline_fraction(self) -> float:
@@ -86,22 +111,34 @@ class Row:
 
     @property
     def roofline_gflops(self) -> float:
-        return flops(self.n) * self.batch / self.roofline_seconds / 1e9
+        return flops(self.n, self.nrhs, self.op) * self.batch / self.roofline_seconds / 1e9
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What was measured, whoever did it."""
+        return self.op, self.n, self.nrhs, self.batch, self.dtype
 
     @property
     def point(self) -> tuple[object, ...]:
         """What was measured and where: of rows of the same, the last counts."""
-        return self.contender, self.n, self.batch, self.dtype, self.protocol, self.machine, self.threads
+        return self.contender, *self.case, self.protocol, self.machine, self.threads
 
 
 _DERIVED = ("ns_per_matrix", "gflops", "roofline_fraction", "roofline_gflops")
 _DIGITS = 6
 
 
-def columns(on_gpu: bool) -> dict[str, Callable[[str], Any]]:
-    """The columns of a file of measurements on a GPU or on a CPU: what makes a field of the text of each."""
+def columns(on_gpu: bool, solves: bool = False) -> dict[str, Callable[[str], Any]]:
+    """The columns of a file of measurements on a GPU or on a CPU: what makes a field of the text of each.
+
+    Those of the operation are in files with other operations than potrf alone.
+    """
     place, read = ("cuda" if on_gpu else "cpu"), {"int": int, "float": float, "str": str}
-    return {each.name: read[str(each.type)] for each in fields(Row) if each.metadata.get("place", place) == place}
+    return {
+        each.name: read[str(each.type)]
+        for each in fields(Row)
+        if each.metadata.get("place", place) == place and each.metadata.get("solves", solves) == solves
+    }
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -114,7 +151,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = (*columns(any(row.on_gpu for row in rows)), *_DERIVED)
+    names = (*columns(any(row.on_gpu for row in rows), any(row.solves for row in rows)), *_DERIVED)
     writer.writerow(names)
     for row in rows:
         values = (getattr(row, name) for name in names)
@@ -144,14 +181,16 @@ def _parse(path: Path, line: int, values: dict[str, str]) -> Row:
     try:
         if missing := [name for name, value in values.items() if value is None]:
             raise ValueError(f"no {missing[0]}")
-        return Row(**{name: read(values[name]) for name, read in columns("gpu" in values).items()})
+        return Row(**{name: read(values[name]) for name, read in columns("gpu" in values, "op" in values).items()})
     except (KeyError, ValueError, TypeError) as error:
         reason = f"not a row of a comparison ({error!r}): choose another file, or remove this one"
         raise DataFileError(path, f"line {line}", reason) from error
 
 
 _CELLS: dict[str, Callable[[Row], str]] = {
+    "op": lambda row: row.op,
     "n": lambda row: str(row.n),
+    "nrhs": lambda row: str(row.nrhs),
     "batch": lambda row: f"{row.batch:,}",
     "threads": lambda row: str(row.threads),
     "contender": lambda row: row.contender,
@@ -174,12 +213,14 @@ _GPU_HEADINGS = (
     "n", "batch", "contender", "protocol", "µs/call", "GFLOP/s", "roofline", "spread", "samples", "residual", "spec",
 )
 # fmt: on
-_LEFT = ("contender", "protocol", "library", "spec", "version", "date")
+_SOLVE_HEADINGS = ("op", "nrhs")
+_LEFT = ("op", "contender", "protocol", "library", "spec", "version", "date")
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table that also reads well as plain text; ends with a newline."""
     headings = _CPU_HEADINGS if rows and not rows[0].on_gpu else _GPU_HEADINGS
+    headings = (*_SOLVE_HEADINGS, *headings) if any(row.solves for row in rows) else headings
     return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 

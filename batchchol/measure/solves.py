@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
 from batchchol.operations import potrs
-from kernelgen import KernelSpec, Layout
+from kernelgen import KernelSpec
 
 
 def sample_solve(
@@ -40,18 +43,22 @@ def sample_solve(
     check_runnable(backend, spec, l, "potrs")
     chosen = check_protocol(backend, protocol)
     given = np.random.default_rng(0).standard_normal((l.batch, l.n, nrhs)).astype(l.dtype)
-    sets = -(-CACHES * backend.last_level_cache_bytes() // (l.nbytes + 2 * given.nbytes))
-    factors = [l, *(l.copy() for _ in range(sets - 1))]
-    columns, solutions = ([backend.place(given) for _ in factors] for _ in range(2))
-    kernel, count = backend.kernel(spec), threads or backend.threads
-    calls = [partial(kernel, *each, threads=count) for each in zip(factors, columns, solutions, strict=True)]
+    buffers, kernel, count = rotating_buffers(backend, l, given), backend.kernel(spec), threads or backend.threads
+    calls = [partial(kernel, *each, threads=count) for each in buffers]
     seconds, conditions = timed(backend, calls, samples, chosen)
-    solved = backend.host(solutions[(samples - 1) % sets])
-    ratio = potrs.check(_on_host(backend, l), given, solved, spec.problem.math, upper=spec.problem.uplo == "upper")
+    solved = buffers[(samples - 1) % len(buffers)]
+    upper = spec.problem.uplo == "upper"
+    ratio = potrs.check(*solved, spec.problem.math, upper=upper, host=backend.host)
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
 
 
-def _on_host(backend: Backend, l: Batch) -> Batch:
-    if l.backend == "cpu":
-        return l
-    return Batch(backend.host(l.to_dense()), l.n, l.batch, Layout.canonical(), l.triangle)
+def rotating_buffers(backend: Backend, l: Batch, b: NDArray[Any]) -> Sequence[tuple[Batch, Any, Any]]:
+    """Factors, right-hand sides, and as room for solutions copies of those, for cold calls.
+
+    Raises
+    ------
+    OutOfMemory
+        If they would not fit.
+    """
+    sets = -(-CACHES * backend.last_level_cache_bytes() // (l.nbytes + 2 * b.nbytes))
+    return [(l.copy() if index else l, backend.place(b), backend.place(b)) for index in range(sets)]

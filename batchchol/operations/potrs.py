@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -66,15 +66,22 @@ def ratios(l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.float
 
 
 def check(
-    l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], math: str, *, upper: bool = False, samples: int = 128
+    l: Batch,
+    b: Any,
+    x: Any,
+    math: str,
+    *,
+    upper: bool = False,
+    samples: int = 128,
+    host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
     """Check solutions of a batch: evenly spread matrices, both ends included, are within the bound of their class.
 
     Parameters
     ----------
     l : Batch
-        The factors, on the host, in any layout.
-    b, x : ndarray, shape (batch, n, nrhs)
+        The factors, in any layout.
+    b, x : array, shape (batch, n, nrhs)
         The right-hand sides and the solutions.
     math : str
         The accuracy class, "ieee" or "fast".
@@ -82,6 +89,8 @@ def check(
         Whether the factors are U with A = U^T U; a batch whose triangle is known needs no word.
     samples : int
         How many matrices to look at, at most.
+    host : callable
+        Makes a NumPy array of one of the device where they all are, such as a backend's `host`.
 
     Returns
     -------
@@ -94,13 +103,13 @@ def check(
         If the check fails: the numbers measured with this result must not be stored.
     """
     members = spread_members(l.batch, samples)
-    seen = [_member_ratio(l, b, x, m, upper or l.triangle == "upper") for m in members]
+    seen = [_member_ratio(l, b, x, slice(m, m + 1), upper or l.triangle == "upper", host) for m in members]
     what = "solutions of the residual ratio"
     return worst_within(seen, members, ratio_bound(l.n, math), math, what, "they are wrong")
 
 
-def _member_ratio(l: Batch, b: NDArray[Any], x: NDArray[Any], m: int, upper: bool) -> float:
-    factor = l.get(m, m + 1)
+def _member_ratio(l: Batch, b: Any, x: Any, member: slice, upper: bool, host: Callable[[Any], NDArray[Any]]) -> float:
+    factor = host(l.get(member.start, member.stop))
     # A = U^T U: the lower factor of the same matrix is U^T.
     lower = factor.swapaxes(-1, -2) if upper else factor
-    return float(ratios(lower, b[m : m + 1], x[m : m + 1])[0])
+    return float(ratios(lower, host(b[member]), host(x[member]))[0])

@@ -74,10 +74,10 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
 
 
 def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """The rows of a comparison, and the peers that the library can be compared with there."""
+    """The factorizations of a comparison, and the peers that the library can be compared with there."""
     if not path.is_file():
         raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
-    rows = read_rows(path)
+    rows = [row for row in read_rows(path) if not row.solves]
     return rows, tuple(PEERS["cuda" if any(row.on_gpu for row in rows) else "cpu"])
 
 

@@ -1,16 +1,18 @@
-"""What a peer is: an optional library that factors the same matrices."""
+"""What a peer is: an optional library that computes the same operations on the same matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from batchchol.backends import Availability
-from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.contenders import Arena, BaseArena, Contender
+from kernelgen.operations import OPERATIONS
 
 _POINTER_BYTES = 8
 
@@ -22,12 +24,11 @@ class Peer:
     Attributes
     ----------
     name, backend : str
-        What it is called, and the backend whose batches it factors.
+        What it is called, and the backend whose batches it works on.
     version : callable
         Says which is installed; an error says why none can be used.
-    contenders : callable
-        Makes ready to factor the matrices of an arena, in all the ways of which the fastest is to count; it may only
-        be called where `survey` found the library.
+    ways : mapping of str to callable
+        By operation, what makes ready to compute it in an arena, in all the ways of which the fastest is to count.
     prepare : callable, optional
         Does ahead, for all orders, what takes long.
     limit : callable
@@ -39,14 +40,21 @@ class Peer:
     name: str
     backend: str
     version: Callable[[], str]
-    contenders: Callable[[Arena], Sequence[Contender]]
+    ways: Mapping[str, Callable[[Any], Sequence[Contender]]]
     prepare: Callable[[Iterable[int], str], None] | None = None
     limit: Callable[[int], AbstractContextManager[object]] = nullcontext
     missing: str = "{error}"
     hint: str = ""
 
-    def survey(self) -> Availability:
-        """Whether it is installed, which version (`detail`), and else how to get it."""
+    def contenders(self, arena: BaseArena) -> Sequence[Contender]:
+        """Its ways of computing the operation of an arena; only to be called where `survey` found them."""
+        return self.ways[arena.op](arena)
+
+    def survey(self, op: str = Arena.op) -> Availability:
+        """Whether it has the operation and is installed, which version (`detail`), and else how to get it."""
+        if op not in self.ways:
+            reason = f"it takes no part in {op}: compare calls no function of it for {OPERATIONS[op].does}"
+            return Availability(self.name, False, reason)
         try:
             return Availability(self.name, True, self.version())
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
@@ -69,13 +77,23 @@ def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None]) -> 
 
     `factor` is called with the addresses of a set's first pointer and of its info.
     """
-    addresses = arena.room.address + arena.matrix_bytes * np.arange(arena.room.batch, dtype=np.uint64)
-    pointers, info = arena.upload(addresses), arena.info()
+    pointers, info = pointers_to(arena, arena.room.data), arena.info()
 
     def call(index: int) -> None:
         # Looked up here, so that the call holds on to the pointers.
-        factor(int(pointers.gpudata) + index * _POINTER_BYTES * arena.batch, int(info.gpudata))
+        factor(first_pointer(arena, pointers, index), int(info.gpudata))
 
     return Contender(
         spec, arena.calls(call), lambda index: arena.result(index, info=info, order="col"), restore=arena.restore
     )
+
+
+def pointers_to(arena: BaseArena, array: Any) -> Any:
+    """The addresses of the parts of a device array that belong to each matrix of an arena, on the device."""
+    count = int(array.shape[0])
+    return arena.upload(int(array.gpudata) + array.nbytes // count * np.arange(count, dtype=np.uint64))
+
+
+def first_pointer(arena: BaseArena, pointers: Any, index: int) -> int:
+    """The address of the first of the pointers of set `index`."""
+    return int(pointers.gpudata) + index * _POINTER_BYTES * arena.batch

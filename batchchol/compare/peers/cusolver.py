@@ -1,4 +1,4 @@
-"""cuSOLVER: `cusolverDnSpotrfBatched` through CuPy, in place, on an array of pointers that is there before."""
+"""cuSOLVER: its batched routines through CuPy, in place, on arrays of pointers that are there before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Arena, Contender
-from batchchol.compare.peers.base import Peer, lapack_name, on_pointers
+from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, on_pointers, pointers_to
+from batchchol.compare.solves import SolveArena
+from batchchol.errors import BatchcholError
+from kernelgen import Layout
 from kernelgen.targets import ELEMENT_BYTES
 
-_LOWER = 0  # CUBLAS_FILL_MODE_LOWER
+_LOWER, _UPPER = 0, 1  # CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER
 _DEFAULT_STREAM = 0
 
 
@@ -25,6 +28,37 @@ def contenders(arena: Arena) -> list[Contender]:
         function(handle, _LOWER, arena.n, pointers, arena.n, info, arena.batch)
 
     return [on_pointers(arena, f"cusolverDn{name.capitalize()}, in place", factor)]
+
+
+def solvers(arena: SolveArena) -> list[Contender]:
+    """In place, by factors of either fill mode: column by column the lower ones in rows are upper ones.
+
+    Raises
+    ------
+    BatchcholError
+        If there are several right-hand sides of a matrix.
+    """
+    name = lapack_name("potrsBatched", arena.dtype)
+    if arena.nrhs != 1:
+        raise BatchcholError(f"cusolverDn{name.capitalize()} takes nrhs = 1 alone, got {arena.nrhs}")
+    return [
+        _solver(arena, name, _UPPER, arena.inputs.data),
+        _solver(arena, name, _LOWER, arena.inputs.to_layout(Layout.canonical("col")).data),
+    ]
+
+
+def _solver(arena: SolveArena, name: str, mode: int, factors: Any) -> Contender:
+    function, handle, info = getattr(_library(), name), _handle(), arena.info()
+    given, solutions = pointers_to(arena, factors), pointers_to(arena, arena.room)
+
+    def call(index: int) -> None:
+        l, x = (first_pointer(arena, each, index) for each in (given, solutions))
+        # The order is that of the factors, so that the call holds on to them.
+        n = factors.shape[-1]
+        function(handle, mode, n, arena.nrhs, l, n, x, n, int(info.gpudata), arena.batch)
+
+    spec = f"cusolverDn{name.capitalize()}, {'upper' if mode else 'lower'}, in place"
+    return Contender(spec, arena.calls(call), arena.solved, arena.restore)
 
 
 def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Callable[[], None]]:
@@ -67,7 +101,7 @@ PEER = Peer(
     "cusolver",
     "cuda",
     _version,
-    contenders,
+    {"potrf": contenders, "potrs": solvers},
     missing="CuPy cannot be used ({error})",
     hint="pip install cupy-cuda13x",
 )

@@ -143,11 +143,14 @@ PEER = Peer(
     "cusolverdx",
     "cuda",
     version,
-    contenders,
+    {"potrf": contenders},
     prepare,
     missing="libmathdx, NVRTC or nvJitLink cannot be used ({error})",
     hint=f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path",
 )
 EARLY_PEER = replace(
-    PEER, name="cusolverdx_pdl", contenders=partial(contenders, pdl=True), prepare=partial(prepare, pdl=True)
+    PEER,
+    name="cusolverdx_pdl",
+    ways={"potrf": partial(contenders, pdl=True)},
+    prepare=partial(prepare, pdl=True),
 )

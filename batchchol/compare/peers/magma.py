@@ -58,7 +58,7 @@ PEER = Peer(
     "magma",
     "cuda",
     _version,
-    contenders,
+    {"potrf": contenders},
     missing="no libmagma that can be used ({error})",
     hint=f"build MAGMA for this GPU and set {VARIABLE} to its libmagma.so",
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Arena, Contender, Result
+from batchchol.compare.contenders import Arena, Contender, Factored
 from batchchol.compare.peers.base import Peer, lapack_name
 from batchchol.parallel import over_ranges
 from kernelgen import Layout
@@ -68,9 +68,9 @@ def compact_contenders(arena: Arena) -> list[Contender]:
     chosen = compact_format()
     pairs = arena.packed(compact_layout(chosen, arena.dtype))
 
-    def result(index: int) -> Result:
+    def result(index: int) -> Factored:
         a, out = pairs[index]
-        return Result(a, out.marked("lower"))
+        return Factored(a, out.marked("lower"))
 
     def restore() -> None:
         for a, out in pairs:
@@ -147,5 +147,5 @@ def _places() -> Iterator[str]:
         yield found
 
 
-STRIDED = Peer("mkl", "cpu", _version, strided_contenders, missing=_MISSING, hint=_HINT)
-COMPACT = replace(STRIDED, name="mkl-compact", contenders=compact_contenders)
+STRIDED = Peer("mkl", "cpu", _version, {"potrf": strided_contenders}, missing=_MISSING, hint=_HINT)
+COMPACT = replace(STRIDED, name="mkl-compact", ways={"potrf": compact_contenders})

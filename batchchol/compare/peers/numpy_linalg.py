@@ -29,4 +29,4 @@ def _version() -> str:
     return " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
 
 
-PEER = Peer("numpy", "cpu", _version, contenders, limit=blas_limit)
+PEER = Peer("numpy", "cpu", _version, {"potrf": contenders}, limit=blas_limit)

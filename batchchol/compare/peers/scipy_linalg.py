@@ -10,8 +10,10 @@ import numpy as np
 import scipy
 from scipy.linalg import lapack
 
+from batchchol.backends import lapack as by_address
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
+from batchchol.compare.solves import SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -39,4 +41,33 @@ def contenders(arena: Arena) -> list[Contender]:
     ]
 
 
-PEER = Peer("scipy", "cpu", lambda: f"scipy {scipy.__version__}", contenders, limit=blas_limit)
+def solvers(arena: SolveArena) -> list[Contender]:
+    """LAPACK's potrs for one matrix after another: from Python, and by its address on threads of this library.
+
+    `scipy.linalg.cho_solve` is the same function with several checks a matrix.
+    """
+    name = lapack_name("potrs", arena.dtype)
+    potrs = getattr(lapack, name)
+    # No solutions are left in the room that others had.
+    arena.restore()
+
+    def loop(index: int) -> None:
+        for factor, b, x in zip(arena.input(index), arena.column(index), arena.output(index), strict=True):
+            x[...], _ = potrs(factor.T, b, lower=0)
+
+    def on_threads(index: int) -> None:
+        by_address.potrs(arena.input(index), arena.column(index), arena.output(index), False, arena.threads)
+
+    return [
+        Contender(f"scipy.linalg.lapack.{name}, in a loop", arena.calls(loop), arena.solved),
+        Contender(f"SciPy's {name} by its address", arena.calls(on_threads), arena.solved),
+    ]
+
+
+PEER = Peer(
+    "scipy",
+    "cpu",
+    lambda: f"scipy {scipy.__version__}",
+    {"potrf": contenders, "potrs": solvers},
+    limit=blas_limit,
+)

@@ -1,8 +1,8 @@
-"""PyTorch: `torch.linalg.cholesky_ex`, one call for the whole batch, into memory that it is given."""
+"""PyTorch: `torch.linalg.cholesky_ex`, one call for the whole batch, into memory that it is given, and solves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
@@ -10,8 +10,9 @@ from typing import Any
 
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
-from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.peers.base import Peer
+from batchchol.compare.solves import SolveArena, Solved
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -21,7 +22,7 @@ def contenders(arena: Arena) -> list[Contender]:
     inputs = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
     factors = [torch.as_tensor(array, device=place).mT for array in arena.each(arena.output)]
     info = torch.zeros(arena.batch, dtype=torch.int32, device=place)
-    status = info.numpy() if place == "cpu" else memory.as_gpuarray(info)
+    status = _array(info, place)
     if place == "cuda":
         device().synchronize()
 
@@ -30,6 +31,33 @@ def contenders(arena: Arena) -> list[Contender]:
 
     spec = "torch.linalg.cholesky_ex" + ", out given" * (place == "cuda")
     return [Contender(spec, arena.calls(call), lambda index: arena.result(index, info=status, order="col"))]
+
+
+def solvers(arena: SolveArena) -> list[Contender]:
+    """`torch.cholesky_solve`, by the factors in rows and by the same memory in columns, which are upper factors.
+
+    PyTorch works on copies in columns. It makes a new tensor in any case, and would copy that into a given one.
+    """
+    torch, place = import_module("torch"), arena.backend.name
+    given = [[torch.as_tensor(array, device=place) for array in pair] for pair in arena.pairs()]
+    if place == "cuda":
+        device().synchronize()
+
+    def way(upper: bool) -> Contender:
+        factors = [(l.mT if upper else l, b) for l, b in given]
+        made = Latest(lambda each: torch.cholesky_solve(each[1], each[0], upper=upper), factors)
+
+        def result(index: int) -> Solved:
+            return arena.solved(index, _array(made.value.contiguous(), place))
+
+        return Contender(f"torch.cholesky_solve, upper={upper}", made.calls, result, forget=made.forget)
+
+    return [way(False), way(True)]
+
+
+def _array(tensor: Any, place: str) -> Any:
+    """A tensor as an array of the backend, in the same memory."""
+    return tensor.numpy() if place == "cpu" else memory.as_gpuarray(tensor)
 
 
 @contextmanager
@@ -52,11 +80,12 @@ def _version_on_gpu() -> str:
     return f"torch {torch.__version__}"
 
 
+_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {"potrf": contenders, "potrs": solvers}
 CPU = Peer(
     "torch",
     "cpu",
     lambda: f"torch {version('torch')}",
-    contenders,
+    _WAYS,
     limit=_limit,
     missing="PyTorch is not installed",
     hint="pip install torch",
@@ -65,7 +94,7 @@ GPU = Peer(
     "torch",
     "cuda",
     _version_on_gpu,
-    contenders,
+    _WAYS,
     missing="PyTorch cannot be used ({error})",
     hint="pip install torch",
 )

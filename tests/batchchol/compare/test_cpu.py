@@ -16,7 +16,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.cli import compare as command
 from batchchol.compare import comparison, cpu
 from batchchol.compare.comparison import Outcome
-from batchchol.compare.contenders import Arena, Contender, Entrant, Result
+from batchchol.compare.contenders import Arena, Contender, Entrant, Factored
 from batchchol.compare.cpu import CpuVenue, own_threads
 from batchchol.compare.heat import Heat
 from batchchol.compare.peers import PEERS as ALL_PEERS
@@ -170,14 +170,15 @@ def spoilt(name: str, when: Callable[[Arena], bool]) -> Peer:
     def contenders(arena: Arena) -> list[Contender]:
         (honest,) = PEERS["numpy"].contenders(arena)
 
-        def result(index: int) -> Result:
+        def result(index: int) -> Factored:
             found = honest.result(index)
+            assert isinstance(found, Factored)
             found.l.data[-1, -1, -1] *= 1.01 if when(arena) else 1
             return found
 
         return [replace(honest, result=result)]
 
-    return replace(PEERS["numpy"], name=name, contenders=contenders)
+    return replace(PEERS["numpy"], name=name, ways={"potrf": contenders})
 
 
 @pytest.mark.parametrize("when", [lambda arena: not arena.cold, lambda arena: arena.cold], ids=["checked", "timed"])
@@ -193,7 +194,7 @@ def test_a_peer_that_breaks_does_not_end_the_comparison() -> None:
         raise OSError("libbroken.so: no such file")
 
     said: list[str] = []
-    rows = compare(replace(PEERS["numpy"], name="broken", contenders=broken), report=said.append).rows
+    rows = compare(replace(PEERS["numpy"], name="broken", ways={"potrf": broken}), report=said.append).rows
     assert [row.contender for row in rows] == OWN
     assert any("broken left out: libbroken.so" in line for line in said)
 

@@ -87,7 +87,7 @@ def a_peer(
 
         return replace(Contender(way, arena.calls(call), arena.result), **changes)
 
-    return Peer(name, "cuda", lambda: "peer 1.0", ways_of)
+    return Peer(name, "cuda", lambda: "peer 1.0", {"potrf": ways_of})
 
 
 def compare(cuda: Backend, *peers: Peer, **changes: Any) -> Outcome:
@@ -155,7 +155,7 @@ def test_absent_peers_are_named_with_how_to_get_them(cuda: Backend) -> None:
     def absent() -> str:
         raise OSError("no ghost")
 
-    ghost = Peer("ghost", "cuda", absent, lambda arena: [], hint="pip install ghost")
+    ghost = Peer("ghost", "cuda", absent, {"potrf": lambda arena: []}, hint="pip install ghost")
     said: list[str] = []
     outcome = compare(cuda, ghost, report=said.append)
     assert outcome.absent["ghost"] == "no ghost; pip install ghost"

@@ -73,6 +73,9 @@ class Tensor:
     def block_until_ready(self) -> Tensor:
         return self
 
+    def contiguous(self) -> Tensor:
+        return Tensor(np.ascontiguousarray(self.array))
+
 
 def put_in_place(patch: pytest.MonkeyPatch, name: str, **contents: Any) -> ModuleType:
     module = ModuleType(name)

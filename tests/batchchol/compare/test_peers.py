@@ -13,7 +13,7 @@ import pytest
 from batchchol.api import factor
 from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Arena, Contender, Result
+from batchchol.compare.contenders import Arena, Contender, Factored
 from batchchol.compare.peers import PEERS as ALL_PEERS
 from batchchol.compare.peers import find, mkl, torch_linalg
 from batchchol.errors import BatchcholError, ResidualError
@@ -39,12 +39,14 @@ def contender_of(name: str, arena: Arena) -> Contender:
     return contender
 
 
-def run_once(name: str, contender: Contender) -> Result:
+def run_once(name: str, contender: Contender) -> Factored:
     with PEERS[name].limit(1):
         if contender.restore is not None:
             contender.restore()
         contender.calls[-1]()
-    return contender.result(len(contender.calls) - 1)
+    result = contender.result(len(contender.calls) - 1)
+    assert isinstance(result, Factored)
+    return result
 
 
 @pytest.mark.parametrize("threads", [1, 2])
