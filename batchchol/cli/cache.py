@@ -14,6 +14,7 @@ from typing import Any
 from batchchol.artifacts.archive import architecture, pack, unpack
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.batches.sizes import architectures
+from batchchol.cli.options import add_action, option
 
 _SHOWN, _SHOWN_CHARACTERS = 20, 100
 
@@ -28,18 +29,24 @@ class _Entry:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The three actions."""
+    """Declare the actions and their options."""
     actions = parser.add_subparsers(required=True, metavar="action")
-    packing = actions.add_parser("pack", help="write the compiled kernels to one file")
-    packing.add_argument("file", type=Path, help="the file to write, a zip archive")
-    packing.add_argument(
-        "--arch", type=architectures, help="only the GPU kernels of these architectures, such as sm_80,sm_90"
+    add_action(
+        actions,
+        "pack",
+        _pack,
+        option("file", type=Path, help="the file to write, a zip archive"),
+        option("--arch", type=architectures, help="only the GPU kernels of these architectures, such as sm_80,sm_90"),
+        help="write the compiled kernels to one file",
     )
-    packing.set_defaults(action=_pack)
-    unpacking = actions.add_parser("unpack", help="take the kernels of such a file into the cache")
-    unpacking.add_argument("file", type=Path, help="a file that `cache pack` wrote, of somebody you trust")
-    unpacking.set_defaults(action=_unpack)
-    actions.add_parser("info", help="count what is in the cache").set_defaults(action=_info)
+    add_action(
+        actions,
+        "unpack",
+        _unpack,
+        option("file", type=Path, help="a file that `cache pack` wrote, from a source you trust"),
+        help="add the kernels of such a file to the cache",
+    )
+    add_action(actions, "info", _info, help="count what is in the cache")
 
 
 def run(arguments: argparse.Namespace) -> int:

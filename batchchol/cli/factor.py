@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from batchchol.api import cholesky_ex
+from batchchol.cli.options import BACKEND, MATH, declare, option
 from batchchol.datasets import batch_files
 from batchchol.datasets.files import Slices
 from batchchol.errors import BatchcholError
 from batchchol.files import check_writable
-from kernelgen.problem import MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
 _SHOWN_FAILURES = 10
@@ -28,23 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 1 if a matrix is not positive definite; its factor is NaN, and standard error names it. "
         "Text may have one matrix: its order, then its elements; its factor is written in the same way."
     )
-    parser.add_argument(
-        "source", type=batch_files.data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either"
+    declare(
+        parser,
+        option(
+            "source", type=batch_files.data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either"
+        ),
+        option(
+            "out",
+            type=batch_files.data_file_or_stream,
+            metavar="OUT",
+            help=".npy or .txt file to write; - writes what IN is",
+        ),
+        option("--upper", action="store_true", help="U with A = U'U of the upper triangle, not L with A = LL'"),
+        MATH,
+        option("--dtype", choices=tuple(ELEMENT_BYTES), help="default: as in the .npy file; float64 for text"),
+        BACKEND,
     )
-    parser.add_argument(
-        "out",
-        type=batch_files.data_file_or_stream,
-        metavar="OUT",
-        help=".npy or .txt file to write; - writes what IN is",
-    )
-    parser.add_argument(
-        "--upper", action="store_true", help="U with A = U'U of the upper triangle, not L with A = LL'"
-    )
-    parser.add_argument("--math", choices=MATHS, default=MATHS[0], help=f"default: {MATHS[0]}")
-    parser.add_argument(
-        "--dtype", choices=tuple(ELEMENT_BYTES), help="default: as in the .npy file; float64 for text"
-    )
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
 
 
 def run(arguments: argparse.Namespace) -> int:

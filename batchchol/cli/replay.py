@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import names, positive
+from batchchol.cli.options import declare, option
 from batchchol.files import beside, check_folder, make_folder, replace_file
 from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
@@ -27,18 +28,21 @@ _HEADER = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to search in, and how."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file")
-    parser.add_argument(
-        "--strategies",
-        type=names((*STRATEGIES, "taught")),
-        default=tuple(STRATEGIES),
-        metavar="LIST",
-        help=f"default: {','.join(STRATEGIES)}; taught is transfer with one case that knows all other orders",
+    declare(
+        parser,
+        option("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file"),
+        option(
+            "--strategies",
+            type=names((*STRATEGIES, "taught")),
+            default=tuple(STRATEGIES),
+            metavar="LIST",
+            help=f"default: {','.join(STRATEGIES)}; taught is transfer with one case that knows all other orders",
+        ),
+        option("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)"),
+        option("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)"),
+        option("--jobs", type=positive, help="processes (default: the cores)"),
+        option("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)"),
     )
-    parser.add_argument("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)")
-    parser.add_argument("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)")
-    parser.add_argument("--jobs", type=positive, help="processes (default: the cores)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)")
 
 
 def run(arguments: argparse.Namespace) -> int:

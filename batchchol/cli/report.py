@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import positive
+from batchchol.cli.options import declare, option
 from batchchol.files import beside, check_folder, check_writable, for_reading
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.row import Row
@@ -27,27 +28,31 @@ _PARQUET = b"PAR1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to read and where to draw."""
-    parser.add_argument(
-        "file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"
-    )
-    parser.add_argument(
-        "--winners",
-        type=Path,
-        metavar="FILE",
-        help="no page: put the fastest kernels into a file such as the asv suite's benchmarks/winners.json",
+    declare(
+        parser,
+        option("file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"),
+        option(
+            "--winners",
+            type=Path,
+            metavar="FILE",
+            help="no page: put the fastest kernels into a file such as the asv suite's benchmarks/winners.json",
+        ),
     )
     data = parser.add_argument_group("of a data set")
-    data.add_argument("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)")
-    data.add_argument("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers")
-    data.add_argument(
-        "--again", type=Path, metavar="DATA", help="a second sweep of the same space: does it choose the same?"
+    declare(
+        data,
+        option("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)"),
+        option("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers"),
+        option(
+            "--again", type=Path, metavar="DATA", help="a second sweep of the same space: does it choose the same?"
+        ),
+        option("--n", type=positive, help="the order of which every kernel is shown (default: 32)"),
+        option("--dtype", choices=("float32", "float64"), help="default: that of most points"),
+        option("--protocol", help="default: that of most points"),
+        option("--family", help="kernels that the figures are about (default: thread)"),
+        option("--batch", type=positive, help="default: that of most orders"),
+        option("--trees", type=positive, default=500, help="of the forest (default: %(default)s)"),
     )
-    data.add_argument("--n", type=positive, help="the order of which every kernel is shown (default: 32)")
-    data.add_argument("--dtype", choices=("float32", "float64"), help="default: that of most points")
-    data.add_argument("--protocol", help="default: that of most points")
-    data.add_argument("--family", help="kernels that the figures are about (default: thread)")
-    data.add_argument("--batch", type=positive, help="default: that of most orders")
-    data.add_argument("--trees", type=positive, default=500, help="of the forest (default: %(default)s)")
     csv = parser.add_argument_group("of a CSV file")
     csv.add_argument("--plot", type=Path, metavar="STEM", help="draw GFLOP/s over n to STEM.png and STEM.svg")
 

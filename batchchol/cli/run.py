@@ -10,6 +10,7 @@ from batchchol import interrupts
 from batchchol.asv_plugin import suite
 from batchchol.backends import fastest_backend
 from batchchol.cli import mainjob
+from batchchol.cli.options import declare, option
 from batchchol.files import check_writable, make_folder
 from batchchol.measure import machine
 from batchchol.report import gflops_plot
@@ -17,9 +18,12 @@ from batchchol.report import gflops_plot
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the results go and how much is measured."""
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the table and the plot")
-    parser.add_argument("--backend", choices=("cuda", "cpu"), help="default: BATCHCHOL_BACKEND, else cuda, else cpu")
-    parser.add_argument("--profile", default="quick", choices=("quick", "ci", "full"), help="what asv measures")
+    declare(
+        parser,
+        option("--out", type=Path, default=Path("results"), help="folder of the table and the plot"),
+        option("--backend", choices=("cuda", "cpu"), help="default: BATCHCHOL_BACKEND, else cuda, else cpu"),
+        option("--profile", default="quick", choices=("quick", "ci", "full"), help="what asv measures"),
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from batchchol.batches.sizes import architecture, matrices, names, orders, posit
 from batchchol.cli import tune_case
 from batchchol.cli import tune_search as search_command
 from batchchol.cli import tune_space as space_command
+from batchchol.cli.options import BACKEND, declare, option
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import check_writable, read_file, replace_file
@@ -53,25 +54,26 @@ _THREADS = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure and where to keep it."""
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
-    parser.add_argument("--n", type=orders, help="orders, such as 8,16-20")
-    parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
-    parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
-    parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)")
-    parser.add_argument(
-        "--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: those of arrays and of batches"
-    )
-    parser.add_argument("--target", help="instruction set (default: this machine's widest)")
-    parser.add_argument(
-        "--batch",
-        type=sizes,
-        help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
-    )
-    parser.add_argument("--threads", type=positive, help="of the host (default: all for one case, else 1)")
-    parser.add_argument(
-        "--arch",
-        type=architecture,
-        help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
+    declare(
+        parser,
+        BACKEND,
+        option("--n", type=orders, help="orders, such as 8,16-20"),
+        option("--dtype", choices=("float32", "float64"), help="default: float32"),
+        option("--math", type=names(MATHS), metavar="LIST", help="default: ieee"),
+        option("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)"),
+        option("--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: those of arrays and of batches"),
+        option("--target", help="instruction set (default: this machine's widest)"),
+        option(
+            "--batch",
+            type=sizes,
+            help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
+        ),
+        option("--threads", type=positive, help="of the host (default: all for one case, else 1)"),
+        option(
+            "--arch",
+            type=architecture,
+            help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
+        ),
     )
     tune_case.add_arguments(parser)
     space_command.add_arguments(parser)
@@ -85,24 +87,27 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "With --out or --table every schedule of --family (default: thread) and --layout (default: chunked) is "
         f"measured, of all orders ({ORDERS}) if --n is not given; the user's table is left alone.",
     )
-    group.add_argument("--out", type=Path, help="every point, appended (with --table the default is tune.csv)")
-    group.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="measure nothing: choose from what is in these files, for --table",
-    )
-    group.add_argument(
-        "--table",
-        type=Path,
-        help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
-    )
-    group.add_argument(
-        "--keep-choices",
-        action="store_true",
-        help="with --from: what a table chooses stays, only what was measured of that is put into it",
+    declare(
+        group,
+        option("--out", type=Path, help="every point, appended (with --table the default is tune.csv)"),
+        option(
+            "--from",
+            dest="source",
+            type=Path,
+            nargs="+",
+            metavar="FILE",
+            help="measure nothing: choose from what is in these files, for --table",
+        ),
+        option(
+            "--table",
+            type=Path,
+            help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
+        ),
+        option(
+            "--keep-choices",
+            action="store_true",
+            help="with --from: what a table chooses stays, only what was measured of that is put into it",
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import integer, positive
+from batchchol.cli.options import declare, option
 from batchchol.errors import BatchcholError
 from batchchol.measure.dataset import DataSet, read, read_rows
 from batchchol.measure.point import Point
@@ -34,23 +35,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "With --strategy or --budget only some points of a space are measured: for each n, math, dtype and batch as "
         "many as the budget says; which ones the strategy decides, by what was measured before.",
     )
-    group.add_argument(
-        "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
-    )
-    group.add_argument(
-        "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
-    )
-    group.add_argument("--seed", type=integer, default=0, help="of the strategy (default: 0)")
-    group.add_argument(
-        "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
-    )
-    group.add_argument(
-        "--learn",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="DATA",
-        help="data sets to begin with, of other orders or devices, for the strategy transfer",
+    declare(
+        group,
+        option(
+            "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
+        ),
+        option(
+            "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
+        ),
+        option("--seed", type=integer, default=0, help="of the strategy (default: 0)"),
+        option(
+            "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
+        ),
+        option(
+            "--learn",
+            type=Path,
+            nargs="+",
+            default=[],
+            metavar="DATA",
+            help="data sets to begin with, of other orders or devices, for the strategy transfer",
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
 from batchchol.cli import tune_search as search_command
+from batchchol.cli.options import JOBS, declare, option
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
 from batchchol.measure import dataset, parquet, shared_code, t4
@@ -38,43 +39,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
         "--layout, --family and --batch narrow it.",
     )
-    group.add_argument("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
-    group.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"
-    )
-    group.add_argument("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU")
-    group.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
-    group.add_argument(
-        "--compile-limit", type=seconds, default=120.0, metavar="SECONDS", help="of a compiler, in s (default: 120)"
-    )
-    group.add_argument(
-        "--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"
-    )
-    group.add_argument(
-        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after this many seconds"
-    )
-    group.add_argument(
-        "--finalists",
-        type=integer,
-        choices=range(11),
-        default=3,
-        metavar="COUNT",
-        help="how many of the best of each case are measured again with code of their own (default: 3)",
-    )
-    group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
-    group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
-    group.add_argument(
-        "--cluster",
-        type=name,
-        metavar="ADDRESS",
-        help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' on "
-        "all GPUs of this machine",
-    )
-    group.add_argument(
-        "--workers",
-        type=positive,
-        help="how many of --cluster local (default: one for each GPU); on CPUs how many of a host measure at a time "
-        "(default: 1)",
+    declare(
+        group,
+        option("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml"),
+        option("--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"),
+        option("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU"),
+        JOBS,
+        option(
+            "--compile-limit",
+            type=seconds,
+            default=120.0,
+            metavar="SECONDS",
+            help="of a compiler, in s (default: 120)",
+        ),
+        option("--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"),
+        option(
+            "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after this many seconds"
+        ),
+        option(
+            "--finalists",
+            type=integer,
+            choices=range(11),
+            default=3,
+            metavar="COUNT",
+            help="how many of the best of each case are measured again with code of their own (default: 3)",
+        ),
+        option("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)"),
+        option("--samples", type=positive, default=20, help="of a point (default: 20)"),
+        option(
+            "--cluster",
+            type=name,
+            metavar="ADDRESS",
+            help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' "
+            "on all GPUs of this machine",
+        ),
+        option(
+            "--workers",
+            type=positive,
+            help="how many of --cluster local (default: one for each GPU); on CPUs how many of a host measure at a "
+            "time (default: 1)",
+        ),
     )
 
 
