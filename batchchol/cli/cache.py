@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,8 @@ from batchchol.cli.options import add_action, option
 _SHOWN, _SHOWN_CHARACTERS = 20, 100
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """An entry without its payload, of which a cache may have more than the memory."""
-
-    path: Path
-    size: int
-    metadata: Mapping[str, Any]
+# The path of an entry's payload, its size and the metadata: payloads together may be larger than the memory.
+_Entry = tuple[Path, int, Mapping[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +76,7 @@ def _info(_: argparse.Namespace) -> int:
     keys = cache.stored_keys()
     for key in keys:
         if artifact := cache.get(key):
-            found[architecture(artifact)].append(_Entry(artifact.path, len(artifact.data), artifact.metadata))
+            found[architecture(artifact)].append((artifact.path, len(artifact.data), artifact.metadata))
     print(f"folder    {cache.folder}")
     for arch in sorted(found):
         print(f"{arch:9} {_describe(found[arch])}")
@@ -93,9 +87,9 @@ def _info(_: argparse.Namespace) -> int:
 
 def _describe(entries: list[_Entry]) -> str:
     # A GPU kernel has two records, and kernels of one module share a payload.
-    kernels = {(entry.path, str(entry.metadata.get("entry"))) for entry in entries}
-    payloads = {entry.path: entry.size for entry in entries}
-    compilers = sorted({str(entry.metadata.get("compiler", "unknown")) for entry in entries})
+    kernels = {(path, str(metadata.get("entry"))) for path, _, metadata in entries}
+    payloads = {path: size for path, size, _ in entries}
+    compilers = sorted({str(metadata.get("compiler", "unknown")) for *_, metadata in entries})
     size = megabytes(sum(payloads.values()))
     return f"kernels: {len(kernels)}, files: {len(payloads)}, {size}, {'; '.join(compilers)}"
 

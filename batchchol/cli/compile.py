@@ -78,15 +78,23 @@ def run(arguments: argparse.Namespace) -> int:
     selection = select(arguments)
     if not selection.specs:
         raise SpecError(f"none of these combinations can be built: {selection.unsupported[0]}")
-    sources = sources_of(selection.specs, support=arguments.support)
+    sources = [*map(generate, selection.specs), *(support_kernels() if arguments.support else ())]
     if arguments.list:
         return _list(sources, arguments.arch)
     nvcc = find_nvcc()
     print(f"{nvcc.path}: {nvcc.identity}; kernels: {len(sources)}", file=sys.stderr)
     failed = 0
     for arch in arguments.arch:
-        with interrupts.advice("compiled kernels are kept, the same command goes on from there"):
-            outcomes = _compile(sources, arch, arguments)
+        kept = interrupts.advice("compiled kernels are kept, the same command goes on from there")
+        with kept, ProgressDisplay(sys.stderr, arch) as display:
+            outcomes = build_all(
+                sources,
+                arch,
+                jobs=arguments.jobs,
+                per_module=arguments.per_module,
+                time_limit=arguments.time_limit,
+                progress=display,
+            )
         _print_table(arch, outcomes)
         _say_what_is_ptx(arch, outcomes, nvcc)
         failed += _say_what_failed(outcomes)
@@ -118,11 +126,6 @@ def select(arguments: argparse.Namespace) -> Selection:
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
-
-
-def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
-    """The sources of factorization kernels, and those of the kernels that go with them."""
-    return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
 
 
 def _request(
@@ -168,18 +171,6 @@ def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:
         for source in sources:
             print(f"{arch:10} {'cached' if find(source, arch) else 'missing':8} {source.entry}")
     return 0
-
-
-def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Namespace) -> list[Outcome]:
-    with ProgressDisplay(sys.stderr, arch) as display:
-        return build_all(
-            sources,
-            arch,
-            jobs=arguments.jobs,
-            per_module=arguments.per_module,
-            time_limit=arguments.time_limit,
-            progress=display,
-        )
 
 
 def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:

@@ -124,7 +124,12 @@ def summary(
     made = f"{subtitle}, commit {commit[:8]}, {date.today().isoformat()}"
     text = "\n\n".join([table(best), made, CAPTION, *doubts(best, timed)]) + "\n"
     replace_file(out / "table.md", text.encode())
-    pictures = draw(_points(best), out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle)
+    points = [
+        Point(name, row.n, row.gflops / slower, row.gflops / row.roofline_fraction)
+        for row in best
+        for name, slower in (("batchchol factor", 1), ("numpy.linalg.cholesky", row.times_numpy))
+    ]
+    pictures = draw(points, out / "performance", title="Batched Cholesky, n³/3 flops", subtitle=subtitle)
     return "\n".join(["", text, *(f"saved     {path}" for path in (out / "table.md", *pictures))])
 
 
@@ -152,14 +157,6 @@ def _place(backend: Backend) -> str:
     if backend.name == "cuda":
         return f"{device['gpu']}, {device['toolkit']}, {backend.protocols[0]} launches"
     return f"{device['cpu']}, {backend.target}, one thread"
-
-
-def _points(rows: Sequence[BestRow]) -> list[Point]:
-    return [
-        Point(name, row.n, row.gflops / slower, row.gflops / row.roofline_fraction)
-        for row in rows
-        for name, slower in (("batchchol factor", 1), ("numpy.linalg.cholesky", row.times_numpy))
-    ]
 
 
 def best_rows(rows: Iterable[ResultRow], backend: Backend, ceilings: Ceilings) -> list[BestRow]:
@@ -199,22 +196,17 @@ def _best_row(
     n: int, kernels: Sequence[ResultRow], backend: Backend, ceilings: Ceilings, numpy: float, whole: float | None
 ) -> BestRow:
     best = min((row for row in kernels if row.params["n"] == n), key=lambda row: row.median)
-    seconds = best.median
+    seconds, samples = best.median, [each for record in best.records for each in record.samples]
     return BestRow(
         n=n,
         schedule="nb={nb}, {looking}, {unroll}".format_map(_schedule(best, backend)),
         seconds_per_matrix=seconds,
-        spread=_spread(best),
+        spread=spread(samples) if samples else nan,
         gflops=flops(n) / seconds / 1e9,
         roofline_fraction=roofline_fraction(seconds, n, 1, backend.default_layout(n), ceilings),
         times_numpy=numpy / seconds,
         call_times_numpy=numpy / whole if whole else None,
     )
-
-
-def _spread(row: ResultRow) -> float:
-    samples = [seconds for record in row.records for seconds in record.samples]
-    return spread(samples) if samples else nan
 
 
 def _schedule(row: ResultRow, backend: Backend) -> Mapping[str, Any]:

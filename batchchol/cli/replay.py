@@ -81,8 +81,8 @@ def table(lines: Sequence[Line]) -> str:
         f"{f'{SHARE:.0%} of them':>13}",
     ]
     for each in lines:
-        counts = " ".join(f"{_count(value):>7}" for value in (each.median, each.high))
-        shares = " ".join(f"{_share(value):>8}" for value in (each.median_share, each.high_share))
+        counts = " ".join(f"{_known(value, ',.0f'):>7}" for value in (each.median, each.high))
+        shares = " ".join(f"{_known(value, '.1%'):>8}" for value in (each.median_share, each.high_share))
         found.append(f"{each.strategy:11} {f'within {each.close:.0%}':>10} {counts} {shares} {each.within:>13.0%}")
     return "\n".join([*found, f"-: not within {FARTHEST:.0%} of the points"])
 
@@ -103,9 +103,5 @@ def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
     return "\n".join(found) + "\n"
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "-"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}" if math.isfinite(value) else "-"
+def _known(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "-"

@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-
     if arguments.plot is not None:
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
@@ -85,7 +84,6 @@ def _show(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     folder = arguments.out or beside(arguments.file, "report")
     check_folder(folder)
-
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
     options = {name: getattr(arguments, name) for name in named}
@@ -94,7 +92,6 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _keep_winners(arguments: argparse.Namespace) -> int:
-
     named = ("dtype", "protocol", "batch")
     chosen = suite_winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
     count = suite_winners.write(arguments.winners, chosen)
@@ -142,15 +139,13 @@ def said(report: Report) -> str:
 
 
 def _stable(compared: Stability) -> list[str]:
-
     agreeing, sizes = int(compared.table["agrees"].sum()), len(compared.table)
-    lines = [
+    return [
         f"two sweeps: {agreeing} of {sizes} sizes have the same winner or one within {BOUND:.0%} "
         f"({compared.share:.1%}, expected {TARGET:.0%}); the very same {compared.same}; at most "
-        f"{compared.worst:.1%} behind"
+        f"{compared.worst:.1%} behind",
+        *(f"  n = {row.n} {row.math}: {row.first} / {row.second}" for row in compared.apart.itertuples()),
     ]
-    lines += [f"  n = {row.n} {row.math}: {row.first} / {row.second}" for row in compared.apart.itertuples()]
-    return lines
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
@@ -180,7 +175,7 @@ def table(rows: Sequence[Row]) -> str:
         "protocol": [row.point.protocol for row in rows],
         "GFLOP/s": [f"{row.gflops:,.0f}" for row in rows],
         "roofline": [fraction_text(row.roofline_seconds / row.median_seconds) for row in rows],
-        "floor, us": [_known(row.floor_seconds * 1e6, ".1f") for row in rows],
+        "floor, us": ["" if math.isnan(row.floor_seconds) else f"{row.floor_seconds * 1e6:.1f}" for row in rows],
         "spread": [f"{row.spread:.1%}" for row in rows],
         "residual": [f"{row.ratio:.3f}" for row in rows],
         "spec": [f"`{row.spec.name}`" for row in rows],
@@ -189,10 +184,6 @@ def table(rows: Sequence[Row]) -> str:
     rules = ("---" if name in ("math", "protocol", "spec") else "---:" for name in columns)
     lines = (columns, rules, *zip(*columns.values(), strict=True))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _known(value: float, form: str) -> str:
-    return "" if math.isnan(value) else format(value, form)
 
 
 def footer(rows: Sequence[Row]) -> str:

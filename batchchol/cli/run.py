@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     if backend.name == "cuda":
         _say(f"GPU       {described['gpu']}, driver {described['driver']}, {described['toolkit']}")
     elif why_no_gpu:
-        _say(f"backend   cpu, since {why_no_gpu if _gpu_present() else 'there is no NVIDIA GPU'}")
+        # The device files of the driver on Linux, and on Windows' subsystem for it.
+        gpu_present = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
+        _say(f"backend   cpu, since {why_no_gpu if gpu_present else 'there is no NVIDIA GPU'}")
     mainjob.demonstrate(backend, _say)
     machine.save(described, machine.machine_file())
     environment = os.environ | {"BATCHCHOL_PROFILE": arguments.profile, "BATCHCHOL_BACKEND": backend.name}
@@ -49,11 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     timed.append(mainjob.time_shown(backend))
     _say(mainjob.summary(subject.results, described["machine"], subject.commit, backend, arguments.out, timed))
     return 0
-
-
-def _gpu_present() -> bool:
-    """Whether a driver shows a device, as Linux or as Windows' subsystem for it has one."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def _say(text: str) -> None:

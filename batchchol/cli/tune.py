@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchchol import interrupts
-from batchchol.backends import Backend, get_backend
+from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
 from batchchol.cli import tune_case
@@ -32,7 +32,6 @@ from batchchol.measure.row import Row
 from batchchol.progress import ProgressDisplay
 from batchchol.tune import candidates, make_tables, tuning
 from batchchol.tune.evidence import with_evidence
-from kernelgen import KernelSpec
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
 
@@ -49,7 +48,6 @@ _DEFAULTS = {
     "out": Path("tune.csv"),
     "threads": 1,
 }
-_THREADS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
             "leave it out"
         )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
-        arguments.threads = arguments.threads or _THREADS
+        arguments.threads = arguments.threads or _DEFAULTS["threads"]
         return space_command.run(arguments, _narrowing(arguments))
     if arguments.source:
         return _choose(arguments)
@@ -148,7 +146,9 @@ def _measure_all(arguments: argparse.Namespace) -> int:
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
         if (specs := candidates.specs(n, arguments.dtype, math, target, families, layout))
     }
-    _build(backend, [spec for specs in pools.values() for spec in specs])
+    with ProgressDisplay(sys.stderr, "compiling") as display:
+        # What fails is found again, and recorded, when it is measured.
+        backend.build([spec for specs in pools.values() for spec in specs], progress=display)
     origin = about(backend)
     print(_HEADER)
     rows: list[Row] = []
@@ -236,12 +236,6 @@ def _tables(path: Path) -> dict[str, tables.Table]:
         raise DataFileError(path, "reading", error.strerror or str(error)) from error
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
-
-
-def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
-    """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
-    with ProgressDisplay(sys.stderr, "compiling") as display:
-        backend.build(specs, progress=display)
 
 
 def _print(row: Row) -> None:

@@ -18,9 +18,8 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place
 from batchchol.tune.search import guided
-from batchchol.tune.search.cases import Budget, budget
+from batchchol.tune.search.cases import Budget, Lesson, budget, lessons
 from batchchol.tune.search.strategies import DEFAULT, STRATEGIES, TOGETHER
-from batchchol.tune.search.transfer import Lesson, lessons
 from batchchol.tune.sweep import Summary
 from kernelgen import TARGETS
 

@@ -28,7 +28,6 @@ from batchchol.tune.sweep import Summary
 from batchchol.tune.winners import again
 
 _GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
-_NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,20 +100,18 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
     space = load_space(arguments.space)
     folder = arguments.data or Path(space.name)
-    kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
     if arguments.compile_only and not arguments.arch:
         raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
     with interrupts.advice(_GO_ON), place(arguments, folder, _tell) as here:
         if arguments.compile_only:
-            expansion = expand(space, Machine.cuda(), **kept)
+            expansion = expand(space, Machine.cuda(), **narrow)
             _introduce(space.name, expansion)
             return _say_built(_built(here, expansion.points, arguments.arch, arguments))
-        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **kept)
+        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **narrow)
         return _sweep(arguments, space.name, folder, expansion, here)
 
 
 def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
-
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
@@ -168,7 +165,6 @@ def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Plac
 def _measure(
     arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet
 ) -> Summary:
-
     built = _built(here, points, here.facts()["architecture"], arguments)
     with ProgressDisplay(sys.stderr, "measuring") as display:
         return here.sweep(
@@ -192,13 +188,11 @@ def _export(data: Path, t4_file: Path | None) -> None:
 
 
 def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
-
     with ProgressDisplay(sys.stderr, "compiling") as display:
         return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
 
 
 def _introduce(space: str, expansion: Expansion) -> None:
-
     kernels = len({shared_code.identity(point) for point in expansion.points})
     words = f"space {space}: {len(expansion.points):,} points of {kernels:,} kernels"
     if refused := expansion.unsupported.total():
