@@ -83,18 +83,15 @@ def compile_shared(
         If `running` was stopped meanwhile.
     """
     command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
+    compilation = Compilation("the C compiler", command, source, "kernel.c")
     try:
-        return Compilation("the C compiler", command, source, "kernel.c").make(
-            "kernel.so", _fault, time_limit, running
+        return compilation.make(
+            "kernel.so", lambda data: "" if elf.is_whole(data) else "no whole shared object", time_limit, running
         )
     except CompileError as error:
         if error.status == "compile" and (lacks := _lacks(compiler.path, compiler.arguments, running)):
             raise CompilerNotFound(f"no usable C compiler ({compiler.path}: {lacks}): {_HINT}") from error
         raise
-
-
-def _fault(data: bytes) -> str:
-    return "" if elf.is_whole(data) else "no whole shared object"
 
 
 @lru_cache(maxsize=16)

@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from batchchol.artifacts.cache import Artifact, ArtifactCache, cache_key
 from batchchol.artifacts.compilers import Compiler
-from batchchol.artifacts.nvcc import Code, Kind, kernels_in, parse_architecture
-from batchchol.artifacts.ptxas import Usage
+from batchchol.artifacts.nvcc import Code, Kind, Usage, kernels_in, parse_architecture
 from batchchol.artifacts.stats import CompileStats, read_stats
 from kernelgen import GENERATOR_VERSION, KernelSource
 

@@ -47,12 +47,9 @@ def _code_sections(data: bytes) -> Iterator[tuple[str, int]]:
     strings = headers[names][4]
     for name, _, flags, _, _, length in headers:
         if flags & _EXECUTABLE == _EXECUTABLE:
-            yield _text(data, strings + name), length
+            start = strings + name
+            yield data[start : data.index(b"\0", start)].decode("ascii", "replace"), length
 
 
 def _order(data: bytes) -> str:
     return "<" if data[5] == 1 else ">"
-
-
-def _text(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode("ascii", "replace")
