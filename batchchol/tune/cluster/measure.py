@@ -274,7 +274,10 @@ class _Measuring:
         """
         try:
             while self._flights or self._open(seconds):
-                self._look()
+                for address in self._crew.look():
+                    self._queue.leave(address)
+                self._seats.look()
+                self._crew.wait(bool(self._seats.measuring()))
                 if self._open(seconds):
                     self._give()
                 self._collect(_TICK_SECONDS)
@@ -288,12 +291,6 @@ class _Measuring:
         """Whether there are points to give, and time for them."""
         over = seconds is not None and time.monotonic() - self._begin > seconds
         return not over and bool(self._queue or self._suspects)
-
-    def _look(self) -> None:
-        for address in self._crew.look():
-            self._queue.leave(address)
-        self._seats.look()
-        self._crew.wait(bool(self._seats.measuring()))
 
     def _give(self) -> None:
         """Points for all workers that measure; suspects when nothing else is in work."""
@@ -330,7 +327,10 @@ class _Measuring:
             if flight.worker:
                 self._suspects += flight.points
             else:
-                self._kill(flight.points[0], str(error))
+                (point,) = flight.points
+                # Without the ceilings: to ask for them takes another worker, and this is kept at once.
+                self._keeper.keep(Row(point, "runtime", str(error), about=self._seats.about))
+                self._noted(point, None)
             return
         for row, seconds in zip(ran.rows, ran.seconds, strict=True):
             self._keeper.keep(row)
@@ -343,12 +343,6 @@ class _Measuring:
             self._queue.leave(ran.worker)
             self._seats.refuse(ran.worker, ran.failure)
             self._seats.check()
-
-    def _kill(self, point: Point, reason: str) -> None:
-        """Give a point up."""
-        # Without the ceilings: to ask for them takes another worker, and this is kept at once.
-        self._keeper.keep(Row(point, "runtime", reason, about=self._seats.about))
-        self._noted(point, None)
 
     def _size(self, address: str) -> int:
         """Points of a task: fewer where they take long, and towards the end, so that all end together."""

@@ -28,7 +28,6 @@ _LOOK_SECONDS = 0.5
 # All may be without work that they can do for so long: longer than a worker takes to be started again.
 _PATIENCE_SECONDS = 60.0
 _RETRIES = 2
-_VERBS = {MEASURE: "measure"}
 _NO_SCHEDULER = (
     "the cluster's scheduler does not answer: start it and run the same command again; what was measured so far "
     "is kept"
@@ -95,7 +94,7 @@ class Crew:
 
     def withdraw(self, address: str, resource: str, reason: str) -> None:
         """Give a worker no more tasks of a kind."""
-        self.say(f"worker {address} does not {_VERBS.get(resource, 'compile')}: {reason}")
+        self.say(f"worker {address} does not {'measure' if resource == MEASURE else 'compile'}: {reason}")
         self._run(remote.withdraw, resource, workers=[address])
 
     def submit(self, method: str, *arguments: Any, needs: str = "", worker: str = "") -> Future[Any]:
@@ -226,7 +225,8 @@ def connect(
         stack.enter_context(dask.config.set(_CONFIGURATION))
         target: Any = where
         if where == LOCAL:
-            target = stack.enter_context(_local(workers or _local_workers(backend), threads or available_threads()))
+            usual = max(1, len(nvml.visible())) if backend == "cuda" else 1
+            target = stack.enter_context(_local(workers or usual, threads or available_threads()))
         client = stack.enter_context(_client(target))
         name = f"batchchol-{secrets.token_hex(8)}"
         stack.enter_context(_token(name))
@@ -242,10 +242,6 @@ def connect(
         if not crew.members:
             raise BatchcholError(f"--cluster: no worker of the scheduler at {where} can be used: see above")
         yield crew
-
-
-def _local_workers(backend: str) -> int:
-    return max(1, len(nvml.visible())) if backend == "cuda" else 1
 
 
 def _local(workers: int, threads: int) -> LocalCluster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,9 +12,8 @@ from batchchol.errors import BatchcholError, install
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.tune.search import features
+from batchchol.tune.search.cases import Numbers
 from batchchol.tune.search.features import Parameter
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,6 @@ class Encoding:
     places: NDArray[np.int64]
     features: Numbers
 
-    @classmethod
-    def of(cls, points: Sequence[Point]) -> Encoding:
-        """Encode points; a case that is searched again and again is encoded once.
-
-        Raises
-        ------
-        BatchcholError
-            If pandas is not installed; names the extra.
-        """
-        return _encoded(tuple(points))
-
     def distances(self, places: NDArray[np.int64]) -> Numbers:
         """How far each point is from these places: of a number its share of the range, of a word 0 or 1."""
         steps = np.abs(self.places - places)
@@ -60,7 +47,14 @@ class Encoding:
 
 # As many as a space has cases.
 @lru_cache(maxsize=64)
-def _encoded(points: tuple[Point, ...]) -> Encoding:
+def encoded(points: tuple[Point, ...]) -> Encoding:
+    """The encoding of points; a case that is searched again and again is encoded once.
+
+    Raises
+    ------
+    BatchcholError
+        If pandas is not installed; names the extra.
+    """
     try:
         import pandas
     except ImportError as error:
