@@ -68,10 +68,6 @@ def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArr
     return info
 
 
-def _diagonally_dominant(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
-    return _dominant(recipe, n, n)
-
-
 def _banded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
     bandwidth = cast(int, parameters["bandwidth"])
     if bandwidth < 0:
@@ -311,7 +307,7 @@ def _load_digits() -> NDArray[np.uint8]:
 
 
 _PLANNERS: Mapping[str, Callable[[Recipe, int, str, Mapping[str, Value]], Plan]] = {
-    "diagonally_dominant": _diagonally_dominant,
+    "diagonally_dominant": lambda recipe, n, dtype, parameters: _dominant(recipe, n, n),
     "wishart": _wishart,
     "condition": _condition,
     "graded": _graded,

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from batchchol.errors import BatchcholError, DataFileError, install
 from batchchol.measure import dataset
 from batchchol.measure.row import STATUSES
@@ -147,8 +149,7 @@ def _roofline(rows: Any) -> Any:
     by_memory = alike["copy_bytes_per_second"].transform("max").to_numpy() / matrix
     by_memory *= rows["n"].map(flops).to_numpy() / 1e9
     peak = alike["peak_flops_per_second"].transform("max").to_numpy() / 1e9
-    pandas, _ = require()
-    return pandas.DataFrame({"memory": by_memory, "peak": peak}).min(axis=1).to_numpy()
+    return np.fmin(by_memory, peak)
 
 
 def _again(pandas: Any, rows: Any) -> Any:
