@@ -15,8 +15,7 @@ from batchchol.artifacts.compilers import TIME_LIMIT, Compiler
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import compile_target, find_nvcc
 from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
-from batchchol.cli.options import JOBS, declare, option
-from batchchol.cli.schedule_options import add_list_options, add_words, chosen, with_choices
+from batchchol.cli.options import JOBS, add_list_options, add_words, chosen, declare, option, with_choices
 from batchchol.defaults.lookup import choices, default_choice, default_layout
 from batchchol.defaults.request import Request
 from batchchol.progress import ProgressDisplay

@@ -6,8 +6,7 @@ import argparse
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.sizes import integer
-from batchchol.cli.options import DTYPE, MATH, declare, option
-from batchchol.cli.schedule_options import add_options, chosen, with_choices
+from batchchol.cli.options import DTYPE, MATH, add_options, chosen, declare, option, with_choices
 from batchchol.defaults.lookup import default_spec
 from kernelgen import TARGETS, KernelSpec, generate
 from kernelgen.problem import LAYOUT_KINDS, ORDERS
