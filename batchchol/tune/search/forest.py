@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchchol.measure.point import Point
 from batchchol.tune.search.cases import Lesson, Numbers, relative
-from batchchol.tune.search.encoding import encoded, missing
+from batchchol.tune.search.features import encoded, missing
 from batchchol.tune.search.strategies import Strategy
 
 # All of it is what the replay was best with.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.encoding import Encoding, encoded, missing
+from batchchol.tune.search.features import Encoding, encoded, missing
 from batchchol.tune.search.strategies import Strategy
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from batchchol.progress import Progress
 from batchchol.tune.compile import Built
 from batchchol.tune.search import guided
 from batchchol.tune.search.cases import Budget, budget, case_of, lessons
-from batchchol.tune.search.encoding import encoded
+from batchchol.tune.search.features import encoded
 from batchchol.tune.search.strategies import STRATEGIES, Strategy, make
 from batchchol.tune.sweep import Summary, sweep
 from batchchol.tune.winners import grouped
