@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ _ORDER = ("n", "dtype", "batch", "spec", "chunk", "protocol")
 Warn = Callable[[str], None]
 
 
-class DataSet:
+class DataSet(AbstractContextManager["DataSet"]):
     """The data set of a folder, open for more rows; nobody else can have it open at the same time.
 
     Parameters
@@ -71,9 +71,6 @@ class DataSet:
             os.close(self._lock)
             raise
         self.done |= _taken(self._rows)
-
-    def __enter__(self) -> DataSet:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

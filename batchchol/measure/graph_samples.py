@@ -9,7 +9,7 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_runnable
 from batchchol.backends.cuda.graphs import BRANCHES, Graph, record
 from batchchol.batches.batch import Batch
-from batchchol.measure.timing import WARM_UP_CALLS, Buffers, Sample, rotating_buffers
+from batchchol.measure.timing import Buffers, Sample, rotating_buffers, timed
 from kernelgen import KernelSpec
 
 # Calls in a graph: enough that launching it costs each of them little.
@@ -39,10 +39,7 @@ class Recorded:
         ResidualError
             If a result is wrong.
         """
-        before = self.backend.conditions()
-        launches = [graph.launch for graph in self.graphs]
-        seconds = self.backend.seconds(launches, samples=samples, protocol="queued", warm_up=WARM_UP_CALLS)
-        conditions = {"before": before, "after": self.backend.conditions()}
+        seconds, conditions = timed(self.backend, [graph.launch for graph in self.graphs], samples, "queued")
         last = self.results[(samples - 1) % len(self.results)]
         math = self.spec.problem.math
         ratio = max(self.backend.check(self.batch, result.L, result.info, math) for result in last)

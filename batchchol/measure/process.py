@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,7 +44,7 @@ class MachineFailure(BatchcholError):
     """Points cannot be measured here any more, whichever they are: what was measured so far is kept."""
 
 
-class Measurer:
+class Measurer(AbstractContextManager["Measurer"]):
     """Measures points in a process of its own, one at a time.
 
     Parameters
@@ -84,9 +84,6 @@ class Measurer:
         self._about: dict[str, Value] = {}
         self._ceilings: dict[tuple[str, int], dict[str, Value]] = {}
         self._losses = 0
-
-    def __enter__(self) -> Measurer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

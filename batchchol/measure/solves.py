@@ -9,7 +9,7 @@ import numpy as np
 from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
-from batchchol.measure.timing import CACHES, WARM_UP_CALLS, Sample
+from batchchol.measure.timing import CACHES, Sample, timed
 from batchchol.operations import potrs
 from kernelgen import KernelSpec, Layout
 
@@ -45,15 +45,9 @@ def sample_solve(
     columns, solutions = ([backend.place(given) for _ in factors] for _ in range(2))
     solver, count = backend.solver(spec), threads or backend.threads
     calls = [partial(solver, *each, count) for each in zip(factors, columns, solutions, strict=True)]
-    before = backend.conditions()
-    seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
-    conditions = {"before": before, "after": backend.conditions()}
+    seconds, conditions = timed(backend, calls, samples, chosen)
     solved = backend.host(solutions[(samples - 1) % sets])
-    ratio = potrs.check(_on_host(backend, l), given, solved, spec.problem.math, upper=spec.problem.uplo == "upper")
+    here = l.backend == "cpu"
+    on_host = l if here else Batch(backend.host(l.to_dense()), l.n, l.batch, Layout.canonical(), l.triangle)
+    ratio = potrs.check(on_host, given, solved, spec.problem.math, upper=spec.problem.uplo == "upper")
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
-
-
-def _on_host(backend: Backend, l: Batch) -> Batch:
-    if l.backend == "cpu":
-        return l
-    return Batch(backend.host(l.to_dense()), l.n, l.batch, Layout.canonical(), l.triangle)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -136,12 +137,19 @@ def sample_factor(
     count = threads or backend.threads
     pairs = buffers or (rotating_buffers(backend, batch) if cold else [(batch, batch.copy())])
     calls = [partial(kernel, a, out, info, count) for a, out in pairs]
-    before = backend.conditions()
-    seconds = backend.seconds(calls, samples=samples, protocol=chosen, warm_up=WARM_UP_CALLS)
-    conditions = {"before": before, "after": backend.conditions()}
+    seconds, conditions = timed(backend, calls, samples, chosen)
     result = pairs[(samples - 1) % len(pairs)][1].marked(spec.problem.uplo)
     ratio = backend.check(batch, result, info, spec.problem.math)
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
+
+
+def timed(
+    backend: Backend, calls: Sequence[Callable[[], Any]], samples: int, protocol: str
+) -> tuple[list[float], Mapping[str, Conditions]]:
+    """Seconds of warm calls in turns, and the device's conditions before and after them."""
+    before = backend.conditions()
+    seconds = backend.seconds(calls, samples=samples, protocol=protocol, warm_up=WARM_UP_CALLS)
+    return seconds, {"before": before, "after": backend.conditions()}
 
 
 def rotating_buffers(backend: Backend, batch: Batch) -> Buffers:
