@@ -17,7 +17,7 @@ from batchchol.measure.timing import busy_warning, disagreement
 from batchchol.operations.roofline import fraction_text
 from batchchol.report import gflops_plot
 from batchchol.report.data import require
-from batchchol.report.importance import GOOD, why_not
+from batchchol.report.importance import GOOD, Forest, why_not
 from batchchol.report.page import Report, make
 from batchchol.report.stability import BOUND, TARGET, Stability
 from batchchol.tune import suite_winners
@@ -117,25 +117,29 @@ def said(report: Report) -> str:
         ", ".join(f"{status}: {count:,}" for status, count in report.statuses.items() if count),
         f"{report.points:,} points: {case.family}, {case.dtype}, batch {case.batch:,}, {case.protocol}",
         "",
+        *([report.forest] if isinstance(report.forest, str) else _grown(report.forest)),
+        "",
+        "the study's conclusions:",
+        *(f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings),
+        *(["", report.own_code] if report.own_code else []),
+        *(["", *_stable(report.stability)] if report.stability is not None else []),
+        *(f"not drawn: {line}" for line in report.missing),
+        "",
+        f"page: {report.page}",
     ]
-    if isinstance(report.forest, str):
-        lines += [report.forest]
-    else:
-        seen, unseen = report.forest.points_held_out, report.forest.orders_held_out
-        lines += [f"forest: {report.forest.trees} trees, average depth {report.forest.depth:.1f}"]
-        lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
-        if unseen is not None:
-            lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
-            lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, report.forest.compiled)}"]
-        lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
-        lines += [f"  {line.parameter.name:10} {line.share:8.1%}" for line in report.forest.importances]
-    lines += ["", "the study's conclusions:"]
-    lines += [f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings]
-    lines += ["", report.own_code] if report.own_code else []
-    if report.stability is not None:
-        lines += ["", *_stable(report.stability)]
-    lines += [*(f"not drawn: {line}" for line in report.missing), "", f"page: {report.page}"]
     return "\n".join(lines)
+
+
+def _grown(forest: Forest) -> list[str]:
+    """How well a forest predicts, and what it says of the parameters."""
+    seen, unseen = forest.points_held_out, forest.orders_held_out
+    lines = [f"forest: {forest.trees} trees, average depth {forest.depth:.1f}"]
+    lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
+    if unseen is not None:
+        lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
+        lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, forest.compiled)}"]
+    lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
+    return lines + [f"  {line.parameter.name:10} {line.share:8.1%}" for line in forest.importances]
 
 
 def _stable(compared: Stability) -> list[str]:

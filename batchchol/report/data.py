@@ -121,9 +121,12 @@ def choose(correct: Any, **wanted: Any) -> Case:
 
 def of_case(correct: Any, case: Case) -> Any:
     """The points of a case, without the second measurements of finalists: what can be compared with one another."""
-    chosen = correct["dtype"].eq(case.dtype) & correct["protocol"].eq(case.protocol)
-    chosen &= correct["family"].eq(case.family) & correct["batch"].eq(case.batch)
-    return correct[chosen & ~correct["again"]]
+    return alike(correct, case, "dtype", "protocol", "family", "batch").query("~again")
+
+
+def alike(rows: Any, case: Case, *columns: str) -> Any:
+    """The points that are as the case says in these columns."""
+    return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 
 def _commonest(rows: Any, name: str) -> Any:
