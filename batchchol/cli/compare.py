@@ -39,7 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option("--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"),
         option("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)"),
         DTYPE,
-        option("--peers", type=_names, metavar="PEER,...", help="names (default: all that are installed)"),
+        option(
+            "--peers",
+            type=lambda text: tuple(map(str.strip, text.split(","))),
+            metavar="PEER,...",
+            help="names (default: all that are installed)",
+        ),
         option(
             "--math", type=names(MATHS), metavar="LIST", help="accuracy of the library's GPU kernels (default: fast)"
         ),
@@ -153,7 +158,3 @@ def _each(values: Iterable[str | int]) -> str:
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(","))

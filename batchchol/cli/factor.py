@@ -86,13 +86,15 @@ class Failures:
         """What is said of them."""
         if not self.count:
             return []
-        lines = [f"{self.count:,} of {batch:,} matrices are not positive definite; their factors are NaN"]
-        lines += [
-            f"matrix {index}: info {info}, the order of its first leading minor that is not"
-            for index, info in self.first
-        ]
         more = self.count - len(self.first)
-        return [*lines, f"and {more:,} more"] if more else lines
+        return [
+            f"{self.count:,} of {batch:,} matrices are not positive definite; their factors are NaN",
+            *(
+                f"matrix {at}: info {info}, the order of its first leading minor that is not"
+                for at, info in self.first
+            ),
+            *([f"and {more:,} more"] if more else []),
+        ]
 
 
 def _factored(slices: Slices, arguments: argparse.Namespace, failures: Failures) -> Slices:

@@ -16,9 +16,7 @@ from batchchol import interrupts
 from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
-from batchchol.cli import tune_case
-from batchchol.cli import tune_search as search_command
-from batchchol.cli import tune_space as space_command
+from batchchol.cli import tune_case, tune_search, tune_space
 from batchchol.cli.options import BACKEND, declare, option
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
@@ -74,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     tune_case.add_arguments(parser)
-    space_command.add_arguments(parser)
-    search_command.add_arguments(parser)
+    tune_space.add_arguments(parser)
+    tune_search.add_arguments(parser)
     _add_files(parser)
 
 
@@ -111,7 +109,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
-    search_command.wanted(arguments)
+    tune_search.wanted(arguments)
     if arguments.arch and not (arguments.source or arguments.compile_only):
         raise BatchcholError(
             f"--arch: got {arguments.arch!r} without --from or --compile-only; what is measured is measured here: "
@@ -119,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
         arguments.threads = arguments.threads or _DEFAULTS["threads"]
-        return space_command.run(arguments, _narrowing(arguments))
+        return tune_space.run(arguments, _narrowing(arguments))
     if arguments.source:
         return _choose(arguments)
     if arguments.keep_choices:

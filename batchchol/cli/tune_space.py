@@ -11,7 +11,7 @@ from typing import Any
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
-from batchchol.cli import tune_search as search_command
+from batchchol.cli import tune_search
 from batchchol.cli.options import JOBS, declare, option
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
@@ -87,12 +87,18 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
     Without a space the data set is merged and exported alone. `narrow` are the values of n, dtype, math,
     layout, family and batch to keep; None keeps all.
     """
-    if arguments.workers and not arguments.cluster:
-        raise BatchcholError("--workers: got no --cluster, say whose workers")
-    if arguments.cluster and not arguments.space:
-        raise BatchcholError("--cluster: got no --space, say what to measure there")
-    if not arguments.space and not arguments.data:
-        raise BatchcholError("--t4: got no --data, say which data set")
+    for given, needed, message in (
+        (arguments.workers, arguments.cluster, "--workers: got no --cluster, say whose workers"),
+        (arguments.cluster, arguments.space, "--cluster: got no --space, say what to measure there"),
+        (True, arguments.space or arguments.data, "--t4: got no --data, say which data set"),
+        (
+            arguments.compile_only and arguments.space,
+            arguments.arch,
+            "--compile-only: got no --arch, say for which GPUs, such as sm_90",
+        ),
+    ):
+        if given and not needed:
+            raise BatchcholError(message)
     _check_outputs(arguments)
     if not arguments.space:
         _export(arguments.data, arguments.t4)
@@ -100,8 +106,6 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
     space = load_space(arguments.space)
     folder = arguments.data or Path(space.name)
-    if arguments.compile_only and not arguments.arch:
-        raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
     with interrupts.advice(_GO_ON), place(arguments, folder, _tell) as here:
         if arguments.compile_only:
             expansion = expand(space, Machine.cuda(), **narrow)
@@ -116,8 +120,8 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
         pending = [point for point in expansion.points if point.known_as(data.done) is None]
-        if search_command.wanted(arguments):
-            summary = search_command.search(arguments, space, expansion.points, here, data)
+        if tune_search.wanted(arguments):
+            summary = tune_search.search(arguments, space, expansion.points, here, data)
         else:
             print(f"{folder}: {len(data.done):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)

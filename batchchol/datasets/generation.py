@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.batches.batch import Batch
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.datasets import philox, recipes
 from batchchol.datasets.catalogue import Parameter, Recipe, catalogue, find
 from batchchol.datasets.files import SLICE_BYTES, Slices, check_dtype, load, save, slice_length
 from batchchol.datasets.text_files import read_slices, read_text, write_text
 from batchchol.parallel import available_threads, over_ranges
-
-if TYPE_CHECKING:
-    from batchchol.batches.batch import Batch
 
 __all__ = [
     "Parameter",

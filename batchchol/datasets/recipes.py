@@ -49,8 +49,8 @@ def plan(name: str, n: int, dtype: str, parameters: Mapping[str, object]) -> Pla
 
 def failing_minors(n: int, start: int, stop: int, parameters: Mapping[str, object]) -> NDArray[np.int32]:
     """Return k for each member of a `failing` batch that fails at its leading minor of order k, else 0."""
-    chosen = _checked_failures(n, catalogue.settle(catalogue.find("failing"), parameters))
-    return _minors(n, start, stop, chosen)
+    settled = catalogue.settle(catalogue.find("failing"), parameters)
+    return _minors(n, start, stop, _checked_failures(n, settled))
 
 
 def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArray[np.int32]:

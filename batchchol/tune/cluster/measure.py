@@ -149,8 +149,7 @@ class Seats:
     def columns(self, dtype: str, threads: int) -> dict[str, Value]:
         """See `Measurer.about`, of any worker."""
         self.check()
-        found: dict[str, Value] = self.crew.result(self.crew.submit("columns", dtype, threads, needs=MEASURE))
-        return found
+        return dict(self.crew.result(self.crew.submit("columns", dtype, threads, needs=MEASURE)))
 
     def sweep(
         self,

@@ -171,8 +171,9 @@ class Crew:
         return self._client.get_executor(pure=False, retries=_RETRIES)  # type: ignore[no-untyped-call]
 
     def _run(self, function: Callable[..., Any], *arguments: Any, workers: list[str]) -> dict[str, Any]:
-        found = self._asked(self._client.run, function, self.name, *arguments, workers=workers, on_error="return")
-        return dict(found)
+        return dict(
+            self._asked(self._client.run, function, self.name, *arguments, workers=workers, on_error="return")
+        )
 
     def _asked(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
@@ -229,7 +230,12 @@ def connect(
             target = stack.enter_context(_local(workers or usual, threads or available_threads()))
         client = stack.enter_context(_client(target))
         name = f"batchchol-{secrets.token_hex(8)}"
-        stack.enter_context(_token(name))
+        cache = ArtifactCache()
+        cache.prepare()
+        # Workers that see this file share the cache folder.
+        token = cache.folder / remote.token(name)
+        token.touch()
+        stack.callback(token.unlink, missing_ok=True)
         crew = Crew(client, name, where == LOCAL, say)
         stack.callback(crew.end)
         try:
@@ -264,16 +270,3 @@ def _client(target: Any) -> Client:
             f"--cluster: got {target!r}, expected 'local' or the address of a scheduler that runs, such as "
             f"tcp://host:8786 (start one with `dask scheduler`): {error}"
         ) from error
-
-
-@contextmanager
-def _token(name: str) -> Iterator[None]:
-    """A file in the cache folder: workers that see it share the folder."""
-    cache = ArtifactCache()
-    cache.prepare()
-    path = cache.folder / remote.token(name)
-    path.touch()
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
