@@ -20,7 +20,7 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of building one kernel.
+    """The outcome of building one kernel.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Build:
                 raise
 
     def report(self, seconds_left: float | None = None) -> None:
-        """Show how far it is."""
+        """Report the progress."""
         done = self.outcomes.values()
         self.progress(
             Progress(

@@ -117,7 +117,7 @@ def _candidates() -> list[tuple[str, str]]:
 
 
 def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    """Ask the compiler who it is."""
+    """Identify a compiler by what it prints with -v."""
     answer = probe((str(path), *arguments, "-v"), _PROBE_SECONDS)
     version, target = _VERSION.search(answer), _TARGET.search(answer)
     if version is None or target is None:

@@ -269,7 +269,7 @@ def _in_wheels() -> list[Path]:
 
 
 def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    """Ask nvcc who it is."""
+    """Identify nvcc by its --version."""
     options = tuple(f"{name}={value}" for name in _OPTION_VARIABLES if (value := os.environ.get(name)))
     answer = probe((str(path), "--version"), _PROBE_SECONDS)
     version, build = _VERSION.search(answer), _BUILD.search(answer)

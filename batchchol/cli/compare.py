@@ -24,7 +24,7 @@ PROTOCOLS = ("queued", "single")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to compare, and where the results go."""
+    """Declare what is compared, and where the results go."""
     declare(
         parser,
         BACKEND,
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
-    """Refuse what there is no choice of."""
+    """Refuse options that do not apply to the backend."""
     place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned"))
     for name in foreign:
         if getattr(arguments, name) is not None:
@@ -152,7 +152,7 @@ def footer(outcome: Outcome) -> str:
 
 
 def _each(values: Iterable[str | int]) -> str:
-    """The different ones, in order."""
+    """The distinct values, sorted."""
     return ", ".join(map(str, sorted(set(values))))
 
 

@@ -13,7 +13,7 @@ from kernelgen.problem import LAYOUT_KINDS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The fields of a spec."""
+    """Declare the fields of a spec."""
     declare(
         parser,
         option("--n", type=integer, required=True, help="order of the matrices, 1 to 128"),

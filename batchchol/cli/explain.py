@@ -19,7 +19,7 @@ _NEAR = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is asked about."""
+    """Declare the order, the batch and where it would run."""
     declare(
         parser,
         option("--n", type=positive, required=True, help="order of the matrices"),
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Request, str]:
-    """What is asked, and where it would run."""
+    """The request, and a description of the device."""
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
     problem = Problem(arguments.n, arguments.dtype, math=arguments.math)
     if arguments.arch:

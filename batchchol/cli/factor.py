@@ -23,7 +23,7 @@ _SHOWN_FAILURES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to factor, and how."""
+    """Declare the files and how to factor."""
     parser.epilog = (
         "Exit status: 1 if a matrix is not positive definite; its factor is NaN, and standard error names it. "
         "Text may have one matrix: its order, then its elements; its factor is written in the same way."
@@ -76,14 +76,14 @@ class Failures:
     first: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, start: int, info: Any) -> None:
-        """Take in the info of matrices from `start` on."""
+        """Add the info of matrices from `start` on."""
         failed = info.nonzero()[0].tolist()
         self.count += len(failed)
         left = _SHOWN_FAILURES - len(self.first)
         self.first += ((start + index, int(info[index])) for index in failed[:left])
 
     def lines(self, batch: int) -> list[str]:
-        """What is said of them."""
+        """The lines to print; none if all matrices are positive definite."""
         if not self.count:
             return []
         more = self.count - len(self.first)

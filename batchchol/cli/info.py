@@ -38,7 +38,7 @@ OPTIONAL_PACKAGES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None: it says all it knows."""
+    """There are none."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ _HEADER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to search in, and how."""
+    """Declare the data set and the strategies."""
     declare(
         parser,
         option("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file"),

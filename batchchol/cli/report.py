@@ -27,7 +27,7 @@ _PARQUET = b"PAR1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read and where to draw."""
+    """Declare the input and the outputs."""
     declare(
         parser,
         option("file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"),

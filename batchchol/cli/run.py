@@ -61,7 +61,7 @@ class BestRow:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the results go and how much is measured."""
+    """Declare the output folder and the profile."""
     declare(
         parser,
         option("--out", type=Path, default=Path("results"), help="folder of the table and the plot"),

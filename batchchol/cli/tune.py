@@ -49,7 +49,7 @@ _DEFAULTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to measure and where to keep it."""
+    """Declare what is measured and where the results go."""
     declare(
         parser,
         BACKEND,

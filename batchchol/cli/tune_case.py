@@ -34,7 +34,7 @@ _STAYS = "today's choices stay; recorded as evidence"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What tuning a case is told besides."""
+    """Declare the options of tuning single cases."""
     group = parser.add_argument_group(
         "one case",
         "With --n, and neither --space nor --out or --table, each order and batch is tuned by itself, promising "

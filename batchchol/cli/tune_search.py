@@ -24,11 +24,11 @@ from batchchol.tune.sweep import Summary
 from kernelgen import TARGETS
 
 BUDGET = Budget(share=0.05)
-"""What is measured of each case if nobody says; docs/search.md has what that finds."""
+"""The default share of the points of each case; see docs/search.md for what it finds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a guided search is told."""
+    """Declare the options of a guided search."""
     group = parser.add_argument_group(
         "a guided search",
         "With --strategy or --budget only some points of a space are measured: for each n, math, dtype and batch as "
@@ -121,7 +121,7 @@ def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> l
 
 
 def _said(search: guided.Search) -> str:
-    """What came of a case, in a line."""
+    """The result of a case, in one line."""
     count = f"{len(search.told):,} of {len(search.points):,} points"
     if search.best is None:
         return f"{search.case}: no number in {count}"

@@ -31,7 +31,7 @@ _GO_ON = "compiled kernels and measured points are kept, the same command goes o
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a sweep is told besides."""
+    """Declare the options of a sweep."""
     group = parser.add_argument_group(
         "a search space",
         "With --space every point of a search space is measured, each in a process that may die, and kept in a data "
@@ -137,7 +137,7 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be written in the end, before anything is measured for it."""
+    """Check that the outputs can be written, before anything is measured."""
     if arguments.t4:
         check_writable(arguments.t4)
     if arguments.data and (arguments.space or arguments.data.is_dir()):

@@ -31,7 +31,7 @@ BENCH = "batchchol.measure.bench:Bench"
 """What measures in the process: a module and a class of it."""
 
 TIME_LIMITS: Mapping[str, float] = MappingProxyType({"cpu": 600.0, "cuda": 60.0})
-"""Seconds that a point may take if nobody says; a CPU is that much slower."""
+"""Default seconds that a point may take: a CPU is slower."""
 
 START_LIMIT = 300.0
 # So many points in a row that each end their process are no property of the points.
@@ -233,7 +233,7 @@ class _Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it is there no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -242,7 +242,7 @@ class _Process:
             self._requests.send(message)
 
     def receive(self, limit: float) -> tuple[str, Any]:
-        """Its answer.
+        """Wait for an answer.
 
         Raises
         ------

@@ -31,7 +31,7 @@ class Summary:
         return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
 
     def plus(self, other: Summary) -> Summary:
-        """Both of two sweeps."""
+        """The sum of two summaries."""
         return Summary(self.statuses + other.statuses, self.left + other.left)
 
 
@@ -98,7 +98,7 @@ class Keeper:
     summary: Summary = field(default_factory=Summary)
 
     def keep(self, row: Row) -> None:
-        """One row."""
+        """Append one row."""
         self.data.append(replace(row, about={**row.about, "space": self.space}))
         self.summary.statuses[row.status] += 1
 

@@ -49,7 +49,7 @@ class Seats:
     """
 
     measurer = None
-    """No process of this machine."""
+    """There is no measuring process on this machine."""
 
     def __init__(self, crew: Crew, setup: Setup, compilers: ClusterCompilers, per_host: int = 1) -> None:
         self.crew = crew
@@ -66,7 +66,7 @@ class Seats:
         """The columns of a machine with the chosen device."""
 
     def open(self) -> None:
-        """Have all workers that are there begin.
+        """Start measuring on all workers that have joined.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Seats:
         return build(points, arch, compilers=self.compilers, **limits)
 
     def look(self) -> None:
-        """Have workers that have joined take part."""
+        """Set up the workers that have joined since."""
         for address, member in self.crew.members.items():
             if address not in self._sitting and (setup := self.setup(member)):
                 self._sitting.add(address)
@@ -123,7 +123,7 @@ class Seats:
         return [address for address in self.crew.members if address in self._sitting - self._refused.keys()]
 
     def refuse(self, address: str, reason: str) -> None:
-        """A worker does not measure, or no more."""
+        """Exclude a worker from measuring."""
         self.ready.pop(address, None)
         if address not in self._refused:
             self._refused[address] = reason
@@ -195,7 +195,7 @@ class Seats:
 
 
 class Queue:
-    """The points that nobody has been given, in groups of one order and batch."""
+    """The points that are not assigned to a worker yet, in groups of one order and batch."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         alike = grouped(points, lambda point: (point.spec.problem.n, point.spec.problem.dtype, point.batch))
@@ -214,15 +214,15 @@ class Queue:
         return tuple(points)
 
     def give_back(self, points: Sequence[Point]) -> None:
-        """For the next worker without a group."""
+        """Return points, for the next worker without a group."""
         self._groups.insert(0, deque(points))
 
     def leave(self, who: str) -> None:
-        """Somebody is gone; the group is free."""
+        """Free the group of a worker that was lost."""
         self._of.pop(who, None)
 
     def _free(self, who: str) -> deque[Point] | None:
-        """A group that nobody has, or else half of the longest one."""
+        """An unassigned group, or else half of the longest one."""
         self._groups = [group for group in self._groups if group]
         owned = [id(group) for group in self._of.values()]
         group = next((group for group in self._groups if id(group) not in owned), None)

@@ -93,7 +93,7 @@ class Crew:
         self._asked(self._client.run_on_scheduler, remote.reconsider)
 
     def withdraw(self, address: str, resource: str, reason: str) -> None:
-        """Give a worker no more tasks of a kind."""
+        """Stop giving a worker tasks of a kind."""
         self.say(f"worker {address} does not {'measure' if resource == MEASURE else 'compile'}: {reason}")
         self._run(remote.withdraw, resource, workers=[address])
 
@@ -155,13 +155,13 @@ class Crew:
             )
 
     def cancel(self) -> None:
-        """Forget what was submitted."""
+        """Cancel all submitted tasks."""
         with suppress(Exception):
             self._tasks.shutdown(wait=False)
         self._tasks = self._executor()
 
     def end(self) -> None:
-        """Have every worker leave off."""
+        """End the sweep on every worker."""
         self.cancel()
         with suppress(Exception):
             self._client.run(remote.leave, self.name, on_error="ignore")

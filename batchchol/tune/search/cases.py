@@ -24,7 +24,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """What somebody wants to run; everything else of a point is a parameter that may be chosen.
+    """A problem and a batch to run; everything else of a point is a parameter that may be chosen.
 
     Attributes
     ----------
