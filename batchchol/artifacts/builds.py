@@ -20,7 +20,7 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of building one kernel.
+    """The outcome of building one kernel.
 
     Attributes
     ----------
@@ -88,14 +88,15 @@ class Build:
                     for group in self._collect(pending):
                         pending[pool.submit(attempt, group)] = group
                     left = sum(map(_work, pending.values()))
-                    self.report(_seconds_left(time.monotonic() - started, total - left, left))
+                    done = total - left
+                    self.report((time.monotonic() - started) * left / done if done else None)
             except BaseException:
                 stop()
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def report(self, seconds_left: float | None = None) -> None:
-        """Show how far it is."""
+        """Report the progress."""
         done = self.outcomes.values()
         self.progress(
             Progress(
@@ -125,7 +126,3 @@ class Build:
 def _work(group: Group) -> int:
     """What compiling takes, roughly: the characters of sources, the number of specs."""
     return sum(len(kernel.text) if isinstance(kernel, KernelSource) else 1 for kernel in group)
-
-
-def _seconds_left(seconds: float, done: int, left: int) -> float | None:
-    return seconds * left / done if done > 0 else None

@@ -83,18 +83,15 @@ def compile_shared(
         If `running` was stopped meanwhile.
     """
     command = (*compiler.command, "-shared", "-fPIC", "-o", "kernel.so", "kernel.c", *flags)
+    compilation = Compilation("the C compiler", command, source, "kernel.c")
     try:
-        return Compilation("the C compiler", command, source, "kernel.c").make(
-            "kernel.so", _fault, time_limit, running
+        return compilation.make(
+            "kernel.so", lambda data: "" if elf.is_whole(data) else "no whole shared object", time_limit, running
         )
     except CompileError as error:
         if error.status == "compile" and (lacks := _lacks(compiler.path, compiler.arguments, running)):
             raise CompilerNotFound(f"no usable C compiler ({compiler.path}: {lacks}): {_HINT}") from error
         raise
-
-
-def _fault(data: bytes) -> str:
-    return "" if elf.is_whole(data) else "no whole shared object"
 
 
 @lru_cache(maxsize=16)
@@ -120,7 +117,7 @@ def _candidates() -> list[tuple[str, str]]:
 
 
 def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    """Ask the compiler who it is."""
+    """Identify a compiler by what it prints with -v."""
     answer = probe((str(path), *arguments, "-v"), _PROBE_SECONDS)
     version, target = _VERSION.search(answer), _TARGET.search(answer)
     if version is None or target is None:

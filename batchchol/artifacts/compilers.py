@@ -50,14 +50,14 @@ class Running:
         self.stopped = False
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
-        """Count a process in; one that comes too late is killed."""
+        """Register a process; one that is added after `stop` is killed."""
         with self._lock:
             self._processes.add(process)
             if self.stopped:
                 _kill_group(process)
 
     def discard(self, process: subprocess.Popen[bytes]) -> None:
-        """Forget a process that has ended."""
+        """Unregister a process that has ended."""
         with self._lock:
             self._processes.discard(process)
 

@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from batchchol.artifacts.cache import Artifact, ArtifactCache, cache_key
 from batchchol.artifacts.compilers import Compiler
-from batchchol.artifacts.nvcc import Code, Kind, kernels_in, parse_architecture
-from batchchol.artifacts.ptxas import Usage
+from batchchol.artifacts.nvcc import Code, Kind, Usage, kernels_in, parse_architecture
 from batchchol.artifacts.stats import CompileStats, read_stats
 from kernelgen import GENERATOR_VERSION, KernelSource
 
@@ -87,7 +86,18 @@ def keep(
     payload = cache.store(code.data, f".{code.kind}")
     modules = []
     for source, seconds in zip(sources, _shares(sources, code), strict=True):
-        metadata = _metadata(source, arch, nvcc, code, seconds)
+        metadata = {
+            "entry": source.entry,
+            "kind": code.kind,
+            "arch": arch,
+            "target": code.target,
+            "flags": list(source.flags),
+            "compiler": nvcc.identity,
+            "compile_seconds": seconds,
+            "code_bytes": code.code_bytes[source.entry],
+            "built": datetime.now(UTC).isoformat(timespec="seconds"),
+            **asdict(code.usage.get(source.entry, Usage())),
+        }
         cache.link(_key(source, arch, nvcc), payload, metadata, source.text, ".cu")
         cache.link(_key(source, arch, None), payload, metadata)
         modules.append(Module(payload, code.data, code.kind, source.entry, read_stats(metadata)))
@@ -115,21 +125,6 @@ def _shares(sources: Sequence[KernelSource], code: Code) -> list[float]:
     """Each kernel's part of the compile time: proportional to its code, or to its text where there is none."""
     weights = [code.code_bytes[source.entry] or len(source.text) for source in sources]
     return [code.seconds * weight / sum(weights) for weight in weights]
-
-
-def _metadata(source: KernelSource, arch: str, nvcc: Compiler, code: Code, seconds: float) -> dict[str, Any]:
-    return {
-        "entry": source.entry,
-        "kind": code.kind,
-        "arch": arch,
-        "target": code.target,
-        "flags": list(source.flags),
-        "compiler": nvcc.identity,
-        "compile_seconds": seconds,
-        "code_bytes": code.code_bytes[source.entry],
-        "built": datetime.now(UTC).isoformat(timespec="seconds"),
-        **asdict(code.usage.get(source.entry, Usage())),
-    }
 
 
 def _module(artifact: Artifact | None, entry: str) -> Module | None:

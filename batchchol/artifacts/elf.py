@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 _EXECUTABLE = 0x2 | 0x4  # allocated, and with instructions
 
@@ -34,25 +33,18 @@ def code_sections(data: bytes) -> list[tuple[str, int]]:
         If it is damaged.
     """
     try:
-        return list(_code_sections(data))
+        order = _order(data)
+        (table,) = struct.unpack_from(order + "Q", data, 0x28)
+        size, count, names = struct.unpack_from(order + "3H", data, 0x3A)
+        headers = [struct.unpack_from(order + "IIQQQQ", data, table + index * size) for index in range(count)]
+        strings = headers[names][4]
     except (struct.error, IndexError) as error:
         raise ValueError(f"not an ELF file with sections: {error}") from error
-
-
-def _code_sections(data: bytes) -> Iterator[tuple[str, int]]:
-    order = _order(data)
-    (table,) = struct.unpack_from(order + "Q", data, 0x28)
-    size, count, names = struct.unpack_from(order + "3H", data, 0x3A)
-    headers = [struct.unpack_from(order + "IIQQQQ", data, table + index * size) for index in range(count)]
-    strings = headers[names][4]
-    for name, _, flags, _, _, length in headers:
-        if flags & _EXECUTABLE == _EXECUTABLE:
-            yield _text(data, strings + name), length
+    code = (
+        (strings + name, length) for name, _, flags, _, _, length in headers if flags & _EXECUTABLE == _EXECUTABLE
+    )
+    return [(data[start : data.index(b"\0", start)].decode("ascii", "replace"), length) for start, length in code]
 
 
 def _order(data: bytes) -> str:
     return "<" if data[5] == 1 else ">"
-
-
-def _text(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode("ascii", "replace")

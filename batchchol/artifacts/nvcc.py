@@ -27,7 +27,6 @@ from batchchol.artifacts.compilers import (
     first_usable,
     probe,
 )
-from batchchol.artifacts.ptxas import Usage, read_usage
 from batchchol.errors import CompileError, CompilerNotFound
 
 Kind = Literal["cubin", "ptx"]
@@ -44,8 +43,27 @@ _PROBE_SECONDS = 20.0
 _VERSION = re.compile(r"^Cuda compilation tools, release .*\bV(?P<version>\d+(?:\.\d+)+)", re.MULTILINE)
 _BUILD = re.compile(r"^Build (?P<build>\S+)", re.MULTILINE)
 _ARCHITECTURE = re.compile(r"(?P<code>sm|compute)_(?P<number>[0-9]{2,3})(?P<suffix>[af]?)")
+# What CUDA's assembler says of each kernel.
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
 # nvcc reads options from these without being told: they decide what a kernel is.
 _OPTION_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One kernel's resources; None where the assembler did not say.
+
+    `registers` of a thread; `spill_bytes`, stored and loaded; `stack_bytes` of local memory, what is indexed by
+    variables included; `shared_bytes`, static.
+    """
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -191,24 +209,39 @@ def compile_code(
     return Code(made.data, kind, target, made.seconds, read_usage(made.messages), kernels_in(made.data, kind))
 
 
+def read_usage(messages: str) -> Mapping[str, Usage]:
+    """The resources of each kernel in the messages of `nvcc --resource-usage`."""
+    _, *sections = _ENTRY.split(messages)
+    return {entry: _usage(section) for entry, section in zip(sections[::2], sections[1::2], strict=True)}
+
+
+def _usage(section: str) -> Usage:
+    registers = _REGISTERS.search(section)
+    if registers is None:
+        return Usage()
+    # Functions that were not inlined have lines of their own in their kernel's section.
+    memory = [tuple(map(int, numbers)) for numbers in _MEMORY.findall(section)]
+    shared = _SHARED.search(section)
+    return Usage(
+        registers=int(registers[1]),
+        spill_bytes=sum(stores + loads for _, stores, loads in memory),
+        stack_bytes=sum(stack for stack, _, _ in memory),
+        shared_bytes=int(shared[1]) if shared else 0,
+    )
+
+
 def kernels_in(data: bytes, kind: str) -> dict[str, int]:
     """The kernels of a module and the bytes of their code, 0 in PTX; none if it is damaged."""
-    return _code_bytes(data) if kind == "cubin" else _ptx_entries(data)
-
-
-def _code_bytes(data: bytes) -> dict[str, int]:
+    if kind == "ptx":
+        text = data.decode("utf-8", "replace")
+        entries = re.findall(r"^\.visible \.entry (\w+)\(", text, re.MULTILINE)
+        return dict.fromkeys(entries, 0) if text.rstrip().endswith("}") else {}
     prefix = ".text."
     try:
         sections = elf.code_sections(data) if elf.is_whole(data) else []
     except ValueError:
         return {}
     return {name.removeprefix(prefix): size for name, size in sections if name.startswith(prefix)}
-
-
-def _ptx_entries(data: bytes) -> dict[str, int]:
-    text = data.decode("utf-8", "replace")
-    whole = text.rstrip().endswith("}")
-    return dict.fromkeys(re.findall(r"^\.visible \.entry (\w+)\(", text, re.MULTILINE), 0) if whole else {}
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
@@ -236,7 +269,7 @@ def _in_wheels() -> list[Path]:
 
 
 def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    """Ask nvcc who it is."""
+    """Identify nvcc by its --version."""
     options = tuple(f"{name}={value}" for name in _OPTION_VARIABLES if (value := os.environ.get(name)))
     answer = probe((str(path), "--version"), _PROBE_SECONDS)
     version, build = _VERSION.search(answer), _BUILD.search(answer)

@@ -61,7 +61,8 @@ def read_file(path: Path, most: int) -> bytes:
     OSError
         If it cannot be read.
     """
-    with open(path, "rb", opener=_open) as stream:
+    # Opening a pipe waits for its writer unless it is told not to.
+    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | os.O_NOFOLLOW | os.O_NONBLOCK)) as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise Untrusted(f"{path} is no regular file")
@@ -71,11 +72,6 @@ def read_file(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise Untrusted(f"{path} is larger than {most:,} bytes")
     return data
-
-
-def _open(path: str, flags: int) -> int:
-    # Opening a pipe waits for its writer unless it is told not to.
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _trusted_owners(on_the_way: bool = False) -> set[int]:

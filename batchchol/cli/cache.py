@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,34 @@ from typing import Any
 from batchchol.artifacts.archive import architecture, pack, unpack
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.batches.sizes import architectures
+from batchchol.cli.options import add_action, option
 
 _SHOWN, _SHOWN_CHARACTERS = 20, 100
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """An entry without its payload, of which a cache may have more than the memory."""
-
-    path: Path
-    size: int
-    metadata: Mapping[str, Any]
+# The path of an entry's payload, its size and the metadata: payloads together may be larger than the memory.
+_Entry = tuple[Path, int, Mapping[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The three actions."""
+    """Declare the actions and their options."""
     actions = parser.add_subparsers(required=True, metavar="action")
-    packing = actions.add_parser("pack", help="write the compiled kernels to one file")
-    packing.add_argument("file", type=Path, help="the file to write, a zip archive")
-    packing.add_argument(
-        "--arch", type=architectures, help="only the GPU kernels of these architectures, such as sm_80,sm_90"
+    add_action(
+        actions,
+        "pack",
+        _pack,
+        option("file", type=Path, help="the file to write, a zip archive"),
+        option("--arch", type=architectures, help="only the GPU kernels of these architectures, such as sm_80,sm_90"),
+        help="write the compiled kernels to one file",
     )
-    packing.set_defaults(action=_pack)
-    unpacking = actions.add_parser("unpack", help="take the kernels of such a file into the cache")
-    unpacking.add_argument("file", type=Path, help="a file that `cache pack` wrote, of somebody you trust")
-    unpacking.set_defaults(action=_unpack)
-    actions.add_parser("info", help="count what is in the cache").set_defaults(action=_info)
+    add_action(
+        actions,
+        "unpack",
+        _unpack,
+        option("file", type=Path, help="a file that `cache pack` wrote, from a source you trust"),
+        help="add the kernels of such a file to the cache",
+    )
+    add_action(actions, "info", _info, help="count what is in the cache")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +76,7 @@ def _info(_: argparse.Namespace) -> int:
     keys = cache.stored_keys()
     for key in keys:
         if artifact := cache.get(key):
-            found[architecture(artifact)].append(_Entry(artifact.path, len(artifact.data), artifact.metadata))
+            found[architecture(artifact)].append((artifact.path, len(artifact.data), artifact.metadata))
     print(f"folder    {cache.folder}")
     for arch in sorted(found):
         print(f"{arch:9} {_describe(found[arch])}")
@@ -86,9 +87,9 @@ def _info(_: argparse.Namespace) -> int:
 
 def _describe(entries: list[_Entry]) -> str:
     # A GPU kernel has two records, and kernels of one module share a payload.
-    kernels = {(entry.path, str(entry.metadata.get("entry"))) for entry in entries}
-    payloads = {entry.path: entry.size for entry in entries}
-    compilers = sorted({str(entry.metadata.get("compiler", "unknown")) for entry in entries})
+    kernels = {(path, str(metadata.get("entry"))) for path, _, metadata in entries}
+    payloads = {path: size for path, size, _ in entries}
+    compilers = sorted({str(metadata.get("compiler", "unknown")) for *_, metadata in entries})
     size = megabytes(sum(payloads.values()))
     return f"kernels: {len(kernels)}, files: {len(payloads)}, {size}, {'; '.join(compilers)}"
 

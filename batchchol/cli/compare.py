@@ -10,6 +10,7 @@ from batchchol import interrupts
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
 from batchchol.cli import compare_gpu
+from batchchol.cli.options import BACKEND, DTYPE, declare, option
 from batchchol.compare import comparison, known_kernels
 from batchchol.compare.comparison import ARENAS, Outcome
 from batchchol.compare.peers import find
@@ -24,42 +25,48 @@ PROTOCOLS = ("queued", "single")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to compare, and where the results go."""
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
-    parser.add_argument(
-        "--op", default=POTRF.name, choices=tuple(ARENAS), help="the operation (default: %(default)s)"
+    """Declare what is compared, and where the results go."""
+    declare(
+        parser,
+        BACKEND,
+        option("--op", default=POTRF.name, choices=tuple(ARENAS), help="the operation (default: %(default)s)"),
+        option("--nrhs", type=positive, help="right-hand sides of each matrix, of a solve (default: 1)"),
+        option("--n", type=integers, metavar="N,...", help="orders, such as 8,16-20 (default: a selection)"),
+        option(
+            "--batch",
+            type=sizes,
+            metavar="B,...",
+            help="matrices in a batch (default: 16384); on a GPU also several, and as many as fill so much memory "
+            "(default: 1024,16384,2GiB)",
+        ),
+        option("--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"),
+        option("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)"),
+        DTYPE,
+        option(
+            "--peers",
+            type=lambda text: tuple(map(str.strip, text.split(","))),
+            metavar="PEER,...",
+            help="names (default: all that are installed)",
+        ),
+        option(
+            "--math", type=names(MATHS), metavar="LIST", help="accuracy of the library's GPU kernels (default: fast)"
+        ),
+        option("--protocol", type=names(PROTOCOLS), metavar="LIST", help="queued, single on a GPU (default: both)"),
+        option(
+            "--tuned",
+            type=Path,
+            action="append",
+            metavar="FILE",
+            help="a tuning run whose best GPU kernels take part",
+        ),
+        option(
+            "--out",
+            type=Path,
+            help="written on the way; what it has of the same commit is not measured again "
+            "(default: compare.csv, on a GPU compare_cuda.csv, of another operation such as compare_potrs.csv)",
+        ),
+        option("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG"),
     )
-    parser.add_argument("--nrhs", type=positive, help="right-hand sides of each matrix, of a solve (default: 1)")
-    parser.add_argument("--n", type=integers, metavar="N,...", help="orders, such as 8,16-20 (default: a selection)")
-    parser.add_argument(
-        "--batch",
-        type=sizes,
-        metavar="B,...",
-        help="matrices in a batch (default: 16384); on a GPU also several, and as many as fill so much memory "
-        "(default: 1024,16384,2GiB)",
-    )
-    parser.add_argument(
-        "--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"
-    )
-    parser.add_argument("--samples", type=positive, default=20, help="timed calls of each (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    parser.add_argument("--peers", type=_names, metavar="PEER,...", help="names (default: all that are installed)")
-    parser.add_argument(
-        "--math", type=names(MATHS), metavar="LIST", help="accuracy of the library's GPU kernels (default: fast)"
-    )
-    parser.add_argument(
-        "--protocol", type=names(PROTOCOLS), metavar="LIST", help="queued, single on a GPU (default: both)"
-    )
-    parser.add_argument(
-        "--tuned", type=Path, action="append", metavar="FILE", help="a tuning run whose best GPU kernels take part"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="written on the way; what it has of the same commit is not measured again "
-        "(default: compare.csv, on a GPU compare_cuda.csv, of another operation such as compare_potrs.csv)",
-    )
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
-    """Refuse what there is no choice of."""
+    """Refuse options that do not apply to the backend."""
     place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned"))
     for name in foreign:
         if getattr(arguments, name) is not None:
@@ -156,13 +163,9 @@ def footer(outcome: Outcome) -> str:
 
 
 def _each(values: Iterable[str | int]) -> str:
-    """The different ones, in order."""
+    """The distinct values, sorted."""
     return ", ".join(map(str, sorted(set(values))))
 
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(","))

@@ -32,7 +32,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def footer(outcome: Outcome) -> str:
-    """How the numbers came about, dated figures of who was not there, and who was left out."""
+    """How the numbers were measured, dated figures of libraries that were not, and the absent contenders."""
     rows = outcome.rows
     lines = [""]
     for protocol in dict.fromkeys(row.protocol for row in rows):
@@ -55,7 +55,7 @@ def footer(outcome: Outcome) -> str:
 
 
 def _merged(absent: dict[str, str]) -> dict[str, str]:
-    """Who is absent for the same reason at several points, on one line."""
+    """Contenders that are absent for the same reason at several points, on one line."""
     places: dict[tuple[str, str], list[str]] = {}
     for name, reason in absent.items():
         who, _, where = name.partition(" at ")
@@ -64,7 +64,7 @@ def _merged(absent: dict[str, str]) -> dict[str, str]:
 
 
 def _drawn(rows: Iterable[Row]) -> list[Row]:
-    """Those of the first protocol that each contender has."""
+    """The rows of the first protocol of each contender."""
     first: dict[str, str] = {}
     return [row for row in rows if first.setdefault(row.contender, row.protocol) == row.protocol]
 

@@ -15,7 +15,7 @@ from batchchol.artifacts.compilers import TIME_LIMIT, Compiler
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import compile_target, find_nvcc
 from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
-from batchchol.cli.schedule_options import add_list_options, add_words, chosen, with_choices
+from batchchol.cli.options import JOBS, add_list_options, add_words, chosen, declare, option, with_choices
 from batchchol.defaults.lookup import choices, default_choice, default_layout
 from batchchol.defaults.request import Request
 from batchchol.progress import ProgressDisplay
@@ -44,8 +44,11 @@ class Selection:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The architectures, the fields of the specs, and how to compile."""
     parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
-    parser.add_argument("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90")
-    parser.add_argument("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20")
+    declare(
+        parser,
+        option("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90"),
+        option("--n", type=integers, required=True, help="orders of the matrices, such as 8,16-20"),
+    )
     add_words(parser, "--dtype", tuple(ELEMENT_BYTES), ["float32"])
     add_words(parser, "--layout", LAYOUT_KINDS, ["chunked"])
     parser.add_argument("--chunk", type=counts, help="of the batches to run on (default: the fastest of each order)")
@@ -54,16 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_words(parser, "--math", MATHS, ["ieee"])
     parser.add_argument("--in-place", action="store_true", help="kernels that overwrite their input")
     add_list_options(parser)
-    parser.add_argument(
-        "--support",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also what a GPU does besides factoring, such as packing (default: yes)",
+    declare(
+        parser,
+        option(
+            "--support",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="also what a GPU does besides factoring, such as packing (default: yes)",
+        ),
+        JOBS,
+        option("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)"),
+        option("--per-module", type=positive, default=8, help="kernels in a module (default: 8)"),
+        option("--list", action="store_true", help="only say which kernels there are, and are in the cache"),
     )
-    parser.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
-    parser.add_argument("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)")
-    parser.add_argument("--per-module", type=positive, default=8, help="kernels in a module (default: 8)")
-    parser.add_argument("--list", action="store_true", help="only say which kernels there are, and are in the cache")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,15 +77,23 @@ def run(arguments: argparse.Namespace) -> int:
     selection = select(arguments)
     if not selection.specs:
         raise SpecError(f"none of these combinations can be built: {selection.unsupported[0]}")
-    sources = sources_of(selection.specs, support=arguments.support)
+    sources = [*map(generate, selection.specs), *(support_kernels() if arguments.support else ())]
     if arguments.list:
         return _list(sources, arguments.arch)
     nvcc = find_nvcc()
     print(f"{nvcc.path}: {nvcc.identity}; kernels: {len(sources)}", file=sys.stderr)
     failed = 0
     for arch in arguments.arch:
-        with interrupts.advice("compiled kernels are kept, the same command goes on from there"):
-            outcomes = _compile(sources, arch, arguments)
+        kept = interrupts.advice("compiled kernels are kept, the same command goes on from there")
+        with kept, ProgressDisplay(sys.stderr, arch) as display:
+            outcomes = build_all(
+                sources,
+                arch,
+                jobs=arguments.jobs,
+                per_module=arguments.per_module,
+                time_limit=arguments.time_limit,
+                progress=display,
+            )
         _print_table(arch, outcomes)
         _say_what_is_ptx(arch, outcomes, nvcc)
         failed += _say_what_failed(outcomes)
@@ -111,11 +125,6 @@ def select(arguments: argparse.Namespace) -> Selection:
             except SpecError as error:
                 unsupported.append(str(error))
     return Selection(tuple(specs), tuple(unsupported))
-
-
-def sources_of(specs: Sequence[KernelSpec], *, support: bool) -> list[KernelSource]:
-    """The sources of factorization kernels, and those of the kernels that go with them."""
-    return [generate(spec) for spec in specs] + list(support_kernels() if support else ())
 
 
 def _request(
@@ -161,18 +170,6 @@ def _list(sources: Sequence[KernelSource], architectures: Sequence[str]) -> int:
         for source in sources:
             print(f"{arch:10} {'cached' if find(source, arch) else 'missing':8} {source.entry}")
     return 0
-
-
-def _compile(sources: Sequence[KernelSource], arch: str, arguments: argparse.Namespace) -> list[Outcome]:
-    with ProgressDisplay(sys.stderr, arch) as display:
-        return build_all(
-            sources,
-            arch,
-            jobs=arguments.jobs,
-            per_module=arguments.per_module,
-            time_limit=arguments.time_limit,
-            progress=display,
-        )
 
 
 def _print_table(arch: str, outcomes: Sequence[Outcome]) -> None:

@@ -12,6 +12,7 @@ from scipy.linalg.lapack import dpotrf
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer
+from batchchol.cli.options import DTYPE, add_action, option
 from batchchol.datasets import batch_files, catalogue
 from batchchol.datasets.files import DTYPES, Slices
 from batchchol.datasets.generation import stream
@@ -20,40 +21,45 @@ from batchchol.errors import BatchcholError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-
-    listing = actions.add_parser("list", help="the recipes, with their parameters and sources")
-    listing.set_defaults(act=_list)
-
-    making = actions.add_parser("generate", help="make matrices start ... start + batch - 1 of a data set")
-    making.add_argument("name", help="a recipe: see list")
-    making.add_argument("--n", type=integer, required=True, help="order of the matrices")
-    making.add_argument("--batch", type=integer, required=True, help="how many matrices")
-    making.add_argument("--start", type=integer, default=0, help="index of the first one (default 0)")
-    making.add_argument("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)")
-    making.add_argument("--dtype", choices=DTYPES, default="float32")
-    making.add_argument(
-        "--out", type=batch_files.data_file, required=True, help="file to write: .npy, or .txt for text"
+    actions = parser.add_subparsers(required=True, metavar="action")
+    add_action(actions, "list", _list, help="the recipes, with their parameters and sources")
+    add_action(
+        actions,
+        "generate",
+        _generate,
+        option("name", help="a recipe: see list"),
+        option("--n", type=integer, required=True, help="order of the matrices"),
+        option("--batch", type=integer, required=True, help="how many matrices"),
+        option("--start", type=integer, default=0, help="index of the first one (default 0)"),
+        option("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)"),
+        DTYPE,
+        option("--out", type=batch_files.data_file, required=True, help="file to write: .npy, or .txt for text"),
+        option("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe"),
+        help="make matrices start ... start + batch - 1 of a data set",
     )
-    making.add_argument("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
-    making.set_defaults(act=_generate)
-
-    converting = actions.add_parser("convert", help="copy a batch from one format or precision to another")
-    converting.add_argument("source", type=batch_files.data_file, help=".npy or .txt file")
-    converting.add_argument("out", type=batch_files.data_file, help=".npy or .txt file to write")
-    converting.add_argument("--dtype", choices=DTYPES, help="default: as in the .npy file; float64 for text")
-    converting.set_defaults(act=_convert)
-
-    showing = actions.add_parser("show", help="what a file holds: sizes, range, symmetry, definiteness")
-    showing.add_argument("file", type=batch_files.data_file, help=".npy or .txt file")
-    showing.add_argument("--matrix", type=integer, metavar="I", help="print matrix I (from 0) instead")
-    showing.set_defaults(act=_show)
+    add_action(
+        actions,
+        "convert",
+        _convert,
+        option("source", type=batch_files.data_file, help=".npy or .txt file"),
+        option("out", type=batch_files.data_file, help=".npy or .txt file to write"),
+        option("--dtype", choices=DTYPES, help="default: as in the .npy file; float64 for text"),
+        help="copy a batch from one format or precision to another",
+    )
+    add_action(
+        actions,
+        "show",
+        _show,
+        option("file", type=batch_files.data_file, help=".npy or .txt file"),
+        option("--matrix", type=integer, metavar="I", help="print matrix I (from 0) instead"),
+        help="what a file holds: sizes, range, symmetry, definiteness",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action; a bad value is an error with a message, not a traceback."""
+    """Run the action; report a bad value as an error message, not a traceback."""
     try:
-        return int(arguments.act(arguments))
+        return int(arguments.action(arguments))
     except ValueError as error:
         raise BatchcholError(str(error)) from error
 

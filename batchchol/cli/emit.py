@@ -6,24 +6,26 @@ import argparse
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.sizes import integer
-from batchchol.cli.schedule_options import add_options, chosen, with_choices
+from batchchol.cli.options import DTYPE, MATH, add_options, chosen, declare, option, with_choices
 from batchchol.defaults.lookup import default_spec
 from kernelgen import TARGETS, KernelSpec, generate
-from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
-from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.problem import LAYOUT_KINDS, ORDERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The fields of a spec."""
-    parser.add_argument("--n", type=integer, required=True, help="order of the matrices, 1 to 128")
-    parser.add_argument("--dtype", default="float32", choices=tuple(ELEMENT_BYTES))
-    parser.add_argument("--uplo", default="lower", choices=("lower", "upper"), help="triangle read and written")
-    parser.add_argument("--layout", default="chunked", choices=LAYOUT_KINDS)
-    parser.add_argument("--order", choices=ORDERS, help="elements of a matrix; default: row if canonical, else col")
-    parser.add_argument("--math", default="ieee", choices=MATHS)
+    """Declare the fields of a spec."""
+    declare(
+        parser,
+        option("--n", type=integer, required=True, help="order of the matrices, 1 to 128"),
+        DTYPE,
+        option("--uplo", default="lower", choices=("lower", "upper"), help="triangle read and written"),
+        option("--layout", default="chunked", choices=LAYOUT_KINDS),
+        option("--order", choices=ORDERS, help="elements of a matrix; default: row if canonical, else col"),
+        MATH,
+        option("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD"),
+        option("--in-place", action="store_true"),
+    )
     add_options(parser)
-    parser.add_argument("--target", choices=tuple(TARGETS), help="default: this machine's widest SIMD")
-    parser.add_argument("--in-place", action="store_true")
 
 
 def run(arguments: argparse.Namespace) -> int:

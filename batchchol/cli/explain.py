@@ -7,31 +7,30 @@ from math import log
 
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import architecture, matrices, positive, size
+from batchchol.cli.options import BACKEND, DTYPE, MATH, declare, option
 from batchchol.defaults.request import Request
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
 from kernelgen import CUDA, Problem
-from kernelgen.problem import LAYOUT_KINDS, MATHS
-from kernelgen.targets import ELEMENT_BYTES
+from kernelgen.problem import LAYOUT_KINDS
 
 # What is measured at another batch says little of this one's time beyond this ratio of their sizes.
 _NEAR = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is asked about."""
-    parser.add_argument("--n", type=positive, required=True, help="order of the matrices")
-    parser.add_argument(
-        "--batch", type=size, required=True, help="how many there are, or as many as fill so much memory (2GiB)"
-    )
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
-    parser.add_argument("--dtype", choices=tuple(ELEMENT_BYTES), default="float32", help="default: float32")
-    parser.add_argument("--math", choices=MATHS, default=MATHS[0], help=f"default: {MATHS[0]}")
-    parser.add_argument(
-        "--layout", choices=LAYOUT_KINDS, help="of a batch (default: that of arrays, and that of batches)"
-    )
-    parser.add_argument(
-        "--arch", type=architecture, help="on any GPU of this architecture, such as sm_90; needs none"
+    """Declare the order, the batch and where it would run."""
+    declare(
+        parser,
+        option("--n", type=positive, required=True, help="order of the matrices"),
+        option(
+            "--batch", type=size, required=True, help="how many there are, or as many as fill so much memory (2GiB)"
+        ),
+        BACKEND,
+        DTYPE,
+        MATH,
+        option("--layout", choices=LAYOUT_KINDS, help="of a batch (default: that of arrays, and that of batches)"),
+        option("--arch", type=architecture, help="on any GPU of this architecture, such as sm_90; needs none"),
     )
 
 
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Request, str]:
-    """What is asked, and where it would run."""
+    """The request, and a description of the device."""
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
     problem = Problem(arguments.n, arguments.dtype, math=arguments.math)
     if arguments.arch:

@@ -12,39 +12,38 @@ from typing import Any
 import numpy as np
 
 from batchchol.api import cholesky_ex
+from batchchol.cli.options import BACKEND, MATH, declare, option
 from batchchol.datasets import batch_files
 from batchchol.datasets.files import Slices
 from batchchol.errors import BatchcholError
 from batchchol.files import check_writable
-from kernelgen.problem import MATHS
 from kernelgen.targets import ELEMENT_BYTES
 
 _SHOWN_FAILURES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to factor, and how."""
+    """Declare the files and how to factor."""
     parser.epilog = (
         "Exit status: 1 if a matrix is not positive definite; its factor is NaN, and standard error names it. "
         "Text may have one matrix: its order, then its elements; its factor is written in the same way."
     )
-    parser.add_argument(
-        "source", type=batch_files.data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either"
+    declare(
+        parser,
+        option(
+            "source", type=batch_files.data_file_or_stream, metavar="IN", help=".npy or .txt file; - reads either"
+        ),
+        option(
+            "out",
+            type=batch_files.data_file_or_stream,
+            metavar="OUT",
+            help=".npy or .txt file to write; - writes what IN is",
+        ),
+        option("--upper", action="store_true", help="U with A = U'U of the upper triangle, not L with A = LL'"),
+        MATH,
+        option("--dtype", choices=tuple(ELEMENT_BYTES), help="default: as in the .npy file; float64 for text"),
+        BACKEND,
     )
-    parser.add_argument(
-        "out",
-        type=batch_files.data_file_or_stream,
-        metavar="OUT",
-        help=".npy or .txt file to write; - writes what IN is",
-    )
-    parser.add_argument(
-        "--upper", action="store_true", help="U with A = U'U of the upper triangle, not L with A = LL'"
-    )
-    parser.add_argument("--math", choices=MATHS, default=MATHS[0], help=f"default: {MATHS[0]}")
-    parser.add_argument(
-        "--dtype", choices=tuple(ELEMENT_BYTES), help="default: as in the .npy file; float64 for text"
-    )
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,23 +76,25 @@ class Failures:
     first: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, start: int, info: Any) -> None:
-        """Take in the info of matrices from `start` on."""
+        """Add the info of matrices from `start` on."""
         failed = info.nonzero()[0].tolist()
         self.count += len(failed)
         left = _SHOWN_FAILURES - len(self.first)
         self.first += ((start + index, int(info[index])) for index in failed[:left])
 
     def lines(self, batch: int) -> list[str]:
-        """What is said of them."""
+        """The lines to print; none if all matrices are positive definite."""
         if not self.count:
             return []
-        lines = [f"{self.count:,} of {batch:,} matrices are not positive definite; their factors are NaN"]
-        lines += [
-            f"matrix {index}: info {info}, the order of its first leading minor that is not"
-            for index, info in self.first
-        ]
         more = self.count - len(self.first)
-        return [*lines, f"and {more:,} more"] if more else lines
+        return [
+            f"{self.count:,} of {batch:,} matrices are not positive definite; their factors are NaN",
+            *(
+                f"matrix {at}: info {info}, the order of its first leading minor that is not"
+                for at, info in self.first
+            ),
+            *([f"and {more:,} more"] if more else []),
+        ]
 
 
 def _factored(slices: Slices, arguments: argparse.Namespace, failures: Failures) -> Slices:

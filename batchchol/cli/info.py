@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 import batchchol
 from batchchol.artifacts.cache import default_folder
@@ -12,6 +11,7 @@ from batchchol.backends import fastest_backend, survey
 from batchchol.defaults.lookup import user_table
 from batchchol.defaults.shipped import source_of
 from batchchol.errors import BackendUnavailable, install
+from batchchol.measure.provenance import installed
 
 # Distribution, what it is for here, and how to install it; of several with a bar between them any one will do.
 OPTIONAL_PACKAGES = (
@@ -38,7 +38,7 @@ OPTIONAL_PACKAGES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None: it says all it knows."""
+    """There are none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     for names, purpose, how in OPTIONAL_PACKAGES:
         first, *others = names.split("|")
         missing = f"{first}: not installed ({purpose}): {how}"
-        print(f"package     {next(filter(None, map(_installed, (first, *others))), missing)}")
+        versions = (f"{name}: {version}" for name in (first, *others) if (version := installed(name)))
+        print(f"package     {next(versions, missing)}")
     return 0 if usable else 2
 
 
@@ -78,10 +79,3 @@ def _print_device(found: set[str]) -> bool:
     if own.entries:
         print(f"            before it {own.path}: {len(own.entries)} cases that were tuned here")
     return True
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return f"{name}: {version(name)}"
-    except PackageNotFoundError:
-        return None

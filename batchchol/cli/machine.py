@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 
 from batchchol.backends import get_backend
+from batchchol.cli.options import declare, option
 from batchchol.measure.machine import describe, find_devices, machine_file, save
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--name", help="name of the machine in asv's results (default: made of the hardware)")
-    parser.add_argument("--backend", help="backend to describe (default: all that can be used)")
-    parser.add_argument("--print", action="store_true", dest="show_only", help="show the entry, write nothing")
+    declare(
+        parser,
+        option("--name", help="name of the machine in asv's results (default: made of the hardware)"),
+        option("--backend", help="backend to describe (default: all that can be used)"),
+        option("--print", action="store_true", dest="show_only", help="show the entry, write nothing"),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import names, positive
+from batchchol.cli.options import declare, option
 from batchchol.files import beside, check_folder, make_folder, replace_file
 from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
@@ -26,19 +27,22 @@ _HEADER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to search in, and how."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file")
-    parser.add_argument(
-        "--strategies",
-        type=names((*STRATEGIES, "taught")),
-        default=tuple(STRATEGIES),
-        metavar="LIST",
-        help=f"default: {','.join(STRATEGIES)}; taught is transfer with one case that knows all other orders",
+    """Declare the data set and the strategies."""
+    declare(
+        parser,
+        option("data", type=Path, metavar="DATA", help="a sweep's folder or Parquet file"),
+        option(
+            "--strategies",
+            type=names((*STRATEGIES, "taught")),
+            default=tuple(STRATEGIES),
+            metavar="LIST",
+            help=f"default: {','.join(STRATEGIES)}; taught is transfer with one case that knows all other orders",
+        ),
+        option("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)"),
+        option("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)"),
+        option("--jobs", type=positive, help="processes (default: the cores)"),
+        option("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)"),
     )
-    parser.add_argument("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)")
-    parser.add_argument("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)")
-    parser.add_argument("--jobs", type=positive, help="processes (default: the cores)")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,8 +81,8 @@ def table(lines: Sequence[Line]) -> str:
         f"{f'{SHARE:.0%} of them':>13}",
     ]
     for each in lines:
-        counts = " ".join(f"{_count(value):>7}" for value in (each.median, each.high))
-        shares = " ".join(f"{_share(value):>8}" for value in (each.median_share, each.high_share))
+        counts = " ".join(f"{_known(value, ',.0f'):>7}" for value in (each.median, each.high))
+        shares = " ".join(f"{_known(value, '.1%'):>8}" for value in (each.median_share, each.high_share))
         found.append(f"{each.strategy:11} {f'within {each.close:.0%}':>10} {counts} {shares} {each.within:>13.0%}")
     return "\n".join([*found, f"-: not within {FARTHEST:.0%} of the points"])
 
@@ -99,9 +103,5 @@ def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
     return "\n".join(found) + "\n"
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "-"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}" if math.isfinite(value) else "-"
+def _known(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "-"

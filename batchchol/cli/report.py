@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import positive
+from batchchol.cli.options import declare, option
 from batchchol.files import beside, check_folder, check_writable, for_reading
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.row import Row
@@ -16,7 +17,7 @@ from batchchol.measure.timing import busy_warning, disagreement
 from batchchol.operations.roofline import fraction_text
 from batchchol.report import gflops_plot
 from batchchol.report.data import require
-from batchchol.report.importance import GOOD, why_not
+from batchchol.report.importance import GOOD, Forest, why_not
 from batchchol.report.page import Report, make
 from batchchol.report.stability import BOUND, TARGET, Stability
 from batchchol.tune import suite_winners
@@ -26,28 +27,32 @@ _PARQUET = b"PAR1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read and where to draw."""
-    parser.add_argument(
-        "file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"
-    )
-    parser.add_argument(
-        "--winners",
-        type=Path,
-        metavar="FILE",
-        help="no page: put the fastest kernels into a file such as the asv suite's benchmarks/winners.json",
+    """Declare the input and the outputs."""
+    declare(
+        parser,
+        option("file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"),
+        option(
+            "--winners",
+            type=Path,
+            metavar="FILE",
+            help="no page: put the fastest kernels into a file such as the asv suite's benchmarks/winners.json",
+        ),
     )
     data = parser.add_argument_group("of a data set")
-    data.add_argument("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)")
-    data.add_argument("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers")
-    data.add_argument(
-        "--again", type=Path, metavar="DATA", help="a second sweep of the same space: does it choose the same?"
+    declare(
+        data,
+        option("--out", type=Path, metavar="FOLDER", help="page and figures (default: DATA-report)"),
+        option("--compare", type=Path, metavar="CSV", help="what `compare` wrote: speedups over peers"),
+        option(
+            "--again", type=Path, metavar="DATA", help="a second sweep of the same space: does it choose the same?"
+        ),
+        option("--n", type=positive, help="the order of which every kernel is shown (default: 32)"),
+        option("--dtype", choices=("float32", "float64"), help="default: that of most points"),
+        option("--protocol", help="default: that of most points"),
+        option("--family", help="kernels that the figures are about (default: thread)"),
+        option("--batch", type=positive, help="default: that of most orders"),
+        option("--trees", type=positive, default=500, help="of the forest (default: %(default)s)"),
     )
-    data.add_argument("--n", type=positive, help="the order of which every kernel is shown (default: 32)")
-    data.add_argument("--dtype", choices=("float32", "float64"), help="default: that of most points")
-    data.add_argument("--protocol", help="default: that of most points")
-    data.add_argument("--family", help="kernels that the figures are about (default: thread)")
-    data.add_argument("--batch", type=positive, help="default: that of most orders")
-    data.add_argument("--trees", type=positive, default=500, help="of the forest (default: %(default)s)")
     csv = parser.add_argument_group("of a CSV file")
     csv.add_argument("--plot", type=Path, metavar="STEM", help="draw GFLOP/s over n to STEM.png and STEM.svg")
 
@@ -61,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-
     if arguments.plot is not None:
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
@@ -80,7 +84,6 @@ def _show(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     folder = arguments.out or beside(arguments.file, "report")
     check_folder(folder)
-
     require()
     named = ("dtype", "protocol", "family", "batch", "n", "compare", "again", "trees")
     options = {name: getattr(arguments, name) for name in named}
@@ -89,7 +92,6 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _keep_winners(arguments: argparse.Namespace) -> int:
-
     named = ("dtype", "protocol", "batch")
     chosen = suite_winners.choose(arguments.file, **{name: getattr(arguments, name) for name in named})
     count = suite_winners.write(arguments.winners, chosen)
@@ -115,37 +117,39 @@ def said(report: Report) -> str:
         ", ".join(f"{status}: {count:,}" for status, count in report.statuses.items() if count),
         f"{report.points:,} points: {case.family}, {case.dtype}, batch {case.batch:,}, {case.protocol}",
         "",
+        *([report.forest] if isinstance(report.forest, str) else _grown(report.forest)),
+        "",
+        "the study's conclusions:",
+        *(f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings),
+        *(["", report.own_code] if report.own_code else []),
+        *(["", *_stable(report.stability)] if report.stability is not None else []),
+        *(f"not drawn: {line}" for line in report.missing),
+        "",
+        f"page: {report.page}",
     ]
-    if isinstance(report.forest, str):
-        lines += [report.forest]
-    else:
-        seen, unseen = report.forest.points_held_out, report.forest.orders_held_out
-        lines += [f"forest: {report.forest.trees} trees, average depth {report.forest.depth:.1f}"]
-        lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
-        if unseen is not None:
-            lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
-            lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, report.forest.compiled)}"]
-        lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
-        lines += [f"  {line.parameter.name:10} {line.share:8.1%}" for line in report.forest.importances]
-    lines += ["", "the study's conclusions:"]
-    lines += [f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings]
-    lines += ["", report.own_code] if report.own_code else []
-    if report.stability is not None:
-        lines += ["", *_stable(report.stability)]
-    lines += [*(f"not drawn: {line}" for line in report.missing), "", f"page: {report.page}"]
     return "\n".join(lines)
 
 
-def _stable(compared: Stability) -> list[str]:
+def _grown(forest: Forest) -> list[str]:
+    """How well a forest predicts, and what it says of the parameters."""
+    seen, unseen = forest.points_held_out, forest.orders_held_out
+    lines = [f"forest: {forest.trees} trees, average depth {forest.depth:.1f}"]
+    lines += [f"  held-out points: R2 {seen.r2:.3f}, RMSE {seen.rmse:,.1f} GFLOP/s"]
+    if unseen is not None:
+        lines += [f"  held-out orders: R2 {unseen.r2:.3f}, RMSE {unseen.rmse:,.1f} GFLOP/s"]
+        lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, forest.compiled)}"]
+    lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
+    return lines + [f"  {line.parameter.name:10} {line.share:8.1%}" for line in forest.importances]
 
+
+def _stable(compared: Stability) -> list[str]:
     agreeing, sizes = int(compared.table["agrees"].sum()), len(compared.table)
-    lines = [
+    return [
         f"two sweeps: {agreeing} of {sizes} sizes have the same winner or one within {BOUND:.0%} "
         f"({compared.share:.1%}, expected {TARGET:.0%}); the very same {compared.same}; at most "
-        f"{compared.worst:.1%} behind"
+        f"{compared.worst:.1%} behind",
+        *(f"  n = {row.n} {row.math}: {row.first} / {row.second}" for row in compared.apart.itertuples()),
     ]
-    lines += [f"  n = {row.n} {row.math}: {row.first} / {row.second}" for row in compared.apart.itertuples()]
-    return lines
 
 
 def best(rows: Iterable[Row]) -> list[Row]:
@@ -175,7 +179,7 @@ def table(rows: Sequence[Row]) -> str:
         "protocol": [row.point.protocol for row in rows],
         "GFLOP/s": [f"{row.gflops:,.0f}" for row in rows],
         "roofline": [fraction_text(row.roofline_seconds / row.median_seconds) for row in rows],
-        "floor, us": [_known(row.floor_seconds * 1e6, ".1f") for row in rows],
+        "floor, us": ["" if math.isnan(row.floor_seconds) else f"{row.floor_seconds * 1e6:.1f}" for row in rows],
         "spread": [f"{row.spread:.1%}" for row in rows],
         "residual": [f"{row.ratio:.3f}" for row in rows],
         "spec": [f"`{row.spec.name}`" for row in rows],
@@ -184,10 +188,6 @@ def table(rows: Sequence[Row]) -> str:
     rules = ("---" if name in ("math", "protocol", "spec") else "---:" for name in columns)
     lines = (columns, rules, *zip(*columns.values(), strict=True))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _known(value: float, form: str) -> str:
-    return "" if math.isnan(value) else format(value, form)
 
 
 def footer(rows: Sequence[Row]) -> str:

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batchchol import interrupts
-from batchchol.backends import Backend, get_backend
+from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
-from batchchol.cli import tune_case
-from batchchol.cli import tune_search as search_command
-from batchchol.cli import tune_space as space_command
+from batchchol.cli import tune_case, tune_search, tune_space
+from batchchol.cli.options import BACKEND, declare, option
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import check_writable, read_file, replace_file
@@ -31,7 +30,6 @@ from batchchol.measure.row import Row
 from batchchol.progress import ProgressDisplay
 from batchchol.tune import candidates, make_tables, tuning
 from batchchol.tune.evidence import with_evidence
-from kernelgen import KernelSpec
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
 
@@ -48,34 +46,34 @@ _DEFAULTS = {
     "out": Path("tune.csv"),
     "threads": 1,
 }
-_THREADS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to measure and where to keep it."""
-    parser.add_argument("--backend", help="cpu or cuda (default: BATCHCHOL_BACKEND, else cpu)")
-    parser.add_argument("--n", type=orders, help="orders, such as 8,16-20")
-    parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
-    parser.add_argument("--math", type=names(MATHS), metavar="LIST", help="default: ieee")
-    parser.add_argument("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)")
-    parser.add_argument(
-        "--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: those of arrays and of batches"
-    )
-    parser.add_argument("--target", help="instruction set (default: this machine's widest)")
-    parser.add_argument(
-        "--batch",
-        type=sizes,
-        help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
-    )
-    parser.add_argument("--threads", type=positive, help="of the host (default: all for one case, else 1)")
-    parser.add_argument(
-        "--arch",
-        type=architecture,
-        help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
+    """Declare what is measured and where the results go."""
+    declare(
+        parser,
+        BACKEND,
+        option("--n", type=orders, help="orders, such as 8,16-20"),
+        option("--dtype", choices=("float32", "float64"), help="default: float32"),
+        option("--math", type=names(MATHS), metavar="LIST", help="default: ieee"),
+        option("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)"),
+        option("--layout", type=names(LAYOUT_KINDS), metavar="LIST", help="default: those of arrays and of batches"),
+        option("--target", help="instruction set (default: this machine's widest)"),
+        option(
+            "--batch",
+            type=sizes,
+            help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
+        ),
+        option("--threads", type=positive, help="of the host (default: all for one case, else 1)"),
+        option(
+            "--arch",
+            type=architecture,
+            help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
+        ),
     )
     tune_case.add_arguments(parser)
-    space_command.add_arguments(parser)
-    search_command.add_arguments(parser)
+    tune_space.add_arguments(parser)
+    tune_search.add_arguments(parser)
     _add_files(parser)
 
 
@@ -85,38 +83,41 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "With --out or --table every schedule of --family (default: thread) and --layout (default: chunked) is "
         f"measured, of all orders ({ORDERS}) if --n is not given; the user's table is left alone.",
     )
-    group.add_argument("--out", type=Path, help="every point, appended (with --table the default is tune.csv)")
-    group.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="measure nothing: choose from what is in these files, for --table",
-    )
-    group.add_argument(
-        "--table",
-        type=Path,
-        help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
-    )
-    group.add_argument(
-        "--keep-choices",
-        action="store_true",
-        help="with --from: what a table chooses stays, only what was measured of that is put into it",
+    declare(
+        group,
+        option("--out", type=Path, help="every point, appended (with --table the default is tune.csv)"),
+        option(
+            "--from",
+            dest="source",
+            type=Path,
+            nargs="+",
+            metavar="FILE",
+            help="measure nothing: choose from what is in these files, for --table",
+        ),
+        option(
+            "--table",
+            type=Path,
+            help="write the winners as a table of defaults (JSON) here; a file of tables keeps what was not measured",
+        ),
+        option(
+            "--keep-choices",
+            action="store_true",
+            help="with --from: what a table chooses stays, only what was measured of that is put into it",
+        ),
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
-    search_command.wanted(arguments)
+    tune_search.wanted(arguments)
     if arguments.arch and not (arguments.source or arguments.compile_only):
         raise BatchcholError(
             f"--arch: got {arguments.arch!r} without --from or --compile-only; what is measured is measured here: "
             "leave it out"
         )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
-        arguments.threads = arguments.threads or _THREADS
-        return space_command.run(arguments, _narrowing(arguments))
+        arguments.threads = arguments.threads or _DEFAULTS["threads"]
+        return tune_space.run(arguments, _narrowing(arguments))
     if arguments.source:
         return _choose(arguments)
     if arguments.keep_choices:
@@ -143,7 +144,9 @@ def _measure_all(arguments: argparse.Namespace) -> int:
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
         if (specs := candidates.specs(n, arguments.dtype, math, target, families, layout))
     }
-    _build(backend, [spec for specs in pools.values() for spec in specs])
+    with ProgressDisplay(sys.stderr, "compiling") as display:
+        # What fails is found again, and recorded, when it is measured.
+        backend.build([spec for specs in pools.values() for spec in specs], progress=display)
     origin = about(backend)
     print(_HEADER)
     rows: list[Row] = []
@@ -231,12 +234,6 @@ def _tables(path: Path) -> dict[str, tables.Table]:
         raise DataFileError(path, "reading", error.strerror or str(error)) from error
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise DataFileError(path, "reading", f"not a file of tables ({error!r}): choose another one") from error
-
-
-def _build(backend: Backend, specs: Sequence[KernelSpec]) -> None:
-    """Compile everything ahead, in parallel; what fails is found again, and recorded, when it is measured."""
-    with ProgressDisplay(sys.stderr, "compiling") as display:
-        backend.build(specs, progress=display)
 
 
 def _print(row: Row) -> None:

@@ -11,6 +11,7 @@ from batchchol import interrupts
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
+from batchchol.cli.options import declare, option
 from batchchol.defaults import lookup, user
 from batchchol.defaults.request import Request
 from batchchol.defaults.user import Tuned
@@ -33,16 +34,17 @@ _STAYS = "today's choices stay; recorded as evidence"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What tuning a case is told besides."""
+    """Declare the options of tuning single cases."""
     group = parser.add_argument_group(
         "one case",
         "With --n, and neither --space nor --out or --table, each order and batch is tuned by itself, promising "
         "kernels first, and the next call uses what has won: on arrays (--layout canonical), and on batches in "
         "chunks (--layout chunked). An interrupt ends the search, and what was measured still counts.",
     )
-    group.add_argument("--seconds", type=seconds, default=50.0, help="that an order and batch may take (default: 50)")
-    group.add_argument(
-        "--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"
+    declare(
+        group,
+        option("--seconds", type=seconds, default=50.0, help="that an order and batch may take (default: 50)"),
+        option("--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batchchol.batches.sizes import integer, positive
+from batchchol.cli.options import declare, option
 from batchchol.errors import BatchcholError
 from batchchol.measure.dataset import DataSet, read, read_rows
 from batchchol.measure.point import Point
@@ -17,40 +18,42 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place
 from batchchol.tune.search import guided
-from batchchol.tune.search.cases import Budget, budget
+from batchchol.tune.search.cases import Budget, Lesson, budget, lessons
 from batchchol.tune.search.strategies import DEFAULT, STRATEGIES, TOGETHER
-from batchchol.tune.search.transfer import Lesson, lessons
 from batchchol.tune.sweep import Summary
 from kernelgen import TARGETS
 
 BUDGET = Budget(share=0.05)
-"""What is measured of each case if nobody says; docs/search.md has what that finds."""
+"""The default share of the points of each case; see docs/search.md for what it finds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a guided search is told."""
+    """Declare the options of a guided search."""
     group = parser.add_argument_group(
         "a guided search",
         "With --strategy or --budget only some points of a space are measured: for each n, math, dtype and batch as "
         "many as the budget says; which ones the strategy decides, by what was measured before.",
     )
-    group.add_argument(
-        "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
-    )
-    group.add_argument(
-        "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
-    )
-    group.add_argument("--seed", type=integer, default=0, help="of the strategy (default: 0)")
-    group.add_argument(
-        "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
-    )
-    group.add_argument(
-        "--learn",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="DATA",
-        help="data sets to begin with, of other orders or devices, for the strategy transfer",
+    declare(
+        group,
+        option(
+            "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
+        ),
+        option(
+            "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
+        ),
+        option("--seed", type=integer, default=0, help="of the strategy (default: 0)"),
+        option(
+            "--ahead", type=positive, metavar="COUNT", help="points to choose at a time (default: the compilers')"
+        ),
+        option(
+            "--learn",
+            type=Path,
+            nargs="+",
+            default=[],
+            metavar="DATA",
+            help="data sets to begin with, of other orders or devices, for the strategy transfer",
+        ),
     )
 
 
@@ -118,7 +121,7 @@ def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> l
 
 
 def _said(search: guided.Search) -> str:
-    """What came of a case, in a line."""
+    """The result of a case, in one line."""
     count = f"{len(search.told):,} of {len(search.points):,} points"
     if search.best is None:
         return f"{search.case}: no number in {count}"

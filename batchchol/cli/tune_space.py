@@ -11,7 +11,8 @@ from typing import Any
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
-from batchchol.cli import tune_search as search_command
+from batchchol.cli import tune_search
+from batchchol.cli.options import JOBS, declare, option
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
 from batchchol.measure import dataset, parquet, shared_code, t4
@@ -27,54 +28,56 @@ from batchchol.tune.sweep import Summary
 from batchchol.tune.winners import again
 
 _GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
-_NARROWING = ("n", "dtype", "math", "layout", "family", "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a sweep is told besides."""
+    """Declare the options of a sweep."""
     group = parser.add_argument_group(
         "a search space",
         "With --space every point of a search space is measured, each in a process that may die, and kept in a data "
         "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
         "--layout, --family and --batch narrow it.",
     )
-    group.add_argument("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml")
-    group.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"
-    )
-    group.add_argument("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU")
-    group.add_argument("--jobs", type=positive, help="compilers at a time (default: the cores)")
-    group.add_argument(
-        "--compile-limit", type=seconds, default=120.0, metavar="SECONDS", help="of a compiler, in s (default: 120)"
-    )
-    group.add_argument(
-        "--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"
-    )
-    group.add_argument(
-        "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after this many seconds"
-    )
-    group.add_argument(
-        "--finalists",
-        type=integer,
-        choices=range(11),
-        default=3,
-        metavar="COUNT",
-        help="how many of the best of each case are measured again with code of their own (default: 3)",
-    )
-    group.add_argument("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)")
-    group.add_argument("--samples", type=positive, default=20, help="of a point (default: 20)")
-    group.add_argument(
-        "--cluster",
-        type=name,
-        metavar="ADDRESS",
-        help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' on "
-        "all GPUs of this machine",
-    )
-    group.add_argument(
-        "--workers",
-        type=positive,
-        help="how many of --cluster local (default: one for each GPU); on CPUs how many of a host measure at a time "
-        "(default: 1)",
+    declare(
+        group,
+        option("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml"),
+        option("--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"),
+        option("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU"),
+        JOBS,
+        option(
+            "--compile-limit",
+            type=seconds,
+            default=120.0,
+            metavar="SECONDS",
+            help="of a compiler, in s (default: 120)",
+        ),
+        option("--time-limit", type=seconds, metavar="SECONDS", help="of a point, in s (default: 60, on a CPU 600)"),
+        option(
+            "--for", dest="duration", type=seconds, metavar="SECONDS", help="stop measuring after this many seconds"
+        ),
+        option(
+            "--finalists",
+            type=integer,
+            choices=range(11),
+            default=3,
+            metavar="COUNT",
+            help="how many of the best of each case are measured again with code of their own (default: 3)",
+        ),
+        option("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)"),
+        option("--samples", type=positive, default=20, help="of a point (default: 20)"),
+        option(
+            "--cluster",
+            type=name,
+            metavar="ADDRESS",
+            help="compile and measure on the workers of a dask scheduler, such as tcp://host:8786, or with 'local' "
+            "on all GPUs of this machine",
+        ),
+        option(
+            "--workers",
+            type=positive,
+            help="how many of --cluster local (default: one for each GPU); on CPUs how many of a host measure at a "
+            "time (default: 1)",
+        ),
     )
 
 
@@ -84,12 +87,18 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
     Without a space the data set is merged and exported alone. `narrow` are the values of n, dtype, math,
     layout, family and batch to keep; None keeps all.
     """
-    if arguments.workers and not arguments.cluster:
-        raise BatchcholError("--workers: got no --cluster, say whose workers")
-    if arguments.cluster and not arguments.space:
-        raise BatchcholError("--cluster: got no --space, say what to measure there")
-    if not arguments.space and not arguments.data:
-        raise BatchcholError("--t4: got no --data, say which data set")
+    for given, needed, message in (
+        (arguments.workers, arguments.cluster, "--workers: got no --cluster, say whose workers"),
+        (arguments.cluster, arguments.space, "--cluster: got no --space, say what to measure there"),
+        (True, arguments.space or arguments.data, "--t4: got no --data, say which data set"),
+        (
+            arguments.compile_only and arguments.space,
+            arguments.arch,
+            "--compile-only: got no --arch, say for which GPUs, such as sm_90",
+        ),
+    ):
+        if given and not needed:
+            raise BatchcholError(message)
     _check_outputs(arguments)
     if not arguments.space:
         _export(arguments.data, arguments.t4)
@@ -97,26 +106,22 @@ def run(arguments: argparse.Namespace, narrow: Mapping[str, Any]) -> int:
 
     space = load_space(arguments.space)
     folder = arguments.data or Path(space.name)
-    kept = {name: values for name, values in narrow.items() if name in _NARROWING and values is not None}
-    if arguments.compile_only and not arguments.arch:
-        raise BatchcholError("--compile-only: got no --arch, say for which GPUs, such as sm_90")
     with interrupts.advice(_GO_ON), place(arguments, folder, _tell) as here:
         if arguments.compile_only:
-            expansion = expand(space, Machine.cuda(), **kept)
+            expansion = expand(space, Machine.cuda(), **narrow)
             _introduce(space.name, expansion)
             return _say_built(_built(here, expansion.points, arguments.arch, arguments))
-        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **kept)
+        expansion = expand(space, Machine.of(here.facts(), arguments.threads), **narrow)
         return _sweep(arguments, space.name, folder, expansion, here)
 
 
 def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: Expansion, here: Place) -> int:
-
     with _learning_at_the_end(arguments, folder, here), DataSet(folder, here.device, _warn) as data:
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
         pending = [point for point in expansion.points if point.known_as(data.done) is None]
-        if search_command.wanted(arguments):
-            summary = search_command.search(arguments, space, expansion.points, here, data)
+        if tune_search.wanted(arguments):
+            summary = tune_search.search(arguments, space, expansion.points, here, data)
         else:
             print(f"{folder}: {len(data.done):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)
@@ -132,7 +137,7 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be written in the end, before anything is measured for it."""
+    """Check that the outputs can be written, before anything is measured."""
     if arguments.t4:
         check_writable(arguments.t4)
     if arguments.data and (arguments.space or arguments.data.is_dir()):
@@ -164,7 +169,6 @@ def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Plac
 def _measure(
     arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet
 ) -> Summary:
-
     built = _built(here, points, here.facts()["architecture"], arguments)
     with ProgressDisplay(sys.stderr, "measuring") as display:
         return here.sweep(
@@ -188,13 +192,11 @@ def _export(data: Path, t4_file: Path | None) -> None:
 
 
 def _built(here: Place, points: Sequence[Point], arch: str | None, arguments: argparse.Namespace) -> Built:
-
     with ProgressDisplay(sys.stderr, "compiling") as display:
         return here.build(points, arch, jobs=arguments.jobs, time_limit=arguments.compile_limit, show=display)
 
 
 def _introduce(space: str, expansion: Expansion) -> None:
-
     kernels = len({shared_code.identity(point) for point in expansion.points})
     words = f"space {space}: {len(expansion.points):,} points of {kernels:,} kernels"
     if refused := expansion.unsupported.total():

@@ -76,6 +76,12 @@ class Slices(Iterator[tuple[int, NDArray[Any]]]):
         return cls(len(dense), dense.shape[1], dense.dtype.name, parts)
 
 
+def check_dtype(dtype: str) -> None:
+    """Refuse a type of elements that batches do not have."""
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: got {dtype!r}, expected float32 or float64")
+
+
 def slice_length(n: int, dtype: str, slice_bytes: int = SLICE_BYTES) -> int:
     """Return how many matrices make a slice of about `slice_bytes`, at least one."""
     return max(1, slice_bytes // max(1, n * n * np.dtype(dtype).itemsize))

@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.batches.batch import Batch
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.datasets import philox, recipes
 from batchchol.datasets.catalogue import Parameter, Recipe, catalogue, find
-from batchchol.datasets.files import DTYPES, SLICE_BYTES, Slices, load, save, slice_length
+from batchchol.datasets.files import SLICE_BYTES, Slices, check_dtype, load, save, slice_length
 from batchchol.datasets.text_files import read_slices, read_text, write_text
 from batchchol.parallel import available_threads, over_ranges
-
-if TYPE_CHECKING:
-    from batchchol.batches.batch import Batch
 
 __all__ = [
     "Parameter",
@@ -168,7 +166,7 @@ def batch_sizes(free_bytes: int, *, n: int, dtype: str = "float32", copies: int 
     for what, value, least in (("free_bytes", free_bytes, 0), ("n", n, 1), ("copies", copies, 1)):
         if value < least:
             raise ValueError(f"{what}: got {value}, expected at least {least}")
-    _check_dtype(dtype)
+    check_dtype(dtype)
     per_matrix = copies * n * n * np.dtype(dtype).itemsize + np.dtype(np.int32).itemsize
     largest = free_bytes // per_matrix
     return [1 << power for power in range(SMALLEST_BATCH.bit_length() - 1, largest.bit_length())]
@@ -227,12 +225,7 @@ def check_slice(n: int, start: int, stop: int, seed: int, dtype: str) -> None:
     ):
         if not least <= value <= most:
             raise ValueError(f"{what}: got {value}, expected {least} to {most}")
-    _check_dtype(dtype)
-
-
-def _check_dtype(dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype: got {dtype!r}, expected float32 or float64")
+    check_dtype(dtype)
 
 
 def _share(work: Callable[[int, int], None], count: int, step: int, threads: int) -> None:

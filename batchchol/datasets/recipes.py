@@ -49,8 +49,8 @@ def plan(name: str, n: int, dtype: str, parameters: Mapping[str, object]) -> Pla
 
 def failing_minors(n: int, start: int, stop: int, parameters: Mapping[str, object]) -> NDArray[np.int32]:
     """Return k for each member of a `failing` batch that fails at its leading minor of order k, else 0."""
-    chosen = _checked_failures(n, catalogue.settle(catalogue.find("failing"), parameters))
-    return _minors(n, start, stop, chosen)
+    settled = catalogue.settle(catalogue.find("failing"), parameters)
+    return _minors(n, start, stop, _checked_failures(n, settled))
 
 
 def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArray[np.int32]:
@@ -66,10 +66,6 @@ def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArr
     for turn, member in turns:
         info[member - start] = minors[turn % len(minors)] if minors else 1 + turn % n
     return info
-
-
-def _diagonally_dominant(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
-    return _dominant(recipe, n, n)
 
 
 def _banded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
@@ -311,7 +307,7 @@ def _load_digits() -> NDArray[np.uint8]:
 
 
 _PLANNERS: Mapping[str, Callable[[Recipe, int, str, Mapping[str, Value]], Plan]] = {
-    "diagonally_dominant": _diagonally_dominant,
+    "diagonally_dominant": lambda recipe, n, dtype, parameters: _dominant(recipe, n, n),
     "wishart": _wishart,
     "condition": _condition,
     "graded": _graded,

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.datasets.files import (
-    DTYPES,
     SLICE_BYTES,
     Slices,
     Source,
+    check_dtype,
     check_empty,
     check_space,
     checked,
@@ -76,8 +76,7 @@ def read_text(source: Source, dtype: str = "float64") -> NDArray[Any]:
 
 def read_slices(source: Source, dtype: str = "float64") -> Slices:
     """Open a text file as slices of bounded size; raises like `read_text`, the header's errors at once."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype: got {dtype!r}, expected float32 or float64")
+    check_dtype(dtype)
     with opened(source) as file:
         batch, n, single = _header(source, file)
     return Slices(batch, n, dtype, _parts(source, batch, n, dtype, single), single=single)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from batchchol.batches.batch import Batch
 from batchchol.errors import CompileError, DeviceError, DeviceLost, OutOfMemory, ResidualError
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
-from batchchol.measure.provenance import about
+from batchchol.measure.provenance import about, installed
 from batchchol.measure.row import Row, Value
 from batchchol.measure.timing import CACHES, rotating_buffers
 from kernelgen import Layout
@@ -76,7 +75,9 @@ class Bench:
         """The columns of the machine and its software."""
         device = self._backend.device()
         name = device.get("gpu") or device["cpu"]
-        return {**about(self._backend), **_software(), "device": name, "recipe": RECIPE}
+        versions = {"python": platform.python_version(), "numpy": np.__version__, "pycuda": installed("pycuda")}
+        known = {package: version for package, version in versions.items() if version}
+        return {**about(self._backend), **known, "device": name, "recipe": RECIPE}
 
     def facts(self) -> dict[str, Any]:
         """What a search space has to know of the device."""
@@ -228,11 +229,3 @@ def _poison(batch: Batch) -> None:
         device().fill_words(batch.address, _NAN_WORD, batch.nbytes // 4)
     else:
         batch.data.fill(np.nan)
-
-
-def _software() -> dict[str, Value]:
-    versions: dict[str, Value] = {"python": platform.python_version(), "numpy": np.__version__}
-    try:
-        return versions | {"pycuda": version("pycuda")}
-    except PackageNotFoundError:
-        return versions

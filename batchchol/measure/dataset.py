@@ -13,12 +13,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from batchchol.errors import DataFileError
-from batchchol.files import replacing
+from batchchol.files import replace_file
 from batchchol.measure import csv_file, parquet
 from batchchol.measure.point import key_of
 from batchchol.measure.row import SCHEMA_VERSION, Row, rows_of
@@ -32,7 +32,7 @@ _ORDER = ("n", "dtype", "batch", "spec", "chunk", "protocol")
 Warn = Callable[[str], None]
 
 
-class DataSet:
+class DataSet(AbstractContextManager["DataSet"]):
     """The data set of a folder, open for more rows; nobody else can have it open at the same time.
 
     Parameters
@@ -71,9 +71,6 @@ class DataSet:
             os.close(self._lock)
             raise
         self.done |= _taken(self._rows)
-
-    def __enter__(self) -> DataSet:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -117,9 +114,7 @@ class DataSet:
         if not self._rows or not parquet.available():
             return
         path = self.folder / f"points-{self._number:06}.parquet"
-        data = parquet.encode(parquet.table(self._rows))
-        with replacing(path) as file:
-            file.write(data)
+        replace_file(path, parquet.encode(parquet.table(self._rows)))
         self._number += 1
         self._rows = []
         os.close(self._file)
@@ -137,8 +132,7 @@ class DataSet:
         """A journal with the rows that are in no Parquet file, in place of the one there may be."""
         path = self.folder / _JOURNAL
         lines = b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in self._rows)
-        with replacing(path) as file:
-            file.write(lines)
+        replace_file(path, lines)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def _shard_rows(self, path: Path, warn: Warn) -> list[dict[str, Any]]:
@@ -243,9 +237,7 @@ def merge(folder: Path, file: Path, warn: Warn = lambda _: None) -> int:
         If there is nothing to read, or the file cannot be written; the folder stays as it is.
     """
     rows = read(folder, warn).sort_by([(column, "ascending") for column in _ORDER])
-    data = parquet.encode(rows)
-    with replacing(file) as stream:
-        stream.write(data)
+    replace_file(file, parquet.encode(rows))
     return len(rows)
 
 
@@ -289,8 +281,7 @@ def _check_manifest(folder: Path, device: str) -> None:
     except FileNotFoundError:
         if _shards(folder):
             raise DataFileError(folder, "schema", f"{_MANIFEST} is missing: choose another folder") from None
-        with replacing(path) as file:
-            file.write(json.dumps({"schema": SCHEMA_VERSION, "device": device}, indent=1).encode())
+        replace_file(path, json.dumps({"schema": SCHEMA_VERSION, "device": device}, indent=1).encode())
         return
     except OSError as error:
         raise _failure(path, "reading", error) from error

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +31,7 @@ BENCH = "batchchol.measure.bench:Bench"
 """What measures in the process: a module and a class of it."""
 
 TIME_LIMITS: Mapping[str, float] = MappingProxyType({"cpu": 600.0, "cuda": 60.0})
-"""Seconds that a point may take if nobody says; a CPU is that much slower."""
+"""Default seconds that a point may take: a CPU is slower."""
 
 START_LIMIT = 300.0
 # So many points in a row that each end their process are no property of the points.
@@ -44,7 +44,7 @@ class MachineFailure(BatchcholError):
     """Points cannot be measured here any more, whichever they are: what was measured so far is kept."""
 
 
-class Measurer:
+class Measurer(AbstractContextManager["Measurer"]):
     """Measures points in a process of its own, one at a time.
 
     Parameters
@@ -84,9 +84,6 @@ class Measurer:
         self._about: dict[str, Value] = {}
         self._ceilings: dict[tuple[str, int], dict[str, Value]] = {}
         self._losses = 0
-
-    def __enter__(self) -> Measurer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -236,7 +233,7 @@ class _Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it is there no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -245,7 +242,7 @@ class _Process:
             self._requests.send(message)
 
     def receive(self, limit: float) -> tuple[str, Any]:
-        """Its answer.
+        """Wait for an answer.
 
         Raises
         ------

@@ -7,13 +7,11 @@ import subprocess
 from contextlib import suppress
 from datetime import date
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import batchchol
-
-if TYPE_CHECKING:
-    from batchchol.backends import Backend
+from batchchol.backends import Backend
 
 _DEVICE_FIELDS = ("gpu", "driver", "toolkit", "cpu", "compiler")
 
@@ -23,6 +21,14 @@ def about(backend: Backend) -> dict[str, str]:
     device = backend.device()
     machine = {name: str(device[name]) for name in _DEVICE_FIELDS if name in device}
     return machine | {"version": batchchol.__version__, "commit": commit(), "date": date.today().isoformat()}
+
+
+def installed(distribution: str) -> str | None:
+    """The version of a package, None if it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 @cache

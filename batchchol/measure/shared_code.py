@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends import Backend, Kernel
 from batchchol.measure.point import Point
 from batchchol.measure.provenance import source_hash
 from batchchol.measure.row import Value
 from kernelgen import TARGETS, KernelSource, KernelSpec, Launch, ThreadSchedule, generate
 from kernelgen.emit.thread import generate_any_block, launch_of
-
-if TYPE_CHECKING:
-    from batchchol.artifacts.stats import CompileStats
-    from batchchol.backends import Backend, Kernel
 
 REGISTERS = 65_536
 """Of a multiprocessor, on every GPU of compute capability 5.0 and later: no block can have more."""

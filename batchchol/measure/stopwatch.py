@@ -8,10 +8,10 @@ non-blocking stream must wait for its own work inside the call: it can be timed 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, cycle, islice
 
 from batchchol.backends.cuda.clock import BURST_SECONDS, HOST_SECONDS, MOST_CALLS, Call, Clock
 
@@ -107,8 +107,10 @@ class Stopwatch(Clock):
         gate: float,
         restore: Callable[[], None] | None,
     ) -> Timing:
-        taken, places = [], _places(len(calls), length, restart=restore is not None)
-        last = 0
+        # If buffers are restored, every burst begins with the first.
+        turns = count() if restore is None else cycle(range(length))
+        places = (turn % len(calls) for turn in turns)
+        taken, last = [], 0
         for _ in range(WARM_UP_SAMPLES + samples):
             chosen = list(islice(places, length))
             _undo(restore)
@@ -124,8 +126,3 @@ class Stopwatch(Clock):
 def _undo(restore: Callable[[], None] | None) -> None:
     if restore is not None:
         restore()
-
-
-def _places(buffers: int, length: int, *, restart: bool) -> Iterator[int]:
-    """Whose turn it is, call after call; if `restart`, every burst begins with the first."""
-    return (turn % length % buffers if restart else turn % buffers for turn in count())

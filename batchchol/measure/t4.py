@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from batchchol import __version__
-from batchchol.files import replacing
+from batchchol.files import replace_file
 from batchchol.measure.row import choice_columns
 from batchchol.operations.roofline import flops
 
@@ -59,8 +59,7 @@ def export(table: Any, file: Path) -> int:
         If it cannot be written.
     """
     found = results(table)
-    with replacing(file) as stream:
-        stream.write(json.dumps(found, indent=1, allow_nan=False).encode())
+    replace_file(file, json.dumps(found, indent=1, allow_nan=False).encode())
     return len(found["results"])
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from batchchol.errors import BatchcholError, DataFileError, install
 from batchchol.measure import dataset
 from batchchol.measure.row import STATUSES
@@ -119,9 +121,12 @@ def choose(correct: Any, **wanted: Any) -> Case:
 
 def of_case(correct: Any, case: Case) -> Any:
     """The points of a case, without the second measurements of finalists: what can be compared with one another."""
-    chosen = correct["dtype"].eq(case.dtype) & correct["protocol"].eq(case.protocol)
-    chosen &= correct["family"].eq(case.family) & correct["batch"].eq(case.batch)
-    return correct[chosen & ~correct["again"]]
+    return alike(correct, case, "dtype", "protocol", "family", "batch").query("~again")
+
+
+def alike(rows: Any, case: Case, *columns: str) -> Any:
+    """The points that are as the case says in these columns."""
+    return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 
 def _commonest(rows: Any, name: str) -> Any:
@@ -147,8 +152,7 @@ def _roofline(rows: Any) -> Any:
     by_memory = alike["copy_bytes_per_second"].transform("max").to_numpy() / matrix
     by_memory *= rows["n"].map(flops).to_numpy() / 1e9
     peak = alike["peak_flops_per_second"].transform("max").to_numpy() / 1e9
-    pandas, _ = require()
-    return pandas.DataFrame({"memory": by_memory, "peak": peak}).min(axis=1).to_numpy()
+    return np.fmin(by_memory, peak)
 
 
 def _again(pandas: Any, rows: Any) -> Any:

@@ -14,7 +14,7 @@ from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
 from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017
-from batchchol.report.data import Case, choose, load, of_case
+from batchchol.report.data import Case, alike, choose, load, of_case
 from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
 
@@ -119,13 +119,13 @@ def make(
         raise BatchcholError(f"--n: got {n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
     compared = None if compare is None else speedups.read(compare, case.dtype, case.batch)
     stable = None if again is None else _again(again, case, rows, say)
-    similar = _alike(data.correct, case, "dtype", "protocol", "family").query("~again")
+    similar = alike(data.correct, case, "dtype", "protocol", "family").query("~again")
     validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
     say(f"{len(similar):,} points for the forest of {trees} trees{validated}")
     grown = importance.grow(similar, trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
     # All families, own code measured again included: what a user would choose from.
-    problem = _alike(data.correct, case, "dtype", "protocol", "batch")
+    problem = alike(data.correct, case, "dtype", "protocol", "batch")
     others = problem.query("~again")
     found = tuple(study_2017.findings(rows, one, grown, compared, others))
     say("figures")
@@ -152,11 +152,6 @@ def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Sta
         return stability.compare(rows, second)
     except BatchcholError as error:
         raise BatchcholError(f"--again: {error}") from error
-
-
-def _alike(rows: Any, case: Case, *columns: str) -> Any:
-    """The points that are as the case says in these columns."""
-    return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 
 def _own_code(rows: Any) -> str:

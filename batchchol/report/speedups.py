@@ -50,8 +50,12 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
     DataFileError
         If the file is no comparison or has no rows of this dtype with a peer in them.
     """
-    rows, peers = _rows(path)
-    rows = [row for row in rows if row.dtype == dtype]
+    if not path.is_file():
+        raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
+    # The factorizations: no figure is of solves yet.
+    every = [row for row in read_rows(path) if not row.solves]
+    peers = PEERS["cuda" if any(row.on_gpu for row in every) else "cpu"]
+    rows = [row for row in every if row.dtype == dtype]
     batches = {row.batch for row in rows if row.contender in peers}
     if not batches:
         raise DataFileError(path, "rows", f"no peer was measured with {dtype}: compare with one installed")
@@ -62,23 +66,14 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
         own = [row for row in rows if row.contender not in peers and row.math == math]
         found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
         if any(found.values()):
-            pandas, _ = require()
-            tables[math] = pandas.DataFrame(
-                {peer: speedup for peer, speedup in found.items() if speedup}
-            ).sort_index()
+            tables[math] = (
+                require()[0].DataFrame({peer: speedup for peer, speedup in found.items() if speedup}).sort_index()
+            )
     if not tables:
         raise DataFileError(path, "rows", f"at batch {nearest:,} no order has both the library and a peer")
     note = f"{dtype}, batch {nearest:,}, the library's fastest contender, {rows[0].machine}, {rows[0].date}"
     there = {peer for table in tables.values() for peer in table.columns}
     return Speedups(tables, note, tuple(peer for peer in peers if peer not in there))
-
-
-def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """The factorizations of a comparison, and the peers that the library can be compared with there."""
-    if not path.is_file():
-        raise DataFileError(path, "reading", "no such file: make one with `python -m batchchol compare`")
-    rows = [row for row in read_rows(path) if not row.solves]
-    return rows, tuple(PEERS["cuda" if any(row.on_gpu for row in rows) else "cpu"])
 
 
 def _of(own: Iterable[Row], theirs: Iterable[Row]) -> dict[int, float]:

@@ -54,12 +54,8 @@ def save(paint: Callable[[], Figure], stem: Path) -> list[Path]:
     import matplotlib as mpl
 
     with mpl.rc_context(SETTINGS):
-        return write(paint(), stem)
-
-
-def write(figure: Figure, stem: Path) -> list[Path]:
-    """`save` for a figure that was painted with `SETTINGS`."""
-    return [_write(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
+        figure = paint()
+        return [_write(figure, stem.with_name(f"{stem.name}.{kind}"), kind) for kind in _FORMATS]
 
 
 def _write(figure: Figure, path: Path, kind: str) -> Path:

@@ -165,7 +165,8 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             varied = [replace(schedule, cache=cache) for cache in CACHES]
         case ThreadSchedule() if TARGETS[spec.target].gpu:
             staged = [replace(schedule, threads=threads) for threads in STAGED_THREADS if schedule.staged]
-            varied = [each for each in staged if _has_room(each, spec.problem)] or _direct(schedule)
+            fitting = [each for each in staged if each.stage(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
+            varied = fitting or _direct(schedule)
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
     early = (pdl and TARGETS[spec.target].gpu) or None
@@ -214,10 +215,6 @@ def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
 def _fits(schedule: BlockSchedule, problem: Problem) -> bool:
     """Whether a multiprocessor has shared memory for all its blocks."""
     return (schedule.blocks or 1) * schedule.shape(problem).shared_bytes <= MAX_SHARED_BYTES
-
-
-def _has_room(schedule: ThreadSchedule, problem: Problem) -> bool:
-    return schedule.stage(problem).shared_bytes <= MAX_SHARED_BYTES
 
 
 def _registers(warps: int) -> int:

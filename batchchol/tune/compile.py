@@ -21,14 +21,14 @@ from kernelgen.emit.support import support_kernels
 
 @dataclass(frozen=True)
 class Built:
-    """The points whose kernels there are, in their order, and the rows of those that have none."""
+    """The points whose kernels were built, in their order, and rows for the others."""
 
     points: list[Point]
     failed: list[Row]
 
 
 class Compilers(Protocol):
-    """Who compiles, and where: the arguments and outcomes are those of `build_all` and of a CPU backend's `build`."""
+    """Compiles kernels somewhere: with the arguments and outcomes of `build_all` and of a CPU backend's `build`."""
 
     def cuda(
         self,

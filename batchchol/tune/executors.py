@@ -61,7 +61,7 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
 
 
 class Here:
-    """One device of this machine; `measurer` is who measures on it."""
+    """One device of this machine, on which `measurer` runs the points."""
 
     def __init__(self, measurer: Measurer) -> None:
         self.measurer = measurer

@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -91,14 +91,17 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
         raise SpaceError(f"space {space.name!r} has no points on backend {machine.backend!r}{said}")
     orders = sorted({point.spec.problem.n for point in expansion.points})
     random.Random(_SEED).shuffle(orders)
-    expansion.points.sort(key=lambda point: _place(point, orders))
+    place = {n: index for index, n in enumerate(orders)}
+    expansion.points.sort(
+        key=lambda point: (
+            place[point.spec.problem.n],
+            point.spec.problem.dtype,
+            point.batch,
+            str(point.layout),
+            point.protocol,
+        )
+    )
     return expansion
-
-
-def _place(point: Point, orders: Sequence[int]) -> tuple[Any, ...]:
-    """Where a point comes in the sequence, by its order, its data and its protocol."""
-    problem = point.spec.problem
-    return orders.index(problem.n), problem.dtype, point.batch, str(point.layout), point.protocol
 
 
 def _other_backends(space: Space, machine: Machine) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchchol.defaults import lookup, user
 from batchchol.defaults.lookup import default_choice
@@ -25,18 +25,6 @@ from batchchol.tune.winners import MARGIN, case_of, cell_of, grouped
 _CHALLENGERS, _ROUNDS = 2, 3
 
 
-class Learned(NamedTuple):
-    """Where it was measured, and entries and placements for the user's table.
-
-    `interrupt` is what ended the measuring early, to be raised again once the entries are kept.
-    """
-
-    site: Site
-    entries: list[Tuned]
-    placed: list[Placed]
-    interrupt: KeyboardInterrupt | None = None
-
-
 def learn(
     rows: Sequence[Mapping[str, Any]],
     facts: Mapping[str, Any],
@@ -44,7 +32,7 @@ def learn(
     *,
     jobs: int | None = None,
     show: Show = lambda _: None,
-) -> Learned:
+) -> tuple[Site, list[Tuned], list[Placed], KeyboardInterrupt | None]:
     """The entries and placements that the rows of a data set speak for, and where they were measured.
 
     Only correct rows of the specs' own code count. Where something else than today's choice was the faster one, both
@@ -57,8 +45,14 @@ def learn(
         As `dataset.read_rows` has them.
     facts : mapping
         What the measurer, or a cluster, says of its devices; see `Bench.facts`.
+
+    Returns
+    -------
+    tuple
+        The site; entries and placements for the user's table; and what ended the measuring early, to be raised again
+        once the entries are kept.
     """
-    known = [row for row in rows if _usable(row)]
+    known = list(filter(usable, rows))
     if not known:
         raise ValueError("rows: got none of which something can be learned")
     site = Site.of(facts, known[-1], known[-1]["threads"])
@@ -71,16 +65,11 @@ def learn(
         held, interrupt = _held(left, measurer, site, jobs, show)
         entries += held
     floor = max((row["floor_seconds"] or 0.0 for row in known), default=0.0)
-    return Learned(site, entries, placements(entries, site, floor), interrupt)
+    return site, entries, placements(entries, site, floor), interrupt
 
 
-def usable(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether something can be learned of rows."""
-    return any(_usable(row) for row in rows)
-
-
-def _usable(row: Mapping[str, Any]) -> bool:
-    """Correct, of the spec's own code, and of a kind that the library chooses from."""
+def usable(row: Mapping[str, Any]) -> bool:
+    """Whether something can be learned of a row: correct, of the spec's own code, of a kind that is chosen from."""
     own = row["status"] == "correct" and not row["any_block"] and not row["in_place"]
     return own and row["uplo"] == "lower" and (row["layout"] == "canonical" or row["order"] == "col")
 
@@ -147,7 +136,7 @@ def keep(
     if arguments.no_table or not user.enabled():
         return
     rows = dataset.read_rows(folder, warn)
-    if not usable(rows):
+    if not any(map(usable, rows)):
         return
     try:
         with ProgressDisplay(sys.stderr, "choosing") as display:

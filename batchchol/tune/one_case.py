@@ -22,7 +22,7 @@ from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import Layout
 
 SECONDS = 50.0
-"""What tuning a case may take if nobody says."""
+"""The default time limit of tuning a case."""
 
 # Of a case, those that are measured in turns with today's, and those whose variations are tried.
 _CHALLENGERS, _VARIED = 2, 2

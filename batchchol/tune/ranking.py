@@ -18,7 +18,7 @@ from batchchol.measure.point import Point
 from batchchol.tune import candidates as enumerated
 from batchchol.tune.contest import Site
 from batchchol.tune.winners import grouped
-from kernelgen import TARGETS, KernelSpec, Layout, Schedule
+from kernelgen import Layout, Schedule
 from kernelgen.schedules import DEFAULT_THREADS, in_math
 
 # How far an entry of a table is from what is asked for: that of another order counts by its ratio, one of a batch
@@ -45,7 +45,7 @@ def candidates(wanted: Request, kinds: Sequence[str], families: Sequence[str], s
     family in turns, of tile sizes near those of the neighbours first.
     """
     queues = [_of_kind(wanted, kind, families, site) for kind in kinds]
-    return _unique(each for each in _in_turns(queues))
+    return _unique(_in_turns(queues))
 
 
 def _of_kind(wanted: Request, kind: str, families: Sequence[str], site: Site) -> list[Point]:
@@ -83,12 +83,9 @@ def _neighbours(wanted: Request, kind: str, families: Sequence[str], site: Site)
         chunk = (case.chunk or usual) if kind == "chunked" else None
         layout = Layout(kind, chunk, "row" if kind == "canonical" else "col")
         adapted = in_math(schedule, case.math, problem.math)
-        if (spec := fitted(wanted.on(layout).plain, adapted, chunk)) is not None and _fits(spec, chunk):
+        spec = fitted(wanted.on(layout).plain, adapted, chunk)
+        if spec is not None and (chunk is None or site.gpu or chunk % spec.lanes == 0):
             yield site.point(spec, chunk, wanted.size)
-
-
-def _fits(spec: KernelSpec, chunk: int | None) -> bool:
-    return chunk is None or TARGETS[spec.target].gpu or chunk % spec.lanes == 0
 
 
 def _usual_chunk(wanted: Request, kind: str) -> int | None:

@@ -275,19 +275,18 @@ def _values(given: Any, refuse: Callable[[str], SpaceError], kind: str) -> Axis:
 
 
 def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequence[Any]:
-    if kind in _WORDS:
-        allowed = (*_WORDS[kind], DEFAULT) if kind in ("protocol", "cache") else _WORDS[kind]
-        if item not in allowed:
-            raise refuse(f"got {item!r}, expected some of {', '.join(allowed)}")
-        return [item]
-    if kind == "texts":
+    allowed = (*_WORDS.get(kind, ()), *((DEFAULT,) if kind in ("protocol", "cache") else ()))
+    # Of the kinds whose items are one value each: whether this is one, and what is expected.
+    single = dict.fromkeys(_WORDS, (item in allowed, f"some of {', '.join(allowed)}")) | {
         # A family's own words: the family refuses what is none of them.
-        if not isinstance(item, str):
-            raise refuse(f"got {item!r}, expected a text")
-        return [item]
-    if kind in ("bools", "choices"):
-        if not isinstance(item, bool) and (kind, item) != ("choices", DEFAULT):
-            raise refuse(f"got {item!r}, expected true or false" + f' or "{DEFAULT}"' * (kind == "choices"))
+        "texts": (isinstance(item, str), "a text"),
+        "bools": (isinstance(item, bool), "true or false"),
+        "choices": (isinstance(item, bool) or item == DEFAULT, f'true or false or "{DEFAULT}"'),
+    }
+    if kind in single:
+        fits, expected = single[kind]
+        if not fits:
+            raise refuse(f"got {item!r}, expected {expected}")
         return [item]
     if isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= LARGEST:
         return [item]

@@ -31,7 +31,7 @@ class Summary:
         return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
 
     def plus(self, other: Summary) -> Summary:
-        """Both of two sweeps."""
+        """The sum of two summaries."""
         return Summary(self.statuses + other.statuses, self.left + other.left)
 
 
@@ -89,23 +89,23 @@ def sweep(
     return Summary(keeper.summary.statuses, len(pending) - done)
 
 
+@dataclass(frozen=True)
 class Keeper:
     """Puts rows of a space into a data set, and counts them by status."""
 
-    def __init__(self, data: DataSet, space: str) -> None:
-        self._data = data
-        self._space = space
-        self.summary = Summary()
+    data: DataSet
+    space: str
+    summary: Summary = field(default_factory=Summary)
 
     def keep(self, row: Row) -> None:
-        """One row."""
-        self._data.append(replace(row, about={**row.about, "space": self._space}))
+        """Append one row."""
+        self.data.append(replace(row, about={**row.about, "space": self.space}))
         self.summary.statuses[row.status] += 1
 
     def keep_failed(self, rows: Iterable[Row], about: Callable[[str, int], Mapping[str, Value]]) -> None:
         """Rows of points that have no kernel, with the columns of the machine that `about` says."""
         for row in rows:
-            if row.point.key not in self._data.done:
+            if row.point.key not in self.data.done:
                 self.keep(replace(row, about=about(row.point.spec.problem.dtype, row.point.threads)))
 
 
@@ -146,9 +146,8 @@ def _line(means: Mapping[Group, float], unseen: Sequence[Group]) -> dict[Group, 
         return {}
     work = np.array([_work(group) for group in means])
     seconds = np.array(list(means.values()))
-    slope = 0.0
-    if len(means) > 1 and np.ptp(work) > 0:
-        slope = max(0.0, float(np.polyfit(work, seconds, 1)[0]))
+    # Through points of one amount of work there is no line but a level one.
+    slope = max(0.0, float(np.polyfit(work, seconds, 1)[0])) if np.ptp(work) > 0 else 0.0
     offset = float(np.mean(seconds - slope * work))
     least = float(seconds.min())
     return {group: max(least, offset + slope * _work(group)) for group in unseen}

@@ -54,13 +54,13 @@ def _finalists(rows: Sequence[Row]) -> list[KernelSpec]:
     """The best kernels of each family for any chunk, and those for one chunk alone, pipelines apart."""
     ranked = sorted((row for row in rows if row.correct), key=lambda row: row.median_seconds)
     specs = []
-    for rivals in grouped((row.spec for row in ranked), _kind).values():
+    kinds = grouped(
+        (row.spec for row in ranked),
+        lambda spec: (spec.family, spec.schedule.stride, bool(getattr(spec.schedule, "pipeline", 0))),
+    )
+    for rivals in kinds.values():
         specs += rivals[: GPU_FINALISTS if TARGETS[rivals[0].target].gpu else SIMD_FINALISTS]
     return specs
-
-
-def _kind(spec: KernelSpec) -> tuple[object, ...]:
-    return spec.family, spec.schedule.stride, bool(getattr(spec.schedule, "pipeline", 0))
 
 
 def best(rows: Iterable[Row]) -> Row:

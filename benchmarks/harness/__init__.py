@@ -2,7 +2,6 @@
 
 from . import grid, library
 from .benchmark import Question, skipping
-from .calls import SAMPLES, Call, buffers, timed
 from .cases import (
     CHECKED_RECIPE,
     TIMED_RECIPE,
@@ -16,7 +15,7 @@ from .cases import (
     plan,
     supported,
 )
-from .device import DeviceBenchmark, Taken
+from .device import SAMPLES, Call, DeviceBenchmark, Taken, buffers, timed
 
 __all__ = [
     "CHECKED_RECIPE",

@@ -14,8 +14,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from . import grid, library
 from .benchmark import Question as _Question
 from .benchmark import skipping
-from .calls import SAMPLES
-from .device import Taken
+from .device import SAMPLES, Taken
 from .grid import Point
 
 TIMED_RECIPE = "diagonally_dominant"

@@ -1,15 +1,24 @@
-"""The `device_*` benchmark type: the function itself returns samples, taken by a backend's own clock."""
+"""The `device_*` benchmark type: the function itself returns samples, taken by a backend's own clock; timed calls."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.benchmarks.time import TimeBenchmark
+
+from . import library
+
+SAMPLES = 20
+# The buffers that calls take in turns are this many times as large as the last cache.
+CACHES = 4
+
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -42,3 +51,22 @@ class DeviceBenchmark(TimeBenchmark):  # type: ignore[misc]
 
             record(self.name, dict(zip(self.param_names, param, strict=True)), samples, taken.about)
         return {"samples": samples, "number": 1}
+
+
+def buffers(backend: library.Backend, nbytes: int) -> int:
+    """How many sets of `nbytes` calls take in turns, so that none finds its data in a cache."""
+    if not hasattr(backend, "last_level_cache_bytes"):
+        raise SkipNotImplemented("the backend of this commit times nothing but factorizations")
+    return -(-CACHES * backend.last_level_cache_bytes() // nbytes)
+
+
+def timed(backend: library.Backend, calls: Sequence[Call], matrices: int, protocol: str | None) -> Taken:
+    """Seconds per matrix of calls that do the same to as many matrices each."""
+    before = backend.conditions()
+    seconds = backend.seconds(calls, samples=SAMPLES, protocol=protocol)
+    about = {
+        "device": backend.device(),
+        "protocol": protocol or backend.protocols[0],
+        "conditions": {"before": before, "after": backend.conditions()},
+    }
+    return Taken([each / matrices for each in seconds], about)

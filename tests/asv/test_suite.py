@@ -101,7 +101,7 @@ def test_a_point_is_measured_and_its_samples_are_seconds_per_matrix(
     benchmark = benchmark_at("layouts.Layouts.device_factor", n=4, batch=1_000, layout="chunked")
     assert not benchmark.do_setup()
     result = benchmark.do_run()
-    assert (len(result["samples"]), result["number"]) == (part("harness.calls").SAMPLES, 1)
+    assert (len(result["samples"]), result["number"]) == (part("harness.device").SAMPLES, 1)
     # Between a picosecond and a millisecond for 21 multiply-adds: per call, it would be a thousand times more.
     assert all(1e-12 < sample < 1e-3 for sample in result["samples"])
     assert (benchmark.type, benchmark.unit) == ("time", "seconds")

@@ -127,7 +127,7 @@ def test_small_batches_are_timed_by_every_way(
     benchmark = benchmark_at("small_batches.SmallBatches.device_factor", backend="cuda", n=8, batch=128, way=way)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]
-    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.calls").SAMPLES)
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.device").SAMPLES)
     (record,) = load_samples(tmp_path / "file")
     assert record.params["way"] == way
     assert 0 < record.about["ratio"] <= 4
@@ -181,7 +181,7 @@ def test_launches_are_timed_as_the_librarys_schedule_and_early(
     benchmark = benchmark_at("launches.Launches.device_factor", **at)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]
-    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.calls").SAMPLES)
+    assert samples == pytest.approx([fake_gpu.seconds_per_launch / 128] * part("harness.device").SAMPLES)
     (record,) = load_samples(tmp_path / "file")
     assert (record.params["pdl"], record.about["protocol"]) == (pdl, "queued")
     assert record.about["spec"].endswith("_pdl") == pdl

@@ -101,7 +101,7 @@ class ClusterCompilers:
         return [found[spec] for spec in specs]
 
     def _gather(self, keys: Iterable[str]) -> None:
-        """Fetch into the cache here what it lacks and workers have."""
+        """Fetch kernels that the local cache lacks from the workers' caches."""
         cache, wanted = ArtifactCache(), list(keys)
         others = [member.address for member in self._crew.members.values() if not member.shares_cache]
         for worker in others:
@@ -169,7 +169,7 @@ class _Compiling:
             self._give_up(made)
 
     def _give_up(self, made: Made) -> None:
-        """A worker compiles no more."""
+        """Exclude a worker from compiling."""
         with self._giving_up:
             if made.worker not in self._unable:
                 self._unable.add(made.worker)

@@ -49,7 +49,7 @@ class Seats:
     """
 
     measurer = None
-    """No process of this machine."""
+    """There is no measuring process on this machine."""
 
     def __init__(self, crew: Crew, setup: Setup, compilers: ClusterCompilers, per_host: int = 1) -> None:
         self.crew = crew
@@ -66,7 +66,7 @@ class Seats:
         """The columns of a machine with the chosen device."""
 
     def open(self) -> None:
-        """Have all workers that are there begin.
+        """Start measuring on all workers that have joined.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Seats:
         return build(points, arch, compilers=self.compilers, **limits)
 
     def look(self) -> None:
-        """Have workers that have joined take part."""
+        """Set up the workers that have joined since."""
         for address, member in self.crew.members.items():
             if address not in self._sitting and (setup := self.setup(member)):
                 self._sitting.add(address)
@@ -123,7 +123,7 @@ class Seats:
         return [address for address in self.crew.members if address in self._sitting - self._refused.keys()]
 
     def refuse(self, address: str, reason: str) -> None:
-        """A worker does not measure, or no more."""
+        """Exclude a worker from measuring."""
         self.ready.pop(address, None)
         if address not in self._refused:
             self._refused[address] = reason
@@ -149,8 +149,7 @@ class Seats:
     def columns(self, dtype: str, threads: int) -> dict[str, Value]:
         """See `Measurer.about`, of any worker."""
         self.check()
-        found: dict[str, Value] = self.crew.result(self.crew.submit("columns", dtype, threads, needs=MEASURE))
-        return found
+        return dict(self.crew.result(self.crew.submit("columns", dtype, threads, needs=MEASURE)))
 
     def sweep(
         self,
@@ -196,7 +195,7 @@ class Seats:
 
 
 class Queue:
-    """The points that nobody has been given, in groups of one order and batch."""
+    """The points that are not assigned to a worker yet, in groups of one order and batch."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         alike = grouped(points, lambda point: (point.spec.problem.n, point.spec.problem.dtype, point.batch))
@@ -215,15 +214,15 @@ class Queue:
         return tuple(points)
 
     def give_back(self, points: Sequence[Point]) -> None:
-        """For the next worker without a group."""
+        """Return points, for the next worker without a group."""
         self._groups.insert(0, deque(points))
 
     def leave(self, who: str) -> None:
-        """Somebody is gone; the group is free."""
+        """Free the group of a worker that was lost."""
         self._of.pop(who, None)
 
     def _free(self, who: str) -> deque[Point] | None:
-        """A group that nobody has, or else half of the longest one."""
+        """An unassigned group, or else half of the longest one."""
         self._groups = [group for group in self._groups if group]
         owned = [id(group) for group in self._of.values()]
         group = next((group for group in self._groups if id(group) not in owned), None)
@@ -274,7 +273,10 @@ class _Measuring:
         """
         try:
             while self._flights or self._open(seconds):
-                self._look()
+                for address in self._crew.look():
+                    self._queue.leave(address)
+                self._seats.look()
+                self._crew.wait(bool(self._seats.measuring()))
                 if self._open(seconds):
                     self._give()
                 self._collect(_TICK_SECONDS)
@@ -288,12 +290,6 @@ class _Measuring:
         """Whether there are points to give, and time for them."""
         over = seconds is not None and time.monotonic() - self._begin > seconds
         return not over and bool(self._queue or self._suspects)
-
-    def _look(self) -> None:
-        for address in self._crew.look():
-            self._queue.leave(address)
-        self._seats.look()
-        self._crew.wait(bool(self._seats.measuring()))
 
     def _give(self) -> None:
         """Points for all workers that measure; suspects when nothing else is in work."""
@@ -330,7 +326,10 @@ class _Measuring:
             if flight.worker:
                 self._suspects += flight.points
             else:
-                self._kill(flight.points[0], str(error))
+                (point,) = flight.points
+                # Without the ceilings: to ask for them takes another worker, and this is kept at once.
+                self._keeper.keep(Row(point, "runtime", str(error), about=self._seats.about))
+                self._noted(point, None)
             return
         for row, seconds in zip(ran.rows, ran.seconds, strict=True):
             self._keeper.keep(row)
@@ -343,12 +342,6 @@ class _Measuring:
             self._queue.leave(ran.worker)
             self._seats.refuse(ran.worker, ran.failure)
             self._seats.check()
-
-    def _kill(self, point: Point, reason: str) -> None:
-        """Give a point up."""
-        # Without the ceilings: to ask for them takes another worker, and this is kept at once.
-        self._keeper.keep(Row(point, "runtime", reason, about=self._seats.about))
-        self._noted(point, None)
 
     def _size(self, address: str) -> int:
         """Points of a task: fewer where they take long, and towards the end, so that all end together."""

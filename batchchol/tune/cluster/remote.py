@@ -108,7 +108,7 @@ class Setup:
     device: str | None = None
 
     def measurer(self) -> Measurer:
-        """A measurer that is set up so."""
+        """A measurer with this setup."""
         environment = {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         if not self.own_compiler:
             environment["BATCHCHOL_NVCC"] = _NO_COMPILER
@@ -188,7 +188,7 @@ async def withdraw(sweep: str, resource: str, dask_worker: Worker) -> None:
 
 
 async def leave(sweep: str, dask_worker: Worker) -> None:
-    """Nothing of a sweep goes on here."""
+    """End a sweep on this worker."""
     if sweep in dask_worker.plugins:
         await dask_worker.plugin_remove(sweep)
 

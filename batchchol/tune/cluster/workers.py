@@ -28,7 +28,6 @@ _LOOK_SECONDS = 0.5
 # All may be without work that they can do for so long: longer than a worker takes to be started again.
 _PATIENCE_SECONDS = 60.0
 _RETRIES = 2
-_VERBS = {MEASURE: "measure"}
 _NO_SCHEDULER = (
     "the cluster's scheduler does not answer: start it and run the same command again; what was measured so far "
     "is kept"
@@ -94,8 +93,8 @@ class Crew:
         self._asked(self._client.run_on_scheduler, remote.reconsider)
 
     def withdraw(self, address: str, resource: str, reason: str) -> None:
-        """Give a worker no more tasks of a kind."""
-        self.say(f"worker {address} does not {_VERBS.get(resource, 'compile')}: {reason}")
+        """Stop giving a worker tasks of a kind."""
+        self.say(f"worker {address} does not {'measure' if resource == MEASURE else 'compile'}: {reason}")
         self._run(remote.withdraw, resource, workers=[address])
 
     def submit(self, method: str, *arguments: Any, needs: str = "", worker: str = "") -> Future[Any]:
@@ -156,13 +155,13 @@ class Crew:
             )
 
     def cancel(self) -> None:
-        """Forget what was submitted."""
+        """Cancel all submitted tasks."""
         with suppress(Exception):
             self._tasks.shutdown(wait=False)
         self._tasks = self._executor()
 
     def end(self) -> None:
-        """Have every worker leave off."""
+        """End the sweep on every worker."""
         self.cancel()
         with suppress(Exception):
             self._client.run(remote.leave, self.name, on_error="ignore")
@@ -172,8 +171,9 @@ class Crew:
         return self._client.get_executor(pure=False, retries=_RETRIES)  # type: ignore[no-untyped-call]
 
     def _run(self, function: Callable[..., Any], *arguments: Any, workers: list[str]) -> dict[str, Any]:
-        found = self._asked(self._client.run, function, self.name, *arguments, workers=workers, on_error="return")
-        return dict(found)
+        return dict(
+            self._asked(self._client.run, function, self.name, *arguments, workers=workers, on_error="return")
+        )
 
     def _asked(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
@@ -226,10 +226,16 @@ def connect(
         stack.enter_context(dask.config.set(_CONFIGURATION))
         target: Any = where
         if where == LOCAL:
-            target = stack.enter_context(_local(workers or _local_workers(backend), threads or available_threads()))
+            usual = max(1, len(nvml.visible())) if backend == "cuda" else 1
+            target = stack.enter_context(_local(workers or usual, threads or available_threads()))
         client = stack.enter_context(_client(target))
         name = f"batchchol-{secrets.token_hex(8)}"
-        stack.enter_context(_token(name))
+        cache = ArtifactCache()
+        cache.prepare()
+        # Workers that see this file share the cache folder.
+        token = cache.folder / remote.token(name)
+        token.touch()
+        stack.callback(token.unlink, missing_ok=True)
         crew = Crew(client, name, where == LOCAL, say)
         stack.callback(crew.end)
         try:
@@ -242,10 +248,6 @@ def connect(
         if not crew.members:
             raise BatchcholError(f"--cluster: no worker of the scheduler at {where} can be used: see above")
         yield crew
-
-
-def _local_workers(backend: str) -> int:
-    return max(1, len(nvml.visible())) if backend == "cuda" else 1
 
 
 def _local(workers: int, threads: int) -> LocalCluster:
@@ -268,16 +270,3 @@ def _client(target: Any) -> Client:
             f"--cluster: got {target!r}, expected 'local' or the address of a scheduler that runs, such as "
             f"tcp://host:8786 (start one with `dask scheduler`): {error}"
         ) from error
-
-
-@contextmanager
-def _token(name: str) -> Iterator[None]:
-    """A file in the cache folder: workers that see it share the folder."""
-    cache = ArtifactCache()
-    cache.prepare()
-    path = cache.folder / remote.token(name)
-    path.touch()
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)

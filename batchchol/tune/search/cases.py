@@ -1,21 +1,30 @@
-"""What a search is about: the points that compete with one another."""
+"""What a search is about, the points that compete with one another, and what it can learn from other searches."""
 
 from __future__ import annotations
 
 import math
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from batchchol.batches.sizes import shown
+from batchchol.measure.dataset import key_of_row
 from batchchol.measure.point import Point
+from batchchol.measure.row import rows_of
 from batchchol.tune.winners import grouped
+from kernelgen import TARGETS
+
+Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """What somebody wants to run; everything else of a point is a parameter that may be chosen.
+    """A problem and a batch to run; everything else of a point is a parameter that may be chosen.
 
     Attributes
     ----------
@@ -49,23 +58,17 @@ class Case:
 
 def case_of(point: Point) -> Case:
     """The case that a point is of."""
-    spec = point.spec
-    problem = spec.problem
+    problem = point.spec.problem
     return Case(
         problem.n,
         problem.dtype,
-        spec.problem.math,
+        problem.math,
         point.batch,
         problem.uplo,
-        spec.target,
+        point.spec.target,
         point.threads,
         point.protocol,
     )
-
-
-def by_case(points: Iterable[Point]) -> dict[Case, list[Point]]:
-    """The points of each case, in their order; cases in the order of their first points."""
-    return grouped(points, case_of)
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,41 @@ def budget(text: str) -> Budget:
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?%", text) and 0 < float(text[:-1]) <= 100:
         return Budget(share=float(text[:-1]) / 100)
     raise ArgumentTypeError(f"got {shown(text)}, expected a number of points such as 40, or a share such as 5%")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is known of a point: how much longer it took than the best of its case, as a logarithm."""
+
+    point: Point
+    log: float
+
+
+def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[str] = ()) -> list[Lesson]:
+    """What the rows of a data set teach a search on a GPU, or on a CPU.
+
+    Parameters
+    ----------
+    rows : iterable of mappings
+        As `dataset.read_rows` returns them, of one device.
+    without : collection of str
+        Keys of rows that the search knows anyway.
+    """
+    known = rows_of(row for row in rows if key_of_row(row) not in without)
+    cases = grouped((row for row in known if TARGETS[row.spec.target].gpu == gpu), lambda row: case_of(row.point))
+    return [lesson for case in cases.values() for lesson in lessons_of((row.point, row.seconds) for row in case)]
+
+
+def lessons_of(case: Iterable[tuple[Point, float | None]]) -> list[Lesson]:
+    """What a case teaches: its points, and what they took in seconds, or None where there is no number."""
+    known = list(case)
+    logs = relative(np.array([math.inf if took is None else math.log(took) for _, took in known]))
+    return [Lesson(point, float(log)) for (point, _), log in zip(known, logs, strict=True)]
+
+
+def relative(logs: Numbers) -> Numbers:
+    """How much more each is than the least of a case; what failed, infinite, is e times slower than the slowest."""
+    good = np.isfinite(logs)
+    if not good.any():
+        return np.ones(len(logs))
+    return np.asarray(np.where(good, logs, logs[good].max() + 1.0) - logs[good].min())

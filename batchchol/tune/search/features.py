@@ -1,14 +1,18 @@
-"""What a forest is told of a point: the parameters that differ in a data set, in numbers."""
+"""Points in numbers, as forests and strategies want them: the parameters that differ in a data set, or in a case."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.measure.row import choice_columns, column_of
+from batchchol.errors import BatchcholError, install
+from batchchol.measure.point import Point
+from batchchol.measure.row import Row, choice_columns, column_of
+from batchchol.tune.search.cases import Numbers
 from kernelgen import FAMILIES
 from kernelgen.problem import MATHS
 from kernelgen.schedules.axes import axes_of
@@ -73,13 +77,13 @@ def parameters(rows: Any) -> tuple[Parameter, ...]:
     )
 
 
-def encode(rows: Any, chosen: tuple[Parameter, ...]) -> NDArray[np.float64]:
+def encode(rows: Any, chosen: tuple[Parameter, ...]) -> Numbers:
     """A column of numbers a parameter, (points, parameters); where a point has no value it is -1."""
     columns = [_numbers(rows[parameter.name], parameter.name) for parameter in chosen]
     return np.column_stack(columns) if columns else np.empty((len(rows), 0))
 
 
-def expand(numbers: NDArray[np.float64], chosen: tuple[Parameter, ...]) -> NDArray[np.float64]:
+def expand(numbers: Numbers, chosen: tuple[Parameter, ...]) -> Numbers:
     """Add what follows from the parameters, so that a forest can tell it of orders that it has not seen.
 
     These are the tiles of a row, the size of the last one, and the elements of the batch.
@@ -110,7 +114,76 @@ def _levels(column: Any, name: str) -> list[Any]:
     return known + sorted((value for value in there if value not in known), key=str)
 
 
-def _numbers(column: Any, name: str) -> NDArray[np.float64]:
+def _numbers(column: Any, name: str) -> Numbers:
     if not _is_number(column):
         column = column.map({value: place for place, value in enumerate(_levels(column, name))})
     return np.asarray(column.astype("float64").fillna(-1), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What differs between points.
+
+    Attributes
+    ----------
+    parameters : tuple of Parameter
+        Those with more than one value.
+    levels : tuple of ndarray
+        The numbers of each parameter's values, ascending; -1 where a point has none.
+    places : ndarray of int, shape (points, parameters)
+        Which of its levels each point has.
+    features : ndarray, shape (points, features)
+        The parameters' numbers, and what follows from them: see `expand`.
+    """
+
+    parameters: tuple[Parameter, ...]
+    levels: tuple[Numbers, ...]
+    places: NDArray[np.int64]
+    features: Numbers
+
+    def distances(self, places: NDArray[np.int64]) -> Numbers:
+        """How far each point is from these places: of a number its share of the range, of a word 0 or 1."""
+        steps = np.abs(self.places - places)
+        ranges = [max(len(levels) - 1, 1) for levels in self.levels]
+        numbers = [parameter.kind == "integer" for parameter in self.parameters]
+        return np.asarray(np.where(numbers, steps / ranges, steps > 0).sum(axis=1))
+
+
+# As many as a space has cases.
+@lru_cache(maxsize=64)
+def encoded(points: tuple[Point, ...]) -> Encoding:
+    """The encoding of points; a case that is searched again and again is encoded once.
+
+    Raises
+    ------
+    BatchcholError
+        If pandas is not installed; names the extra.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise missing("pandas", error) from error
+    values = [Row(point, "correct").values() for point in points]
+    rows = pandas.DataFrame({name: [value[name] for value in values] for name in COLUMNS})
+    found = parameters(rows)
+    numbers = encode(rows, found)
+    # With n, which is the same everywhere in a case, how tiles fit a matrix follows from nb.
+    known = any(parameter.name == "n" for parameter in found)
+    chosen = found if known else (*found, Parameter("n", "integer", ""))
+    levels = tuple(np.unique(column) for column in numbers.T)
+    places = [np.searchsorted(each, column) for each, column in zip(levels, numbers.T, strict=True)]
+    shape = len(points), len(found)
+    return Encoding(
+        found,
+        levels,
+        np.array(places, dtype=np.int64).T.reshape(shape),
+        expand(encode(rows, chosen), chosen),
+    )
+
+
+def missing(package: str, error: ImportError) -> BatchcholError:
+    """What to raise where a strategy's package cannot be loaded."""
+    return BatchcholError(
+        f"this strategy needs {package}, which cannot be loaded ({error}): {install('search')}, or use "
+        "--strategy random"
+    )

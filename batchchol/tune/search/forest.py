@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.encoding import Encoding, Numbers, missing
+from batchchol.tune.search.cases import Lesson, Numbers, relative
+from batchchol.tune.search.features import encoded, missing
 from batchchol.tune.search.strategies import Strategy
-from batchchol.tune.search.transfer import Lesson, relative
 
 # All of it is what the replay was best with.
 _TREES = 32
@@ -61,7 +61,7 @@ class Pool:
         if len(taught) > _LESSONS:
             taught = [taught[number] for number in self.random.choice(len(taught), _LESSONS, replace=False)]
         points = [point for case in cases for point in case]
-        self.encoding = Encoding.of([*points, *(lesson.point for lesson in taught)])
+        self.encoding = encoded((*points, *(lesson.point for lesson in taught)))
         self.begin = 0 if taught else max(_BEGIN_EACH, math.ceil(_BEGIN / len(cases)))
         """Points of each case before its first forest."""
         starts = [0, *accumulate(map(len, cases))]

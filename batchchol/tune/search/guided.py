@@ -6,18 +6,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.progress import Progress, Show
 from batchchol.tune.compile import Built
-from batchchol.tune.search.cases import Budget, Case, by_case
+from batchchol.tune.search.cases import Budget, Case, Lesson, case_of
 from batchchol.tune.search.strategies import Strategy, make
 from batchchol.tune.sweep import Summary
-
-if TYPE_CHECKING:
-    from batchchol.tune.search.transfer import Lesson
+from batchchol.tune.winners import grouped
 
 MOST_AHEAD = 2
 """Points of a case that are asked for before the first of them is told: strategies find less with more (docs)."""
@@ -83,7 +80,7 @@ def prepare(
     BatchcholError
         If the strategy needs a package that is not installed.
     """
-    cases = by_case(points)
+    cases = grouped(points, case_of)
     strategies = make(strategy, list(cases.values()), seed, taught)
     searches = []
     for (case, mine), each in zip(cases.items(), strategies, strict=True):

@@ -19,9 +19,8 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress, Show
-from batchchol.tune.search.cases import Case, case_of
+from batchchol.tune.search.cases import Case, case_of, lessons_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
-from batchchol.tune.search.transfer import lessons_of
 from batchchol.tune.winners import grouped
 
 LEAST_POINTS = 100

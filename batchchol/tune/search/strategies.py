@@ -7,12 +7,10 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchchol.measure.point import Point
-
-if TYPE_CHECKING:
-    from batchchol.tune.search.transfer import Lesson
+from batchchol.tune.search.cases import Lesson
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {

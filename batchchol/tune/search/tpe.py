@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.encoding import Encoding, missing
+from batchchol.tune.search.features import Encoding, encoded, missing
 from batchchol.tune.search.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Tpe(Strategy):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
         super().__init__(points)
-        self._encoding = Encoding.of(points)
+        self._encoding = encoded(self.points)
         self._distributions = _distributions(self._encoding)
         self._random = np.random.default_rng(seed)
         self._asked: dict[int, Trial] = {}

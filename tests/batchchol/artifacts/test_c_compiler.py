@@ -17,8 +17,8 @@ import pytest
 
 from batchchol.artifacts import c_compiler as compiler_module
 from batchchol.artifacts.c_compiler import compile_shared, find_compiler
+from batchchol.artifacts.c_library import load_library
 from batchchol.artifacts.compilers import Compiler
-from batchchol.artifacts.loading import load_library
 from batchchol.errors import CompileError, CompilerNotFound
 
 SOURCE = "int answer(void) { return VALUE; }\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batchchol.artifacts.loading import load_library
+from batchchol.artifacts.c_library import load_library
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,15 @@ import pytest
 from batchchol.artifacts import nvcc
 from batchchol.artifacts.compilers import Compiler
 from batchchol.artifacts.nvcc import (
+    Usage,
     architecture_of,
     compile_code,
     compile_target,
     find_nvcc,
     known_architectures,
     parse_architecture,
+    read_usage,
 )
-from batchchol.artifacts.ptxas import Usage, read_usage
 from batchchol.errors import CompileError, CompilerNotFound
 
 from ...fake_nvcc import kernel_source, write_fake_nvcc

@@ -284,7 +284,7 @@ def work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         "cli.report.make",
         "tune.suite_winners.choose",
         "tune.search.replay.load",
-        "cli.mainjob.demonstrate",
+        "cli.run.demonstrate",
     ):
         monkeypatch.setattr(f"batchchol.{name}", work)
 

@@ -19,11 +19,11 @@ from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
 from batchchol.tune.compile import Built
 from batchchol.tune.search import guided
-from batchchol.tune.search.cases import Budget, budget, by_case, case_of
-from batchchol.tune.search.encoding import Encoding
+from batchchol.tune.search.cases import Budget, budget, case_of, lessons
+from batchchol.tune.search.features import encoded
 from batchchol.tune.search.strategies import STRATEGIES, Strategy, make
-from batchchol.tune.search.transfer import lessons
 from batchchol.tune.sweep import Summary, sweep
+from batchchol.tune.winners import grouped
 
 from ...synthetic_sweep import points as synthetic
 from ...synthetic_sweep import row, seconds
@@ -110,7 +110,7 @@ def needed(strategies: Sequence[Strategy], cases: Sequence[Sequence[Point]]) -> 
 
 
 def test_cases_learn_from_each_other_and_from_other_data() -> None:
-    cases = list(by_case(synthetic(n=[36, 40, 48, 56], math=["fast"])).values())
+    cases = list(grouped(synthetic(n=[36, 40, 48, 56], math=["fast"]), case_of).values())
     seeds = (2, 3)
     alone, together = (
         sum(sum(needed(make(name, cases, seed), cases)) for seed in seeds) for name in ("forest", "transfer")
@@ -145,7 +145,7 @@ def test_only_failures_are_no_reason_to_stop(small: list[Point]) -> None:
 
 def test_points_that_do_not_differ_in_a_parameter_are_searched_too(small: list[Point]) -> None:
     alike = [small[0], replace(small[0], any_block=not small[0].any_block)]
-    assert not Encoding.of(alike).parameters
+    assert not encoded(tuple(alike)).parameters
     for name in STRATEGIES:
         strategy = make(name, [alike])[0]
         found = [strategy.ask(), strategy.ask()]
@@ -156,11 +156,11 @@ def test_points_that_do_not_differ_in_a_parameter_are_searched_too(small: list[P
 
 def test_cases_have_what_somebody_wants_to_run() -> None:
     points = synthetic(n=[8, 16])
-    cases = by_case(points)
+    cases = grouped(points, case_of)
     assert {(case.n, case.math) for case in cases} == {(8, "ieee"), (8, "fast"), (16, "ieee"), (16, "fast")}
     assert sum(map(len, cases.values())) == len(points)
     assert str(case_of(points[0])).startswith(f"n = {points[0].spec.problem.n}, float32, ")
-    some = by_case([points[0], replace(points[0], batch=7)])
+    some = grouped([points[0], replace(points[0], batch=7)], case_of)
     assert len(some) == 2
 
 
