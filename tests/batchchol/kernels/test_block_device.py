@@ -56,28 +56,27 @@ def test_every_pair_of_values_on_a_gpu(built: Backend, choice: Choice) -> None:
     check(built, spec, layout_of(spec, chunk), groups=3)
 
 
-# A process of its own: after a launch that fails, the GPU's context is lost to its process.
+# A process of its own: a launch that fails loses the GPU's context to its process, and a wrong one may never end.
 RUN_ALONE = """
 from batchchol import Layout, get_backend
-from tests.batchchol.kernels.test_block_device import FAULTY
+from tests.batchchol.kernels.test_block_device import FEW_WARPS
 backend = get_backend("cuda")
 batch = backend.empty(23, 8000, Layout.chunked(33))
 backend.fill(batch, "wishart")
-info = backend.info(batch, FAULTY)
-backend.kernel(FAULTY)(batch, batch.copy(), info, threads=1)
+result, info = batch.copy(), backend.info(batch, FEW_WARPS)
+backend.kernel(FEW_WARPS)(batch, result, info, threads=1)
 assert not backend.host(info).any()
+assert backend.check(batch, result.marked("upper"), info, "fast") >= 0
 """
-FAULTY = make_spec(
+# Two warps and a spare one: ptxas 13.0 had taken their columns for others (block_pipeline.cu.jinja says how).
+FEW_WARPS = make_spec(
     23, 6, family="block", target="cuda", lanes=4, pipeline=1, early=3, spare=1, blocks=2, math="fast", uplo="upper"
 )
 
 
 @pytest.mark.gpu
-@pytest.mark.xfail(
-    strict=True, reason="the launch fails on an H200 (error 719): a fault of this kernel's, to be found"
-)
 def test_a_spare_warp_beside_early_columns_of_two_warps() -> None:
-    subprocess.run([sys.executable, "-c", RUN_ALONE], check=True, cwd=Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", RUN_ALONE], check=True, cwd=Path(__file__).parents[3], timeout=300)
 
 
 def built_on_a_gpu(specs: Iterable[KernelSpec]) -> Backend:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import cycle
+from itertools import cycle, product
 from math import inf
 from typing import Any
 
@@ -215,6 +216,20 @@ def test_a_pipeline_has_blocks_for_the_whole_gpu_and_no_more() -> None:
     without = generate(pipeline(32, 8, lanes=8, blocks=5)).launch
     assert without is not None
     assert without.grid(1 << 20, 132) == without.blocks(1 << 20) == 1 << 17
+
+
+def test_what_ptxas_mistakes_is_of_few_warps() -> None:
+    """Each bit of a warp's first column is then one comparison, if any: no columns but some of few warps are such."""
+    warps = set()
+    for side, lanes in product(range(2, 33), range(1, 33)):
+        starts = [column * side - column * (column - 1) // 2 for column in range(1, side)]
+        steps = sorted(Counter(-(-start * lanes // 32) for start in starts).values())
+        if len(set(steps)) == len(steps) and all(step & (step - 1) == 0 for step in steps):
+            warps.add(BlockShape(side * 4, 4, lanes, "float32", pipeline=1).working_threads // 32)
+    assert max(warps) == 5
+    for n, nb, lanes, few in ((23, 6, 4, True), (40, 8, 32, False)):
+        text = generate(pipeline(n, nb, lanes=lanes, pipeline=1, spare=1)).text
+        assert ("relieved(warp) << 11" in text) != few
 
 
 def test_shared_memory_of_a_pipeline() -> None:
