@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchchol.asv_plugin.log import entries
+from batchchol.asv_plugin.log import Entry, entries
 from batchchol.errors import BatchcholError, install
 
 CONFIG = "asv.conf.json"
+_SELECTION = "benchmarks.harness.selection"
 # What asv checks out and imports.
 _MEASURED = ("batchchol", "kernelgen", "benchmarks")
 # What asv may take to end its benchmarks when it is interrupted.
@@ -67,13 +68,43 @@ def run_suite(subject: Subject, machine: str, environment: Mapping[str, str], lo
     BatchcholError
         If asv fails.
     """
-    command = [sys.executable, "-m", "asv", "--config", str(subject.config), "run", "HEAD^!"]
+    with log.open("w", encoding="utf-8") as kept:
+
+        def show(entry: Entry) -> None:
+            kept.write(str(entry))
+            if entry.progress.startswith("["):
+                say(entry.progress)
+
+        status = run_asv(subject, ["HEAD^!", "--machine", machine], environment, show)
+    if status:
+        raise BatchcholError(f"asv ended with status {status}: see {log}")
+
+
+def run_asv(
+    subject: Subject,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    show: Callable[[Entry], None],
+    wanted: Sequence[str] = (),
+) -> int:
+    """Run `asv run` on the points of a profile alone, and show what it says of them; its exit status.
+
+    `arguments` are asv's; `environment` names profile and backend; `wanted` are regular expressions like those of
+    asv's option --bench, of which a point must match one, if there are any.
+
+    Raises
+    ------
+    BatchcholError
+        If there is no such point.
+    """
+    chosen = [word for expression in selected(subject, environment, wanted) for word in ("--bench", expression)]
+    command = [sys.executable, "-m", "asv", "--config", str(subject.config), "run", "--show-stderr", *chosen]
     with (
-        log.open("w", encoding="utf-8") as kept,
         subprocess.Popen(
-            [*command, "--machine", machine, "--show-stderr"],
+            [*command, *arguments],
             cwd=subject.folder,
-            env=environment,
+            # Progress is shown as it is made.
+            env={**environment, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -85,11 +116,27 @@ def run_suite(subject: Subject, machine: str, environment: Mapping[str, str], lo
     ):
         assert process.stdout is not None
         for entry in entries(process.stdout):
-            kept.write(str(entry))
-            if entry.progress.startswith("["):
-                say(entry.progress)
-    if process.returncode:
-        raise BatchcholError(f"asv ended with status {process.returncode}: see {log}")
+            show(entry)
+    return process.returncode
+
+
+def selected(subject: Subject, environment: Mapping[str, str], wanted: Sequence[str] = ()) -> list[str]:
+    """Regular expressions of the points that are measured: asv starts a process for every other point as well.
+
+    Raises
+    ------
+    BatchcholError
+        If there are none, or the suite cannot be imported.
+    """
+    command = [sys.executable, "-m", _SELECTION, *(f"--bench={each}" for each in wanted)]
+    done = subprocess.run(
+        command, cwd=subject.folder, env=dict(environment), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BatchcholError(f"the suite cannot say what it measures: {done.stderr.strip()}")
+    if not done.stdout:
+        raise BatchcholError(f"nothing to measure: the profile has no point that matches {' or '.join(wanted)}")
+    return done.stdout.splitlines()
 
 
 @contextmanager

@@ -124,6 +124,14 @@ def size(text: str) -> str:
     return text
 
 
+def memory(text: str) -> int:
+    """An amount of memory, such as ``"2GiB"``, in bytes."""
+    number, unit = _SIZE.fullmatch(size(text)).groups()  # type: ignore[union-attr]
+    if unit is None:
+        raise ArgumentTypeError(f"got {shown(text)}, expected an amount of memory such as 2GiB")
+    return int(number) * _UNITS[unit]
+
+
 def sizes(text: str) -> list[str]:
     """The batches of a list such as ``"1024,2GiB"``, each a `size`."""
     return [size(part.strip()) for part in text.split(",")]
@@ -147,6 +155,15 @@ def seconds(text: str) -> float:
     if not 0 < limit <= TIMEOUT_MAX:
         raise ArgumentTypeError(f"got {shown(text)}, expected a number of seconds, more than 0")
     return limit
+
+
+def duration(text: str) -> float:
+    """A time in seconds: a number of them, or of minutes or hours as in 10m and 2h."""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        return unit * seconds(text[:-1]) if unit else seconds(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"got {shown(text)}, expected a time such as 90, 10m or 2h") from error
 
 
 def shown(text: str) -> str:

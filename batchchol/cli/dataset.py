@@ -11,12 +11,23 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from batchchol import interrupts
-from batchchol.batches.sizes import integer
-from batchchol.cli.options import DTYPE, add_action, option
+from batchchol.batches.sizes import integer, memory
+from batchchol.cli.options import DTYPE, Option, add_action, option
 from batchchol.datasets import batch_files, catalogue
 from batchchol.datasets.files import DTYPES, Slices
-from batchchol.datasets.generation import stream
+from batchchol.datasets.generation import SMALLEST_BATCH, stream
+from batchchol.datasets.ladder import Ladder
 from batchchol.errors import BatchcholError
+from batchchol.files import make_folder
+
+_RECIPE: tuple[Option, ...] = (
+    option("name", help="a recipe: see list"),
+    option("--n", type=integer, required=True, help="order of the matrices"),
+    option("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)"),
+    DTYPE,
+    option("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe"),
+)
+"""What names a data set."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "generate",
         _generate,
-        option("name", help="a recipe: see list"),
-        option("--n", type=integer, required=True, help="order of the matrices"),
+        *_RECIPE,
         option("--batch", type=integer, required=True, help="how many matrices"),
         option("--start", type=integer, default=0, help="index of the first one (default 0)"),
-        option("--seed", type=integer, default=0, help="0 to 2**64 - 1 (default 0)"),
-        DTYPE,
         option("--out", type=batch_files.data_file, required=True, help="file to write: .npy, or .txt for text"),
-        option("--param", action="append", default=[], metavar="KEY=VALUE", help="of the recipe"),
         help="make matrices start ... start + batch - 1 of a data set",
+    )
+    add_action(
+        actions,
+        "ladder",
+        _ladder,
+        *_RECIPE,
+        option("--up-to", type=memory, default="1GiB", help="of the largest batch (default 1GiB)"),
+        option("--out", type=Path, metavar="FOLDER", help="where to make them; without it they are listed"),
+        help="list or make its batches of 1,024, 2,048, 4,096 ... matrices",
     )
     add_action(
         actions,
@@ -78,7 +94,8 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _generate(arguments: argparse.Namespace) -> int:
+def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those of the recipe, checked."""
     recipe = catalogue.find(arguments.name)
     parameters: dict[str, Any] = {}
     for assignment in arguments.param:
@@ -86,10 +103,15 @@ def _generate(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--param: got {assignment!r}, expected KEY=VALUE")
         parameters[key] = catalogue.parse(recipe, key, text)
+    return parameters
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    parameters = _parameters(arguments)
     if arguments.batch < 0:
         raise ValueError(f"--batch: got {arguments.batch}, expected at least 0")
     slices = stream(
-        recipe.name,
+        arguments.name,
         n=arguments.n,
         start=arguments.start,
         stop=arguments.start + arguments.batch,
@@ -98,6 +120,22 @@ def _generate(arguments: argparse.Namespace) -> int:
         **parameters,
     )
     return _write(arguments.out, slices)
+
+
+def _ladder(arguments: argparse.Namespace) -> int:
+    named = {name: getattr(arguments, name) for name in ("name", "n", "seed", "dtype")}
+    ladder = Ladder(**named, most_bytes=arguments.up_to, parameters=_parameters(arguments))
+    if not ladder.batches:
+        raise ValueError(f"--up-to: expected at least {ladder.nbytes(SMALLEST_BATCH):,} bytes, one batch of 1,024")
+    if arguments.out is None:
+        for batch in ladder.batches:
+            print(f"{batch:,} matrices of order {ladder.n}, {ladder.dtype}, {ladder.nbytes(batch):,} bytes")
+        return 0
+    make_folder(arguments.out)
+    with interrupts.advice("files that were written are kept, the same command makes the others"):
+        for path, there in ladder.write(arguments.out):
+            print(f"{path}: {path.stat().st_size:,} bytes{', already there' if there else ''}", flush=True)
+    return 0
 
 
 def _convert(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -231,10 +231,12 @@ def table(rows: Sequence[BestRow]) -> str:
     heads = "n", "best schedule", "ns per matrix", "spread", "GFLOP/s", "roofline fraction", *TIMES_NUMPY
     lines = [f"| {' | '.join(heads)} |", "| ---: | --- |" + " ---: |" * (len(heads) - 2)]
     for row in rows:
+        # Unknown of points of an earlier run.
+        spread = "" if isnan(row.spread) else f"{row.spread:.0%}"
         call = f"{row.call_times_numpy:.1f}" if row.call_times_numpy is not None else ""
         lines.append(
             f"| {row.n} | {row.schedule} | {row.seconds_per_matrix * 1e9:,.1f} "
-            f"| {row.spread:.0%} | {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
+            f"| {spread} | {row.gflops:.1f} | {row.roofline_fraction:.0%} | {row.times_numpy:.0f} | {call} |"
         )
     return "\n".join(lines)
 

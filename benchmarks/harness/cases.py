@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any
@@ -21,6 +21,10 @@ TIMED_RECIPE = "diagonally_dominant"
 # Every spec is checked on these as well, in a batch whose last chunk is not full.
 CHECKED_RECIPE = "wishart"
 CHECKED_BATCH = 333
+# What the largest batch and its result may take of free memory: a host has others who need some.
+_USABLE = {"cpu": 1 / 2, "cuda": 15 / 16}
+# The info of a matrix, and its residual ratio.
+_STATUS_BYTES = 4 + 8
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,17 @@ def checked(chosen: Plan) -> Case:
 
 
 def backend_of(point: Point) -> library.Backend:
-    """The backend of a point, if it has what the point asks of it and there is a reason to measure it there."""
+    """The backend of a point, if it has what the point asks of it and its batch is not too large to be measured."""
+    backend = present(point)
+    if (needed := point.matrix_bytes) > grid.MATRIX_BYTES:
+        raise SkipNotImplemented(
+            f"the matrices take {needed:,} bytes, and at most {grid.MATRIX_BYTES:,} are measured"
+        )
+    return backend
+
+
+def present(point: Point) -> library.Backend:
+    """The backend of a point, if it has what the point asks of it."""
     with skipping():
         backend = library.get_backend(point.backend)
     protocols = library.protocols(backend)
@@ -147,11 +161,21 @@ def backend_of(point: Point) -> library.Backend:
         raise SkipNotImplemented(
             f"protocol={point.protocol!r}, and backend {backend.name} has {', '.join(protocols)}"
         )
-    if (needed := point.matrix_bytes) > grid.MATRIX_BYTES:
-        raise SkipNotImplemented(
-            f"the matrices take {needed:,} bytes, and at most {grid.MATRIX_BYTES:,} are measured"
-        )
     return backend
+
+
+def most_matrices(backend: library.Backend, point: Point) -> int:
+    """How many matrices of a point's order and dtype can be factored out of place in free memory, in thousands.
+
+    Raises
+    ------
+    SkipNotImplemented
+        If this commit does not say what is free.
+    """
+    if not hasattr(backend, "free_bytes"):
+        raise SkipNotImplemented("the backend of this commit does not say how much memory is free")
+    usable = int(backend.free_bytes() * _USABLE[point.backend])
+    return usable // (2 * replace(point, batch=1).matrix_bytes + _STATUS_BYTES) // 1_000 * 1_000
 
 
 def layout_of(point: Point, backend: library.Backend) -> library.Layout:

@@ -10,6 +10,11 @@ BACKEND = ("cpu", "cuda")
 CPU, CUDA = ("cpu",), ("cuda",)
 N = (4, 8, 12, 16, 17, 20, 24, 32, 33, 40, 48, 64, 80, 100, 128)
 BATCH = (1_000, 16_384, 100_000, 1_048_576)
+# Of the ladder of batches, the rung that is as large as a machine's memory allows. Its steps below end where no
+# machine's does: 2 TiB are not enough for two batches of the smallest matrices.
+LIMIT = "limit"
+LADDER_STEPS = tuple(1 << power for power in range(10, 33))
+LADDER = (*LADDER_STEPS, LIMIT)
 DTYPE = ("float32", "float64")
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 LAYOUT = ("canonical", "interleaved", "chunked")
@@ -95,8 +100,9 @@ WITH_LAYOUT = (*WITHOUT_CHOICES, *_LAYOUT)
 
 
 def point_of(named: Mapping[str, Any]) -> Point:
-    """The point that parameters name; some questions have others besides."""
-    return Point(**{name: value for name, value in named.items() if name in _EVERY})
+    """The point that parameters name, at the limit that of the last step; some questions have others besides."""
+    known = {name: value for name, value in named.items() if name in _EVERY}
+    return Point(**known | ({"batch": LADDER_STEPS[-1]} if known.get("batch") == LIMIT else {}))
 
 
 def axes(names: Sequence[str] = AXES, **varied: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:

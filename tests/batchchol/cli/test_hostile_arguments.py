@@ -51,6 +51,8 @@ NUMBERS = [
     ),
     *each(GENERATE.replace("banded", "wishart"), "--param", ("columns=1", "columns=-1", "columns=" + "9" * 30)),
     *each(GENERATE, "--dtype", ("", "float16", "ｆloat32")),
+    *each("dataset ladder banded --n 3", "--up-to", (*NO_SIZES, "1024", "35KiB")),
+    *each("dataset ladder banded --up-to 1MiB", "--n", NOT_POSITIVE),
     *each("dataset show good.npy", "--matrix", (*NO_NUMBERS, "-1", "1", "9" * 30)),
     *each("emit", "--n", (*NOT_POSITIVE, "129")),
     *each("emit --n 8", "--nb", NOT_POSITIVE),
@@ -219,7 +221,7 @@ def refused(arguments: list[str], place: Path, capfd: pytest.CaptureFixture[str]
 def test_every_command_is_attacked() -> None:
     attacked = {case[0] for case in NUMBERS} | {command.split()[0] for command, _ in (*READERS, *WRITERS)}
     # They have no numbers and name no file, or have tests of their own.
-    assert set(COMMANDS) - attacked <= {"info", "cache"}
+    assert set(COMMANDS) - attacked <= {"info", "cache", "gate", "noise"}
 
 
 @pytest.mark.parametrize("command", sorted({case[0] for case in NUMBERS}))

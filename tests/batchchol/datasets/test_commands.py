@@ -33,6 +33,40 @@ def test_generate_writes_what_the_library_makes(tmp_path, capsys):
     assert np.array_equal(generation.read_text(text), wanted)
 
 
+def test_ladder_makes_what_is_missing_up_to_the_size(tmp_path, capsys):
+    chosen = ("ladder", "wishart", "--n", 4, "--seed", 3, "--up-to", "300KiB")
+    assert run(*chosen) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == ["1,024", "2,048", "4,096"]
+    files = [tmp_path / f"wishart_n4_float32_seed3_{batch}.npy" for batch in (1024, 2048, 4096)]
+    assert run(*chosen, "--out", tmp_path) == 0
+    assert sorted(tmp_path.iterdir()) == files
+    assert np.array_equal(generation.load(files[2]), generation.generate("wishart", n=4, stop=4096, seed=3))
+    kept = files[0].stat().st_mtime_ns
+    files[1].unlink()
+    capsys.readouterr()
+    assert run(*chosen, "--out", tmp_path) == 0
+    assert ["already there" in line for line in capsys.readouterr().out.splitlines()] == [True, False, True]
+    assert files[0].stat().st_mtime_ns == kept
+    assert np.array_equal(generation.load(files[1]), generation.load(files[2])[:2048])
+
+
+@pytest.mark.parametrize(("n", "batch", "seed"), [(4, 1023, 3), (5, 1024, 3), (4, 1024, 4)])
+def test_ladder_refuses_another_batch_in_a_files_place(n, batch, seed, tmp_path, capsys):
+    path = tmp_path / "wishart_n4_float32_seed3_1024.npy"
+    generation.save(path, generation.generate("wishart", n=n, stop=batch, seed=seed))
+    assert run("ladder", "wishart", "--n", 4, "--seed", 3, "--up-to", "64KiB", "--out", tmp_path) == 2
+    assert "another batch than this: remove the file" in capsys.readouterr().err
+
+
+def test_ladder_is_refused_before_it_begins_if_the_disk_is_too_small(tmp_path, capsys, monkeypatch):
+    usage = batch_files.shutil._ntuple_diskusage(1 << 20, 0, 400 << 10)
+    monkeypatch.setattr("batchchol.datasets.files.shutil.disk_usage", lambda _: usage)
+    assert run("ladder", "wishart", "--n", 4, "--up-to", "256KiB", "--out", tmp_path) == 2
+    assert "needs 458,752 bytes and 409,600 bytes are free there" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_generate_reads_lists(tmp_path):
     out = tmp_path / "a.npy"
     assert (
