@@ -64,6 +64,16 @@ class Operation:
         return next((place for place, each in enumerate(self.arguments) if each.shape == "columns"), None)
 
     @cached_property
+    def in_batches(self) -> tuple[bool, ...]:
+        """Of each argument, whether it is a batch of triangles, else an array."""
+        return tuple(argument.shape == "triangle" for argument in self.arguments)
+
+    @cached_property
+    def read(self) -> tuple[int, ...]:
+        """The places of the arguments that are no results."""
+        return tuple(place for place, argument in enumerate(self.arguments) if not argument.written)
+
+    @cached_property
     def whole_groups(self) -> bool:
         """Whether a CPU's kernel works on padding too: all arguments have room for whole groups of matrices."""
         return all(argument.packed for argument in self.arguments)

@@ -151,7 +151,7 @@ def load_library(data: bytes, name: str) -> ctypes.CDLL:
         return _from_memory(data, name)
     except (OSError, AttributeError):
         # Some systems have no memory files, or allow no code in them; or it is the object that is bad.
-        return _from_private_file(data, name)
+        return load_copy(data, name)
 
 
 def _from_memory(data: bytes, name: str) -> ctypes.CDLL:
@@ -172,7 +172,8 @@ def _detour(data: bytes) -> str:
     return "".join("./" if bits >> bit & 1 else "/" for bit in range(64))
 
 
-def _from_private_file(data: bytes, name: str) -> ctypes.CDLL:
+def load_copy(data: bytes, name: str) -> ctypes.CDLL:
+    """`load_library` by a file of its own: what has the same bytes is loaded once more, apart from itself."""
     with scratch_folder() as folder:
         path = Path(folder, f"{name[:200]}.so")
         path.write_bytes(data)

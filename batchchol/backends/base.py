@@ -110,10 +110,8 @@ def check_runnable(
 
 def memory_of(operation: Operation, arrays: Sequence[Any]) -> list[Any]:
     """Where the arguments of a kernel lie: a triangle in a batch, all else in an array of the device."""
-    return [
-        array.data if argument.shape == "triangle" else array
-        for argument, array in zip(operation.arguments, arrays, strict=True)
-    ]
+    pairs = zip(operation.in_batches, arrays, strict=True)
+    return [array.data if in_batch else array for in_batch, array in pairs]
 
 
 class Kernel(Protocol):
@@ -296,6 +294,13 @@ class Backend(Protocol):
         -------
         list of float, int
             Seconds per call of each sample, and how many calls a sample is of.
+        """
+
+    def in_turn(self, bursts: Sequence[Sequence[Callable[[], None]]], *, alone: bool = False) -> list[float]:
+        """Seconds per call of each of several bursts of calls, one behind the other: to compare what differs little.
+
+        `alone`: on a CPU, calls do all of their work in the calling thread, whose own time is taken: what other
+        processes have meanwhile is not in it.
         """
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,27 +54,30 @@ class CpuKernel:
     def __call__(self, *arrays: Any, threads: int, stream: object | None = None) -> None:
         if stream is not None:
             raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
-        operation, first = self.spec.problem.operation, arrays[0]
+        operation, first = self._operation, arrays[0]
         memory = memory_of(operation, arrays)
-        addresses = [array.ctypes.data for array in memory]
         numbers, matrices = self._extents(first.batch, first.layout)
         if operation.columns is not None:
             numbers = (memory[operation.columns].shape[-1], *numbers)
-
-        def work(begin: int, end: int) -> int:
-            return self.function(*addresses, *numbers, begin, end)
-
-        read = zip(operation.arguments, memory, strict=True)
-        moved = sum(array.nbytes for argument, array in read if not argument.written)
-        if over_ranges(work, -(-matrices // self.spec.lanes), threads, moved, arrays=memory):
+        work = partial(self.function, *[array.ctypes.data for array in memory], *numbers)
+        moved = sum([memory[place].nbytes for place in operation.read])
+        if over_ranges(work, -(-matrices // self._lanes), threads, moved, arrays=memory):
             raise OutOfMemory(
                 f"the working chunks of {operation.work}", self._room * threads, host_memory.free_bytes()
             )
 
+    @cached_property
+    def _operation(self) -> Operation:
+        return self.spec.problem.operation
+
+    @cached_property
+    def _lanes(self) -> int:
+        return self.spec.lanes
+
     def _extents(self, batch: int, layout: Layout) -> tuple[tuple[int, ...], int]:
         """The integers that say where the matrices lie, and how many matrices are worked on."""
         apart = stride(batch, layout)
-        if not self.spec.problem.operation.whole_groups:
+        if not self._operation.whole_groups:
             return (apart, batch), batch
         return ((batch,), batch) if layout.kind == "canonical" else ((apart,), padded(batch, layout))
 
@@ -217,6 +220,10 @@ class CpuBackend:
     ) -> tuple[list[float], int]:
         return self.seconds(calls, samples=samples, warm_up=warm_up), 1
 
+    def in_turn(self, bursts: Sequence[Sequence[Callable[[], None]]], *, alone: bool = False) -> list[float]:
+        clock = time.thread_time if alone else time.perf_counter
+        return [_timed(partial(_called, burst), clock) / len(burst) for burst in bursts]
+
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
         return measured_ceilings(threads, dtype)
 
@@ -225,10 +232,15 @@ class CpuBackend:
         return 0.0
 
 
-def _timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
+def _timed(call: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def _called(burst: Sequence[Callable[[], None]]) -> None:
+    for call in burst:
+        call()
 
 
 def survey() -> Availability:

@@ -234,6 +234,9 @@ class CudaBackend:
         check_calls(calls, samples)
         return self._clock.series(calls, samples, warm_up, burst_seconds)
 
+    def in_turn(self, bursts: Sequence[Sequence[Callable[[], None]]], *, alone: bool = False) -> list[float]:
+        return self._clock.in_turn(bursts)
+
     def host_seconds(self, call: Callable[[], None], *, samples: int = 20) -> list[float]:
         """Seconds that the host takes to queue a call, in each sample: where it is longer, that is its cost."""
         check_calls([call], samples)

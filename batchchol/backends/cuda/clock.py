@@ -77,16 +77,30 @@ class Clock:
             self._last_work = time.monotonic()
         return taken[warm_up:], count
 
+    def in_turn(self, bursts: Sequence[Sequence[Call]]) -> list[float]:
+        """Seconds per call of each of several bursts, one behind the other, begun when all of them are queued."""
+        with self._gpu.current("timing"), self._gpu.queueing():
+            self._bring_up(bursts[0])
+            self._close_gate(HOST_SECONDS * sum(map(len, bursts)))
+            taken = self._timed(bursts)
+            self._last_work = time.monotonic()
+        return taken
+
     def _bursts(self, turns: Iterator[Call], count: int, bursts: int) -> list[float]:
-        """Seconds per call of bursts of calls, queued at once: an event before the first and after each."""
-        events = [self._gpu.pycuda.Event() for _ in range(bursts + 1)]
+        """Seconds per call of bursts of as many calls, queued at once."""
+        return self._timed([list(islice(turns, count)) for _ in range(bursts)])
+
+    def _timed(self, bursts: Sequence[Sequence[Call]]) -> list[float]:
+        """Seconds per call of each burst, all queued at once: an event before the first and after each."""
+        events = [self._gpu.pycuda.Event() for _ in range(len(bursts) + 1)]
         events[0].record()
-        for event in events[1:]:
-            for call in islice(turns, count):
+        for burst, event in zip(bursts, events[1:], strict=True):
+            for call in burst:
                 call()
             event.record()
         events[-1].synchronize()
-        return [float(start.time_till(end)) * 1e-3 / count for start, end in pairwise(events)]
+        spans = zip(bursts, pairwise(events), strict=True)
+        return [float(start.time_till(end)) * 1e-3 / len(burst) for burst, (start, end) in spans]
 
     def _launch_costs(self, calls: Sequence[Call]) -> tuple[float, float]:
         """About how long a call takes the GPU, and how long launching it takes the host."""
