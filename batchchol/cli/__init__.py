@@ -29,7 +29,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         ),
         "replay": "show what each search strategy needs: they search in the data set of a whole sweep",
         "compare": "time the library and its peers side by side, with the same data, clock and checks",
+        "suite": "run asv on the points that a profile has, on any commits, and show only what was measured",
+        "publish": "write the suite's results over commits as one page, which needs no internet",
         "dataset": "list the data sets, generate one, convert between .npy and text, or show what a file holds",
+        "gate": "say whether a commit is slower than another: proof where code is equal, else paired measurement",
+        "noise": "learn what equal code seems to differ by on this machine, case by case; list flaky cases",
         "machine": "write this machine's entry of asv's machine file",
     }
 )

@@ -42,3 +42,34 @@ def test_no_script_contains_what_somebody_typed(text: str) -> None:
     scripts = re.findall(r"run: (.*(?:\n {10}.*)*)", text)
     assert scripts
     assert all("${{" not in script for script in scripts)
+
+
+def job(text: str, name: str) -> str:
+    found = re.search(rf"^  {name}:\n((?: {{4}}.*\n|\s*\n)*)", text, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_only_the_job_that_measures_runs_on_a_machine_of_our_own_one_at_a_time(text: str) -> None:
+    assert re.findall(r"^  (\w+):$", text.split("\njobs:\n")[1], re.MULTILINE) == ["proof", "gpu"]
+    assert "runs-on: ubuntu" in job(text, "proof")
+    assert "self-hosted" not in job(text, "proof")
+    assert "runs-on: [self-hosted, linux, gpu]" in job(text, "gpu")
+    assert "repository.fork" in job(text, "gpu")
+    assert "group: gpu\n      cancel-in-progress: false" in job(text, "gpu")
+
+
+def test_both_jobs_ask_the_gate_and_keep_its_answer_whatever_it_is(text: str) -> None:
+    for name, command in (("proof", ".ci/gate proof"), ("gpu", ".ci/gate")):
+        assert f"run: {command}\n" in job(text, name)
+        assert "if: always()" in job(text, name)
+        assert re.search(r"path: .*\n? *gate/", job(text, name))
+        assert "fetch-depth: 0" in job(text, name)
+    assert "asv continuous" not in text
+
+
+def test_a_night_compares_with_what_was_measured_last(text: str) -> None:
+    # A schedule has no commit that it began from, and HEAD~1 in its place would leave out what came before.
+    assert "BASE: ${{ inputs.base }}\n" in job(text, "gpu")
+    assert "HEAD~1" not in text
+    assert "schedule" in job(text, "proof").splitlines()[0]
