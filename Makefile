@@ -1,6 +1,7 @@
 # make        sets everything up in .venv and runs the main job
 # make test   sets everything up and runs the tests
 # make lint   ruff, the type checker and the order of imports
+# make gate   sets everything up and tells whether HEAD is slower than the commit measured last: see docs/gate.md
 # make fuzz   attacks: see docs/testing.md
 # make clean  removes .venv
 # GPU=1       installs PyCUDA and cuda-bindings too: needs the CUDA toolkit and a C++ compiler
@@ -17,7 +18,7 @@ GPU_EXTRAS := $(if $(WITH_GPU),$(comma)gpu$(comma)graphs)
 GPU_SUFFIX := $(if $(WITH_GPU),-gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint $(CONSTRAINTS)
 
-.PHONY: run test lint fuzz clean
+.PHONY: run test lint gate fuzz clean
 .NOTPARALLEL:
 
 run: $(VENV)/installed-run$(GPU_SUFFIX)
@@ -33,6 +34,9 @@ lint: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo --no-cache
+
+gate: $(VENV)/installed-test$(GPU_SUFFIX)
+	PYTHON=$(BIN)/python BACKEND=$(if $(WITH_GPU),cuda,cpu) .ci/gate
 
 fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
 	@echo "Fuzzing: 8 to 20 minutes on two cores"

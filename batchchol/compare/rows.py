@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -224,9 +224,9 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 
-def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, aligned."""
-    columns = [_column(heading in _LEFT, cells) for heading, *cells in zip(headings, headings, *lines, strict=True)]
+def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]], left: Collection[str] = _LEFT) -> str:
+    """A Markdown table, aligned: the columns named in `left` to the left."""
+    columns = [_column(heading in left, cells) for heading, *cells in zip(headings, headings, *lines, strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
