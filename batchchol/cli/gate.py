@@ -21,8 +21,6 @@ from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.measure import machine
 
-_LAST = "last"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is compared, how, and where the answer goes."""
@@ -65,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if controls:
         history.add(path, controls)
     if made.status == 0 and not settings.arch and not settings.bench:
-        replace_file(settings.store / _LAST, f"{made.head}\n".encode())
+        replace_file(settings.store / f"last-{settings.backend}", f"{made.head}\n".encode())
     if not made.failure:
         journal.forget(settings)
     return made.status
@@ -76,7 +74,7 @@ def settings_of(arguments: argparse.Namespace, base: str | None, head: str) -> S
     folder = find_subject(Path.cwd()).folder
     store = folder / ".asv" / "gate"
     if base is None:
-        last = store / _LAST
+        last = store / f"last-{arguments.backend}"
         base = last.read_text().strip() if last.exists() else f"{head}~1"
     commits = [sides.resolve(folder, commit) for commit in (base, head)]
     chosen = {"bench": arguments.bench, "budget": arguments.budget}

@@ -62,14 +62,14 @@ def test_a_base_that_is_not_there_is_left_out(clone: Clone, base: str) -> None:
 
 
 def test_a_quiet_night_learns_noise(clone: Clone) -> None:
-    last = clone.folder / ".asv" / "gate" / "last"
+    last = clone.folder / ".asv" / "gate" / "last-cuda"
     last.parent.mkdir(parents=True)
     last.write_text(clone.git("rev-parse", "HEAD") + "\n")
     assert clone.ask() == (0, "-m batchchol noise --backend cuda --profile ci --budget 10m")
 
 
 def test_what_was_measured_before_makes_no_quiet_night(clone: Clone) -> None:
-    last = clone.folder / ".asv" / "gate" / "last"
+    last = clone.folder / ".asv" / "gate" / "last-cuda"
     last.parent.mkdir(parents=True)
     last.write_text(clone.git("rev-parse", "HEAD~1") + "\n")
     assert clone.ask() == (0, f"{GATE} --budget 10m")

@@ -24,7 +24,7 @@ from batchchol.asv_plugin.gate.journal import Journal
 from batchchol.asv_plugin.gate.measuring import CHANGED, FURTHER, Gathered, Measuring, Say
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Resolution, Verdict
 from batchchol.asv_plugin.gate.worker import Steady, Worker
-from batchchol.errors import CompilerNotFound
+from batchchol.errors import BatchcholError, CompilerNotFound
 
 # What a tracked number may grow by: compile times vary, the others are exact.
 TRACKED = {"seconds": 0.3, "ratio": 1.0}
@@ -134,7 +134,13 @@ class Prepared:
 
 
 def prepare(settings: Settings, say: Say) -> Prepared:
-    """Check both commits out, ask them for their cases, and compile what is not proven to be equal."""
+    """Check both commits out, ask them for their cases, and compile what is not proven to be equal.
+
+    Raises
+    ------
+    BatchcholError
+        If a commit cannot be measured at all, or there is no case.
+    """
     begin = time.monotonic()
     commits = (settings.base, settings.head)
     checkouts = [sides.export(settings.folder, commit, settings.store / "checkouts") for commit in commits]
@@ -147,6 +153,8 @@ def prepare(settings: Settings, say: Say) -> Prepared:
     with start[0]() as base, start[1]() as head:
         pair = Commits(base, head, (checkouts[0], checkouts[1]), (caches[0], caches[1]))
         found = cases.find(pair, prove=settings.prove)
+    if not found:
+        raise BatchcholError(f"bench: {settings.bench!r} matches no case of profile {settings.profile!r}")
     if not settings.arch:
         found = _prepare_calls(start, found)
     left = sum(case.outcome is None for case in found)

@@ -100,7 +100,7 @@ def journals(clone: Path) -> list[Path]:
 
 
 def last(clone: Path) -> str:
-    path = clone / ".asv" / "gate" / "last"
+    path = clone / ".asv" / "gate" / "last-cpu"
     return path.read_text().strip() if path.exists() else ""
 
 
@@ -115,6 +115,12 @@ def test_where_nothing_changed_nothing_is_measured(
     }
     assert "nothing is slower: 5 cases unchanged by proof, 0 measured" in capsys.readouterr().out
     assert not last(clone), "of a part of the suite nothing is known of the rest"
+
+
+def test_no_case_is_no_answer(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = gate("first", "said", "--bench", "Nothing")
+    assert status == 2
+    assert "'Nothing' matches no case of profile 'quick'" in capsys.readouterr().out
 
 
 def test_a_comment_in_a_template_changes_no_machine_code(gate: Gate) -> None:
