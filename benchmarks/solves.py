@@ -18,8 +18,11 @@ class Solves(
 ):
     """`cho_solve`'s kernel on factors in the library's own layout; seconds per matrix: n × batch × nrhs."""
 
+    # Its time is that of one kernel: a gate compares the machine code.
+    kernel_alone = True
+
     def prepare(self) -> None:
-        self.plan = planned(self.point)
+        self.plan = plan(self.point)
         self.factors = factors(self.plan)
 
     def device_solve(self, *_: Any) -> Taken:
@@ -32,15 +35,19 @@ class Solves(
         about |= {"device": plan.backend.device(), **library.circumstances(sample)}
         return Taken([seconds / self.point.batch for seconds in sample.seconds], about)
 
+    @staticmethod
+    def planned(point: grid.Point, backend: library.Backend) -> Plan:
+        """The kernel that solves by factors in the layout that the library factors in."""
+        with skipping():
+            layout = library.default_layout(backend, point.n, point.dtype, point.batch)
+            spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op="potrs")
+            return supported(Plan(point, backend, spec, layout))
+
 
 @cache
-def planned(point: grid.Point) -> Plan:
-    """The kernel that solves by factors in the layout that the library factors in."""
-    backend = backend_of(point)
-    with skipping():
-        layout = library.default_layout(backend, point.n, point.dtype, point.batch)
-        spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op="potrs")
-        return supported(Plan(point, backend, spec, layout))
+def plan(point: grid.Point) -> Plan:
+    """That of a point, on its backend."""
+    return Solves.planned(point, backend_of(point))
 
 
 @cache

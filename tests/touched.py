@@ -24,8 +24,8 @@ EXAMPLES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "a peer (SciPy)": (r"\bscipy_linalg\b", 2),
         "an operation (potrs)": (
             r"\bpotrs\b|\bPOTRS\b|\b(cho|device|generate|sample)_solve\b|\bsolve_(batch|program|spec)\b|Solver\b|\Asolve",
-            # Five of them are the comparison's: who takes part, and how each of the peers solves.
-            22,
+            # Five of them are the comparison's: who takes part, and how each of the peers solves; one is the gate's.
+            23,
         ),
     }
 )

@@ -49,7 +49,7 @@ class Asked:
         if self.benchmark.type == "track":
             return "track"
         plain = getattr(type(self.question), "device_factor", None) is cases._KernelQuestion.device_factor
-        alone = self.benchmark.name.endswith("device_solve") or (plain and self.named.get("protocol") != "single")
+        alone = getattr(self.question, "kernel_alone", False) or (plain and self.named.get("protocol") != "single")
         return "kernel" if alone else "call"
 
     @cached_property

@@ -36,7 +36,7 @@ class Outcome:
     Attributes
     ----------
     key : str
-        The case: asv's name of the benchmark and its parameters, such as "solves.Solves.device_solve(cpu, 8)".
+        The case: asv's name of the benchmark and its parameters, such as "Defaults.device_factor(n=8)".
     kind : {"kernel", "call", "track"}
         How it is measured: both commits in one process, in fresh processes in turn, or as one number of each commit.
     verdict : Verdict

@@ -45,7 +45,9 @@ def export(folder: Path, commit: str, into: Path) -> Path:
     packed = _git(folder, "archive", commit, "--", *PACKAGES, fails=f"{commit[:8]} has no {' and '.join(PACKAGES)}")
     # In one step: another gate may do the same, and this one be killed.
     with TemporaryDirectory(dir=into) as unpacked, tarfile.open(fileobj=BytesIO(packed)) as archive:
-        archive.extractall(Path(unpacked, commit), filter="data")
+        # Releases of Python 3.11 before 3.11.4 have no filters; the archive is git's own.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(Path(unpacked, commit))
         try:
             Path(unpacked, commit).rename(place)
         except OSError:
