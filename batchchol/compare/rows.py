@@ -115,7 +115,7 @@ class Row:
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What was measured, whoever did it."""
+        """What was measured, apart from the contender."""
         return self.op, self.n, self.nrhs, self.batch, self.dtype
 
     @property

@@ -280,10 +280,15 @@ class _Process:
     def _reason(self, status: int | None) -> str:
         if status is None:
             return "was ended"
-        how = f"ended with exit status {status}" if status >= 0 else f"was killed by {_signal_name(-status)}"
-        self._log.seek(0)
-        words = " ".join(self._log.read().decode(errors="replace").split())[-_QUOTED_CHARACTERS:]
-        return f"{how}: {words}" if words else how
+        return how_it_ended(status, self._log)
+
+
+def how_it_ended(status: int, log: IO[bytes]) -> str:
+    """The end of a sentence about a process, by its exit status (of `subprocess`) and the last words of its log."""
+    how = f"ended with exit status {status}" if status >= 0 else f"was killed by {_signal_name(-status)}"
+    log.seek(0)
+    words = " ".join(log.read().decode(errors="replace").split())[-_QUOTED_CHARACTERS:]
+    return f"{how}: {words}" if words else how
 
 
 def _at_end(connection: Connection) -> bool:

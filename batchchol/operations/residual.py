@@ -76,7 +76,7 @@ def check(a: Batch, l: Batch, info: NDArray[np.int32], math: str, *, samples: in
 
 
 def spread_members(batch: int, count: int) -> list[int]:
-    """At most so many matrices of a batch, evenly spread, both ends included."""
+    """The indices of at most `count` matrices of a batch, evenly spread, both ends included."""
     found: list[int] = np.unique(np.linspace(0, batch - 1, min(count, batch)).astype(int)).tolist()
     return found
 

@@ -162,6 +162,8 @@ class Side:
     def _described(self, case: Asked) -> dict[str, Any]:
         if "backend" not in case.question.param_names:
             return {"skipped": "the baseline: nothing of the library is in it"}
+        if case.named.get("batch") == grid.LIMIT:
+            return {"skipped": "the largest batch that fits: those of two commits do not"}
         try:
             plan = case.planned(self._backend)
             source = library.generate_source(plan.spec) if plan is not None else None

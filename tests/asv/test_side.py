@@ -17,13 +17,13 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def side(part: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Make:
-    """side(bench): a side of the profile `quick` on the CPU."""
+    """side(bench, arch, profile): a side on the CPU, or without a GPU for an architecture."""
     module = part("harness.side")
     # It chooses them for its process, and this is none of its own.
     monkeypatch.setattr(os, "environ", os.environ.copy())
 
-    def make(bench: str = "", arch: str | None = None) -> Any:
-        return module.Side("quick", "cuda" if arch else "cpu", arch, bench)
+    def make(bench: str = "", arch: str | None = None, profile: str = "quick") -> Any:
+        return module.Side(profile, "cuda" if arch else "cpu", arch, bench)
 
     return make
 
@@ -49,6 +49,24 @@ def test_the_baseline_is_skipped(side: Make) -> None:
     said = side("Numpy").describe()
     assert said
     assert {about["skipped"] for about in said.values()} == {"the baseline: nothing of the library is in it"}
+
+
+def test_the_largest_batch_that_fits_is_skipped(side: Make) -> None:
+    said = side(r"Ladder.*batch=(1024|limit)", "sm_90", "ci").describe()
+    assert {
+        key.partition("batch=")[2].split(",")[0].rstrip(")"): "skipped" in about for key, about in said.items()
+    } == {
+        "1024": False,
+        "limit": True,
+    }
+
+
+def test_a_solve_is_a_kernel_of_its_own(side: Make) -> None:
+    said = side(r"Solves.*n=8,", profile="ci").describe()
+    assert {about["nrhs"] for about in said.values()} == {1, 8}
+    for about in said.values():
+        assert about["kind"] == "kernel"
+        assert KernelSpec.from_dict(about["spec"]).problem.op == "potrs"
 
 
 def test_gpu_kernels_are_described_without_a_gpu(side: Make) -> None:

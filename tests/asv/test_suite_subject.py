@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,10 @@ import pytest
 from batchchol.asv_plugin.suite import find_subject
 from batchchol.errors import BatchcholError
 
+from ..repositories import git
+
 ROOT = Path(__file__).resolve().parents[2]
 WHY = "the suite's extra is not installed: there is no asv"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-    return subprocess.run(
-        ["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 @pytest.fixture

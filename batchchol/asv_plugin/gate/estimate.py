@@ -62,6 +62,13 @@ def estimate(log_ratios: Sequence[float]) -> Estimate:
     return Estimate(location, max(error, _SMALLEST_ERROR), inside * len(values) - 1)
 
 
+def both_times(times: Sequence[float], flip: bool) -> tuple[float, float]:
+    """The mean times of base and head in a round of four turns: base, head, head, base, or if `flip` the opposite."""
+    first, second, third, fourth = times
+    inner, outer = (second + third) / 2, (first + fourth) / 2
+    return (inner, outer) if flip else (outer, inner)
+
+
 def t_quantile(above: float, freedom: NDArray[Any]) -> NDArray[np.float64]:
     """What a t-distributed number exceeds with the probability `above`, for each number of degrees of freedom."""
     from scipy import special

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from batchchol.asv_plugin.gate.cases import Case
+from batchchol.asv_plugin.gate.estimate import both_times
 from batchchol.asv_plugin.gate.worker import Lost, Refused, Worker
 
 # Of a case in one process. A GPU's clock tells more in less.
@@ -150,12 +151,10 @@ def _in_turn(base: Worker, head: Worker, key: str) -> Found:
     spent = 0.0
     # Of an odd number of rounds the median would have the order of the first.
     while len(logs) % 2 or spent < CALL_SECONDS:
-        flip = len(logs) % 2
+        flip = len(logs) % 2 == 1
         order = (head, base, base, head) if flip else (base, head, head, base)
         turns = [side.ask("time", LIMIT_SECONDS, key=key, seconds=TURN_SECONDS) for side in order]
-        walls = [turn["wall"] for turn in turns]
-        inner, outer = (walls[1] + walls[2]) / 2, (walls[0] + walls[3]) / 2
-        before, after = (inner, outer) if flip else (outer, inner)
+        before, after = both_times([turn["wall"] for turn in turns], flip)
         logs.append(math.log(after / before))
         taken["base"].append(before)
         taken["head"].append(after)

@@ -75,7 +75,7 @@ class Measuring:
     def _measure(
         self, experiment: Experiment, every: Sequence[Gathered], processes: int, *, fresh: bool = False
     ) -> None:
-        """So many more processes of each case, as far as time allows; what the journal has is not measured again."""
+        """Measure each case in `processes` more processes while time allows; what the journal has is used first."""
         for done in range(1, processes + 1):
             due = [each for each in every if not each.failed]
             known = {each.case.key: self._journal.next(each.case.key, fresh=fresh) for each in due}

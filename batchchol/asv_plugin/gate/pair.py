@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from batchchol.api import factor
+from batchchol.asv_plugin.gate.estimate import both_times
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel
 from batchchol.backends.foreign import foreign_kernel
@@ -84,7 +85,7 @@ class Pair:
         return check(self._backend, loaded(described))
 
     def measure(self, base: Mapping[str, Any], head: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Time both kernels in turn for so many seconds; see `Paired`."""
+        """Time both kernels alternately for `seconds`; see `Paired`."""
         backend = self._backend
         old, new = loaded(base), loaded(head)
         # The same buffers, where that can be: their places in memory then favour neither.
@@ -176,11 +177,10 @@ def rounds(
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + seconds
     while len(logs) < FEWEST_ROUNDS or len(logs) % 2 or time.perf_counter() < end:
-        flip = len(logs) % 2
+        flip = len(logs) % 2 == 1
         order: list[Iterator[Call]] = [new, old, old, new] if flip else [old, new, new, old]
-        first, second, third, fourth = timed([list(islice(each, count)) for each in order])
-        inner, outer = (second + third) / 2, (first + fourth) / 2
-        base, head = (inner, outer) if flip else (outer, inner)
+        taken = timed([list(islice(each, count)) for each in order])
+        base, head = both_times(taken, flip)
         logs.append(math.log(head / base))
         times[0].append(base)
         times[1].append(head)

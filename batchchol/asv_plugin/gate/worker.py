@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from batchchol.artifacts.compilers import kill_session
 from batchchol.errors import BatchcholError
+from batchchol.measure.process import how_it_ended
 
-_QUOTED_CHARACTERS = 500
 _GRACE_SECONDS = 5.0
 
 
@@ -119,12 +119,7 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_SECONDS)
         status = self._process.poll()
-        how = "closed its output" if status is None else f"ended with exit status {status}"
-        if status is not None and status < 0:
-            how = f"was killed by {signal.Signals(-status).name}"
-        self._log.seek(0)
-        words = " ".join(self._log.read().decode(errors="replace").split())[-_QUOTED_CHARACTERS:]
-        return f"the process {how}{f': {words}' if words else ''}"
+        return f"the process {'closed its output' if status is None else how_it_ended(status, self._log)}"
 
 
 class Steady:

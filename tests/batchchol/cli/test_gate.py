@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.asv_plugin.gate import decide, experiment, measuring
 from batchchol.cli import main
 from batchchol.errors import CompilerNotFound
+
+from ...repositories import git
 
 pytest.importorskip("asv_runner", reason="the suite's extra is not installed: there is no asv")
 
@@ -33,13 +34,6 @@ SLOW = (
     "    if (first < last) factor_range(a, l, info, stride, first, first + (last - first + 1) / 2);\n{% endif %}"
 )
 COMMENT = "/* What follows is the end. */\n"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-    return subprocess.run(
-        ["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True
-    ).stdout.strip()
 
 
 def commit(folder: Path, name: str, changes: dict[Path, tuple[str, str]]) -> None:

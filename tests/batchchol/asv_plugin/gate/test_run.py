@@ -37,7 +37,7 @@ class Lab:
     numbers: dict[str, tuple[float, float, str]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     processes: int = 0
-    # Something that happens when so many were asked for.
+    # An event after that number of requests.
     interrupt: tuple[int, BaseException] | None = None
     now: float = 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -12,12 +11,7 @@ import pytest
 from batchchol.asv_plugin.gate import sides
 from batchchol.errors import BatchcholError
 
-
-def git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-    return subprocess.run(
-        ["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True
-    ).stdout.strip()
+from ....repositories import git
 
 
 @pytest.fixture

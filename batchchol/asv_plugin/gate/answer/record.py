@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from batchchol.asv_plugin.gate.answer.words import sentence
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Resolution, Verdict
-from batchchol.asv_plugin.gate.words import sentence
 
 SCHEMA = 1
 

@@ -1,4 +1,4 @@
-"""The gate's answer for whoever asks: a terminal, a web page, a CI system, a program."""
+"""The gate's answer as a table, Markdown, JUnit XML and JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from batchchol.asv_plugin.gate.junit import junit
+from batchchol.asv_plugin.gate.answer.junit import junit
+from batchchol.asv_plugin.gate.answer.record import from_json, to_json
+from batchchol.asv_plugin.gate.answer.words import ORDER, TOLD, amount, change, in_order, notes, plain, sentence
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
-from batchchol.asv_plugin.gate.record import from_json, to_json
-from batchchol.asv_plugin.gate.words import ORDER, TOLD, amount, change, in_order, notes, plain, sentence
 from batchchol.compare.rows import markdown as markdown_table
 from batchchol.files import make_folder, replace_file
 

@@ -11,8 +11,8 @@ from collections import Counter
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from batchchol.asv_plugin.gate.answer.words import amount, change, notes, plain, sentence
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
-from batchchol.asv_plugin.gate.words import amount, change, notes, plain, sentence
 
 _ELEMENTS = {
     Verdict.FAILED: "error",
