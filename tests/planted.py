@@ -1,10 +1,11 @@
 """Commits that are slower on purpose: what a gate must find.
 
-    python -m tests.planted FOLDER {kernel,call} PERCENT
+    python -m tests.planted FOLDER {kernel,call} PERCENT [--backend cuda --profile quick --bench REGEX]
 
-commits, in the clone FOLDER, a library whose kernels or whose `cholesky` take so much longer, and prints the commit's
-hash; the branch that is checked out there moves to it. Kernels wait for that part of their own time: on a CPU each
-call of one, on a GPU each thread (thread family).
+commits, in the clone FOLDER, a library whose kernels or whose `cholesky` take that much longer, and prints the
+commit's hash; the branch that is checked out there moves to it. Each call of a CPU's kernel waits for that part of
+its own time. With `--backend cuda` the kernels of a profile's cases are slower, on a GPU that must be there: see
+`tests.planted_gpu`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import argparse
 import subprocess
 from pathlib import Path
 
+from tests import planted_gpu
+
 _CPU = Path("kernelgen", "templates", "simd", "thread.c.jinja")
-_GPU = Path("kernelgen", "templates", "thread", "thread.cu.jinja")
 _API = Path("batchchol", "api", "__init__.py")
 
 _SPENT = """#include <time.h>
@@ -46,10 +48,10 @@ def cholesky(*args, **options):
 
 
 def slower_kernels(folder: Path, part: float) -> None:
-    """Have the kernels of SIMD targets and of the GPU's thread family take that part of their time in addition."""
-    c, cuda = folder / _CPU, folder / _GPU
+    """Have the kernels of SIMD targets take that part of their time in addition."""
+    path = folder / _CPU
     text = _replaced(
-        c.read_text(), "/* Factors groups first, ..., last - 1", _SPENT + "/* Factors groups first, ..., last - 1"
+        path.read_text(), "/* Factors groups first, ..., last - 1", _SPENT + "/* Factors groups first, ..., last - 1"
     )
     text = _replaced(
         text,
@@ -59,12 +61,7 @@ def slower_kernels(folder: Path, part: float) -> None:
     waited = (
         f"    const double until = spent() + {part} * (spent() - begin);\n    while (spent() < until)\n        ;\n"
     )
-    c.write_text(_replaced(text, "    return status;\n", waited + "    return status;\n"))
-    text = cuda.read_text()
-    waited = "{% if schedule.pdl %}\n    wait_for_predecessors();\n{% endif %}\n"
-    text = _replaced(text, waited, waited + "    const long long begin = clock64();\n")
-    idle = f"    const long long end = clock64();\n    while (clock64() - end < {part} * (end - begin))\n        ;\n"
-    cuda.write_text(text.rstrip().removesuffix("}") + idle + "}\n")
+    path.write_text(_replaced(text, "    return status;\n", waited + "    return status;\n"))
 
 
 def slower_calls(folder: Path, part: float) -> None:
@@ -85,8 +82,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("where", choices=("kernel", "call"))
     parser.add_argument("percent", type=float)
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--profile", default="quick")
+    parser.add_argument("--bench", default="")
     arguments = parser.parse_args()
-    {"kernel": slower_kernels, "call": slower_calls}[arguments.where](arguments.folder, arguments.percent / 100)
+    folder, part = arguments.folder, arguments.percent / 100
+    if arguments.where == "call":
+        slower_calls(folder, part)
+    elif arguments.backend == "cpu":
+        slower_kernels(folder, part)
+    else:
+        planted_gpu.slower_kernels(folder, planted_gpu.pauses(part, arguments.profile, arguments.bench))
     git = ("git", "-C", str(arguments.folder), "-c", "user.name=batchchol", "-c", "user.email=batchchol@localhost")
     subprocess.run((*git, "commit", "-qam", f"Plant {arguments.percent:g}% in every {arguments.where}"), check=True)
     subprocess.run((*git, "rev-parse", "HEAD"), check=True)

@@ -9,7 +9,7 @@ from batchchol import interrupts
 from batchchol.asv_plugin.gate import history, journal
 from batchchol.asv_plugin.gate.decide import threshold
 from batchchol.asv_plugin.gate.outcome import Verdict
-from batchchol.asv_plugin.gate.run import judge, prepare
+from batchchol.asv_plugin.gate.run import ahead, judge, prepare
 from batchchol.batches.sizes import positive
 from batchchol.cli.gate import described, measured_options, say, settings_of
 from batchchol.cli.options import declare, option
@@ -31,9 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings = replace(settings_of(arguments, arguments.commit, arguments.commit), prove=False)
     make_folder(settings.store)
     said, path = described(settings)
-    prepared = prepare(settings, say)
     flagged = 0
-    with interrupts.advice("the gates that ended are kept"):
+    with (
+        ahead(settings, prepare(settings, say)) as prepared,
+        interrupts.advice("the gates that ended are kept"),
+    ):
         for gate in range(1, arguments.gates + 1):
             known = history.read_history(path)
             answer, controls = judge(settings, prepared, said, known, say)

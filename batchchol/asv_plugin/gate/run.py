@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -80,7 +80,8 @@ def run(settings: Settings, machine: Mapping[str, Any], noise: History, say: Say
     BatchcholError
         If a commit cannot be measured at all; says why.
     """
-    return judge(settings, prepare(settings, say), machine, noise, say)
+    with ahead(settings, prepare(settings, say)) as prepared:
+        return judge(settings, prepared, machine, noise, say)
 
 
 def judge(
@@ -100,12 +101,12 @@ def judge(
             case.key: _outcome(case, Verdict.UNDECIDED, "changed, and not measured here") for case in changed
         }
     else:
-        with Journal.open(settings) as journal, _pairs(settings, prepared) as pair:
+        with Journal.open(settings) as journal:
             measuring = Measuring(settings.backend, journal, time.monotonic() + settings.budget, say)
             chosen, controls = _chosen(found, prove=settings.prove)
             measured = [Gathered(case, threshold(case.kind, noise.noise_of(case.key))) for case in chosen]
             beside = [Gathered(case, threshold(case.kind, noise.noise_of(case.key))) for case in controls]
-            decisions = measuring.decide([*measured, *beside], pair, prepared.both)
+            decisions = measuring.decide([*measured, *beside], prepared.pair, prepared.both)
             outcomes |= _outcomes(measured, decisions, found)
             equal = beside if settings.base != settings.head else measured
             alarms = _controls(equal, decisions, settings.head)
@@ -172,6 +173,17 @@ def prepare(settings: Settings, say: Say) -> Prepared:
     return Prepared(found, one, both, time.monotonic() - begin)
 
 
+@contextmanager
+def ahead(settings: Settings, prepared: Prepared) -> Iterator[Prepared]:
+    """What `prepare` found; the processes that measure a GPU's kernels are begun ahead, for all gates meanwhile."""
+    kernels = any(case.outcome is None and case.kind == "kernel" for case in prepared.cases)
+    if settings.backend != "cuda" or settings.arch or not kernels:
+        yield prepared
+        return
+    with sides.Ahead(prepared.pair) as pair:
+        yield replace(prepared, pair=pair)
+
+
 def _made_by(settings: Settings, checkout: Path) -> str:
     """The name of a cache in which each source has one machine code: by the compiler, and how it is called."""
     try:
@@ -188,10 +200,6 @@ def _prepare_calls(start: Sequence[Callable[[], Worker]], found: list[Case]) -> 
         return found
     with Steady(start[0]) as base, Steady(start[1]) as head:
         return [cases.prepared(case, base, head) for case in found]
-
-
-def _pairs(settings: Settings, prepared: Prepared) -> AbstractContextManager[Callable[[], Worker]]:
-    return sides.Ahead(prepared.pair) if settings.backend == "cuda" else nullcontext(prepared.pair)
 
 
 def _chosen(found: Sequence[Case], *, prove: bool) -> tuple[list[Case], list[Case]]:
