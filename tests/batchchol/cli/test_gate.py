@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +144,23 @@ def test_a_slower_kernel_is_the_status_one(gate: Gate) -> None:
     status, said = gate("first", "worse", "--bench", TILES.format(n=8, looking="left"))
     assert status == 1
     assert list(said.values()) == ["slower: "]
+
+
+def test_a_killed_gate_goes_on_where_it_was(gate: Gate, clone: Path) -> None:
+    asked = ["first", "worse", "--bench", TILES.format(n=8, looking="left")]
+    command = [sys.executable, "-m", "batchchol", "gate", *asked, "--profile", "quick"]
+    with subprocess.Popen(command, cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while len(known := [line for path in journals(clone) for line in path.read_text().splitlines(True)]) < 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    status, said = gate(*asked)
+    assert status == 1
+    assert list(said.values()) == ["slower: "]
+    (slow,) = json.loads((clone / ".asv" / "gate" / "answer" / "gate.json").read_text())["outcomes"]
+    assert slow["log_ratios"][:2] == [json.loads(line)["log_ratio"] for line in known[:2]]
+    assert not journals(clone)
 
 
 def test_a_commit_that_cannot_be_imported_is_a_failure(

@@ -21,7 +21,7 @@ from batchchol.asv_plugin.gate.experiment import Found
 from batchchol.asv_plugin.gate.history import Control, History
 from batchchol.asv_plugin.gate.measuring import FIRST, FRESH
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
-from batchchol.asv_plugin.gate.run import Prepared, Settings, judge
+from batchchol.asv_plugin.gate.run import Prepared, Settings, ahead, judge
 from batchchol.errors import DataFileError
 
 WHERE = {"layout": {}, "batch": 1, "threads": 1, "nrhs": 1, "spec": {}}
@@ -256,6 +256,37 @@ def test_without_a_gpu_what_changed_is_undecided_and_not_measured(judged: Gate) 
     answer = judged(lab, [kernel("changed"), unchanged], arch="sm_90", backend="cuda")
     assert verdicts(answer) == {"changed": "UNDECIDED", "equal": "UNCHANGED"}
     assert (answer.status, lab.processes) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "ahead_of_time"),
+    [
+        ({"backend": "cuda"}, None, True),
+        ({"backend": "cuda"}, Outcome("case", "kernel", Verdict.UNCHANGED), False),
+        ({"backend": "cuda", "arch": "sm_90"}, None, False),
+        ({"backend": "cpu"}, None, False),
+    ],
+)
+def test_only_what_measures_a_gpu_is_begun_ahead(
+    judged: Gate, options: dict[str, str], outcome: Outcome | None, ahead_of_time: bool
+) -> None:
+    class Begun:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    begun: list[Begun] = []
+
+    def start() -> Any:
+        begun.append(Begun())
+        return begun[-1]
+
+    prepared = Prepared([kernel("case", outcome=outcome)], start, None, 0.0)  # type: ignore[arg-type]
+    with ahead(judged.settings(**options), prepared) as ready:
+        assert (ready.pair is not start) == ahead_of_time
+        first = ready.pair()
+    assert [each.closed for each in begun] == [each is not first for each in begun]
 
 
 THREE = ("slow", "same", "other")
