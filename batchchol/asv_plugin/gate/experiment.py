@@ -75,8 +75,8 @@ class Kernels:
             if not throttled(taken["conditions"]):
                 break
         about |= {"rounds": taken["rounds"], "conditions": taken["conditions"]}
-        if throttled(taken["conditions"]):
-            about["throttled"] = True
+        if reasons := throttled(taken["conditions"]):
+            about["throttled"] = reasons
         return Found(case.key, taken["log_ratio"], taken["base"], taken["head"], about=about)
 
 
@@ -87,10 +87,10 @@ def _checked(worker: Worker, name: str, described: Mapping[str, Any]) -> float:
         raise type(error)(f"{name}: {error}") from error
 
 
-def throttled(conditions: dict[str, dict[str, Any]]) -> bool:
-    """Whether a GPU's clock was held down by what is not usual: heat, or its supply."""
-    said = (str(state.get("throttle", "")).split(",") for state in conditions.values())
-    return any(not set(reasons) <= USUAL for reasons in said)
+def throttled(conditions: dict[str, dict[str, Any]]) -> list[str]:
+    """Why a GPU's clock was held down by what is not usual: heat, or its supply; empty if it was not."""
+    said = (reason for state in conditions.values() for reason in str(state.get("throttle", "")).split(","))
+    return sorted(set(said) - USUAL)
 
 
 @dataclass(frozen=True)

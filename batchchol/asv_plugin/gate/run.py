@@ -19,6 +19,7 @@ from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.asv_plugin.gate import cases, proof, sides
 from batchchol.asv_plugin.gate.cases import Case, Commits
 from batchchol.asv_plugin.gate.decide import Decision, decide, resolution, threshold
+from batchchol.asv_plugin.gate.experiment import Found
 from batchchol.asv_plugin.gate.history import Control, History
 from batchchol.asv_plugin.gate.journal import Journal
 from batchchol.asv_plugin.gate.measuring import CHANGED, FURTHER, Gathered, Measuring, Say
@@ -248,7 +249,7 @@ def _timed(evidence: Gathered, decisions: Mapping[str, Decision]) -> Outcome:
         case.key,
         case.kind,
         decision.verdict,
-        "" if bounded else "the budget ended after too few processes",
+        _held_down(every) if bounded else "the budget ended after too few processes",
         decision.ratio,
         decision.low if bounded else None,
         decision.high if bounded else None,
@@ -262,6 +263,13 @@ def _timed(evidence: Gathered, decisions: Mapping[str, Decision]) -> Outcome:
             "source": [side.get("text_sha256") for side in (case.base, case.head)],
         },
     )
+
+
+def _held_down(every: Sequence[Found]) -> str:
+    """In how many processes a GPU was throttled, though they measured twice; empty if in none."""
+    hot = [each.about["throttled"] for each in every if "throttled" in each.about]
+    reasons = ", ".join(sorted({reason for reasons in hot for reason in reasons}))
+    return f"the GPU's clock was held down in {len(hot)} of {len(every)} processes: {reasons}" if hot else ""
 
 
 def _tracked(evidence: Gathered) -> Outcome:

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,23 @@ def test_a_slowdown_counts_once_fresh_processes_find_it_again(judged: Gate) -> N
     assert slow.low is not None
     assert slow.low < 1.05 < (slow.high or 0)
     assert len(slow.log_ratios) == lab.asked["slow"]
+
+
+def test_a_throttled_gpu_is_told_of(judged: Gate) -> None:
+    lab = Lab({"hot": about(1.0), "cool": about(1.0)})
+    plain = Lab.found
+
+    def found(lab: Lab, case: Case) -> Found:
+        hot = case.key == "hot" and lab.asked["hot"] % 4 == 0
+        return replace(plain(lab, case), about={"throttled": ["hardware_thermal"]} if hot else {})
+
+    judged.patch.setattr(Lab, "found", found)
+    answer = judged(lab, [kernel("hot"), kernel("cool")])
+    assert {each.key: (each.verdict, each.why) for each in answer.outcomes} == {
+        "hot": (Verdict.SAME, "the GPU's clock was held down in 2 of 8 processes: hardware_thermal"),
+        "cool": (Verdict.SAME, ""),
+    }
+    assert answer.status == 0
 
 
 def test_calls_are_found_again_by_more_processes(judged: Gate) -> None:
