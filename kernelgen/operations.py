@@ -79,9 +79,9 @@ class Operation:
         return all(argument.packed for argument in self.arguments)
 
     @property
-    def writes_triangle(self) -> bool:
-        """Whether a triangle is a result."""
-        return any(each.written and each.shape == "triangle" for each in self.arguments)
+    def factors(self) -> bool:
+        """Whether it factors its matrices, and so has an info of each."""
+        return any(each.shape == "info" for each in self.arguments)
 
     @property
     def has_columns(self) -> bool:
@@ -108,5 +108,17 @@ POTRS = Operation(
     lambda n, nrhs: 2 * n**2 * nrhs,
     MappingProxyType({"looking": "left", "stride": None, "pdl": None, "blocks": None, "prefetch": False}),
 )
+POSV = Operation(
+    "posv",
+    "the solution X of A X = B, A symmetric positive definite",
+    "a factorization and solve",
+    (
+        Argument("a", "triangle"),
+        Argument("b", "columns", packed=False),
+        Argument("x", "columns", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: n**3 / 3 + 2 * n**2 * nrhs,
+)
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS)})
+OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS, POSV)})

@@ -57,7 +57,7 @@ class KernelSpec:
             f"n{problem.n}",
             self.layout,
             self.order,
-            *schedule.method,
+            *schedule.method(problem.operation),
             problem.math,
             self.target,
         ]

@@ -56,9 +56,15 @@ def ratios(l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.float
         Infinite where a solution is not finite; 0 where there is none.
     """
     factor, solution = np.tril(l.astype(np.float64)), x.astype(np.float64)
-    error = np.abs(b - factor @ (factor.swapaxes(-1, -2) @ solution))
+    return within_scale(np.abs(b - factor @ (factor.swapaxes(-1, -2) @ solution)), factor, solution, x.dtype)
+
+
+def within_scale(
+    error: NDArray[np.float64], factor: NDArray[np.floating], solution: NDArray[np.float64], dtype: np.dtype[Any]
+) -> NDArray[np.float64]:
+    """The largest error of each matrix's solutions in units of (3 n + 1) u |L| |L^T| |X|; infinite if not finite."""
     magnitude = np.abs(factor)
-    scale = (3 * l.shape[-1] + 1) * float(np.finfo(x.dtype).eps) / 2
+    scale = (3 * factor.shape[-1] + 1) * float(np.finfo(dtype).eps) / 2
     allowed = scale * (magnitude @ (magnitude.swapaxes(-1, -2) @ np.abs(solution)))
     worst = np.max(np.where(error == 0, 0.0, error / allowed), axis=(-1, -2), initial=0.0)
     finite = np.isfinite(solution).all(axis=(-1, -2))

@@ -111,10 +111,21 @@ def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: Sequence[
     ResidualError
         If not; names the matrix.
     """
+    check_info(info)
+    return worst_within(seen, members, RATIO_BOUND[math], math, "the residual ratio", "the factor is wrong")
+
+
+def check_info(info: NDArray[np.int32]) -> None:
+    """Refuse an info other than 0: the matrices are positive definite.
+
+    Raises
+    ------
+    ResidualError
+        Names the first such matrix.
+    """
     if info.any():
         first = int(np.flatnonzero(info)[0])
         raise ResidualError(f"matrix {first} has info {info[first]}, expected 0 of an SPD matrix")
-    return worst_within(seen, members, RATIO_BOUND[math], math, "the residual ratio", "the factor is wrong")
 
 
 def _member_ratio(a: Batch, l: Batch, m: int) -> float:

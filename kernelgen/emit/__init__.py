@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from kernelgen.emit import block, shared, simd, strip, warp
 from kernelgen.emit import thread as cuda
+from kernelgen.emit.posv import generate_posv
 from kernelgen.emit.solve import generate_solve
 from kernelgen.emit.source import KernelSource
 from kernelgen.schedules import BlockSchedule, SharedSchedule, StripSchedule, ThreadSchedule, WarpSchedule
@@ -22,7 +23,9 @@ def _generate_factorization(spec: KernelSpec, schedule: ThreadSchedule) -> Kerne
 
 
 # The thread family has kernels of all operations.
-_OF_THREADS: Mapping[str, Generate] = MappingProxyType({"potrf": _generate_factorization, "potrs": generate_solve})
+_OF_THREADS: Mapping[str, Generate] = MappingProxyType(
+    {"potrf": _generate_factorization, "potrs": generate_solve, "posv": generate_posv}
+)
 
 
 def generate(spec: KernelSpec) -> KernelSource:

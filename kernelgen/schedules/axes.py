@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+from kernelgen.operations import Operation
 from kernelgen.problem import MAX_CHUNK, Problem
 from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.targets import Target
@@ -131,10 +132,9 @@ class BaseSchedule(ABC):
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
 
-    @property
     @abstractmethod
-    def method(self) -> tuple[str, ...]:
-        """The part of a kernel's name that says how it works, but for the math."""
+    def method(self, operation: Operation) -> tuple[str, ...]:
+        """The part of a kernel's name that says how it carries out an operation, but for the math."""
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail, but for what the layout decides."""

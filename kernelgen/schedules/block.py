@@ -14,6 +14,7 @@ from kernelgen.gpu import (
     PIECE_BYTES,
     WARP,
 )
+from kernelgen.operations import Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.schedules.axes import (
@@ -231,8 +232,7 @@ class BlockSchedule(BaseSchedule):
         numbers = (self.pipeline or 0, self.early or 0, self.spare or 0, self.fold or 0)
         return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers)
 
-    @property
-    def method(self) -> tuple[str, ...]:
+    def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)

@@ -9,6 +9,7 @@ from kernelgen.gpu import (
     MAX_BLOCK_THREADS,
     WARP,
 )
+from kernelgen.operations import Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import keep_integer
 from kernelgen.schedules.axes import (
@@ -51,7 +52,6 @@ class SharedSchedule(BaseSchedule):
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_tile(self, self.nb, problem, layout, most=MAX_SHARED_NB)
 
-    @property
-    def method(self) -> tuple[str, ...]:
+    def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         return (self.family, self.looking, f"nb{self.nb}", f"m{self.matrices}")

@@ -12,6 +12,7 @@ from kernelgen.gpu import (
     PIECE_BYTES,
     WARP,
 )
+from kernelgen.operations import Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.schedules.axes import (
@@ -183,8 +184,7 @@ class StripSchedule(BaseSchedule):
         """How the matrices of a group are spread over warps and shared memory."""
         return StripShape(problem.n, self.warps, self.ahead)
 
-    @property
-    def method(self) -> tuple[str, ...]:
+    def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         return (self.family, f"w{self.warps}", *[f"ahead{self.ahead}"] * bool(self.ahead))
 

@@ -100,8 +100,8 @@ class ThreadStage:
 class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
-    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code. A solve has
-    no `looking` but "left", and `rhs`, how many right-hand sides it has in registers at a time.
+    `nb` is the tile size, `looking` when updates are applied, `unroll` what becomes straight-line code. Solves have
+    `rhs`, how many right-hand sides are in registers at a time; those by a given factor have no `looking` but "left".
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
@@ -140,7 +140,8 @@ class ThreadSchedule(BaseSchedule):
         self._check_fixed(problem.operation)
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
-        operations = straight_line_operations(problem.n) if self.rhs is None else self.rhs * problem.n**2
+        operations = straight_line_operations(problem.n) if problem.operation.factors else 0
+        operations += (self.rhs or 0) * problem.n**2
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
@@ -156,16 +157,15 @@ class ThreadSchedule(BaseSchedule):
             require(got in (None, only), name, got, f"{operation.name} {lacks}, use {only!r}")
         works = f"on a GPU {operation.name} reads the factor where it is, use None"
         stages = self.threads is not None and self.staged
-        require(not stages or operation.writes_triangle, "staged", self.staged, works)
+        require(not stages or operation.factors, "staged", self.staged, works)
 
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""
         return ThreadStage(problem.n, problem.dtype, self.threads or DEFAULT_THREADS)
 
-    @property
-    def method(self) -> tuple[str, ...]:
+    def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        order = (self.looking,) if self.rhs is None else ()
+        order = () if "looking" in operation.fixed else (self.looking,)
         return (*order, f"nb{self.nb}", *([] if self.rhs is None else [f"rhs{self.rhs}"]), self.unroll)
 
     def details(self, layout: str) -> tuple[str, ...]:

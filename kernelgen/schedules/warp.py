@@ -10,6 +10,7 @@ from kernelgen.gpu import (
     SCHEDULERS,
     WARP,
 )
+from kernelgen.operations import Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.schedules.axes import (
@@ -193,8 +194,7 @@ class WarpSchedule(BaseSchedule):
         """How matrices are spread over warps, registers and shared memory."""
         return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1)
 
-    @property
-    def method(self) -> tuple[str, ...]:
+    def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         return (self.family, f"m{self.matrices}", f"w{self.warps}", str(self.update), self.unroll)
 

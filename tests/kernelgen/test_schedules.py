@@ -82,9 +82,7 @@ def test_every_choice_of_the_other_families_is_in_the_name(spec: KernelSpec, fie
     assert changed(spec, field, value).name != spec.name
 
 
-@pytest.mark.parametrize(
-    "spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP, STRIP], ids=lambda spec: spec.schedule.method[0]
-)
+@pytest.mark.parametrize("spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP, STRIP], ids=lambda spec: spec.family)
 def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -> None:
     """Before everything that reads or writes: only places are found, and barriers set up, before."""
     early = changed(spec, "pdl", True)

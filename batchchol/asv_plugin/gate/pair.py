@@ -26,7 +26,7 @@ from batchchol.backends.base import Kernel
 from batchchol.backends.foreign import foreign_kernel
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES
-from batchchol.operations import potrs
+from batchchol.operations import posv, potrs
 from kernelgen import KernelSpec, Launch, Layout
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -53,7 +53,7 @@ class Contender:
 
     def calls(self, backend: Backend, buffers: Sequence[tuple[Any, ...]]) -> list[Call]:
         """A call on each of the buffers."""
-        info = () if self.spec.problem.operation.has_columns else (backend.info(buffers[0][0], self.spec),)
+        info = (backend.info(buffers[0][0], self.spec),) if self.spec.problem.operation.factors else ()
         return [partial(self.kernel, *each, *info, threads=self.threads) for each in buffers]
 
 
@@ -116,12 +116,16 @@ def check(backend: Backend, contender: Contender) -> float:
     problem = contender.spec.problem
     batch = _filled(backend, contender, CHECKED_BATCH, CHECKED_RECIPE)
     (arrays,) = _buffers(backend, contender, batch, lambda _: 1)
-    if problem.operation.has_columns:
+    upper = problem.uplo == "upper"
+    if not problem.operation.factors:
         contender.kernel(*arrays, threads=contender.threads)
         l, b, x = arrays
-        return potrs.check(l, b, x, problem.math, upper=problem.uplo == "upper", host=backend.host)
+        return potrs.check(l, b, x, problem.math, upper=upper, host=backend.host)
     info = backend.info(batch, contender.spec)
     contender.kernel(*arrays, info, threads=contender.threads)
+    if problem.operation.has_columns:
+        a, b, x = arrays
+        return posv.check(a, b, x, info, problem.math, upper=upper, host=backend.host)
     return backend.check(batch, arrays[1].marked(problem.uplo), info, problem.math)
 
 
@@ -148,8 +152,8 @@ def _buffers(
     if not contender.spec.problem.operation.has_columns:
         return [(batch if turn == 0 else batch.copy(), batch.copy()) for turn in range(sets(2 * batch.nbytes))]
     b = np.random.default_rng(0).standard_normal((batch.batch, batch.n, contender.nrhs)).astype(batch.dtype)
-    l = factor(batch).L
-    return [(l.copy(), backend.place(b), backend.place(b)) for _ in range(sets(l.nbytes + 2 * b.nbytes))]
+    triangles = batch if contender.spec.problem.operation.factors else factor(batch).L
+    return [(triangles.copy(), backend.place(b), backend.place(b)) for _ in range(sets(batch.nbytes + 2 * b.nbytes))]
 
 
 def _filled(backend: Backend, contender: Contender, matrices: int, recipe: str) -> Batch:
