@@ -84,6 +84,11 @@ class Operation:
         return any(each.shape == "info" for each in self.arguments)
 
     @property
+    def forgets(self) -> bool:
+        """Whether it factors its matrices, and does not write the factors."""
+        return self.factors and not any(each.shape == "triangle" and each.written for each in self.arguments)
+
+    @property
     def has_columns(self) -> bool:
         """Whether there are right-hand sides."""
         return self.columns is not None

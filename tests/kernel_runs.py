@@ -126,9 +126,22 @@ def run_kernel(
     return Run(_lower(_matrices(result)[: len(a)], spec), info_memory.array[: len(a)].copy())
 
 
-def run_solver(
+@dataclass(frozen=True)
+class Solved:
+    """What a kernel made of a batch and right-hand sides: the solutions, (batch, n, nrhs), and the info, if any."""
+
+    x: Array
+    info: NDArray[np.int32]
+
+
+def run_solver(spec: KernelSpec, l: Array, b: Array, chunk: int | None = None, **how: Any) -> Array:
+    """Solve by lower factors (batch, n, n) for (batch, n, nrhs), as `run_posv` does by matrices."""
+    return run_posv(spec, l, b, chunk, **how).x
+
+
+def run_posv(
     spec: KernelSpec,
-    l: Array,
+    a: Array,
     b: Array,
     chunk: int | None = None,
     *,
@@ -136,30 +149,33 @@ def run_solver(
     threads: int = 2,
     offset: int = 0,
     in_place: bool = False,
-) -> Array:
-    """Solve by lower factors (batch, n, n) for (batch, n, nrhs), and check all that no solve may change.
+) -> Solved:
+    """Solve by the lower triangles of `a`, (batch, n, n), for (batch, n, nrhs), and check all that no solve may
+    change.
 
     The kernel finds NaN in the triangle that it must not read, and in the padding. With `in_place` the solutions go
     where the right-hand sides were. `offset` shifts the arrays off their cache lines.
     """
     solver = solver or kernel_of(spec)
     layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
-    memory = [GuardedMemory(shape, dtype, offset) for shape in (array_shape(n, len(l), layout), b.shape, b.shape)]
-    factors, given, solution = (each.array for each in memory)
-    batch = Batch(factors, n, len(l), layout)
-    _fill(batch, spec, l, padding=np.full((n, n), np.nan))
+    memory = [GuardedMemory(shape, dtype, offset) for shape in (array_shape(n, len(a), layout), b.shape, b.shape)]
+    info = GuardedMemory((len(a) * spec.problem.operation.factors,), np.int32)
+    triangles, given, solution = (each.array for each in memory)
+    batch = Batch(triangles, n, len(a), layout)
+    _fill(batch, spec, a, padding=np.full((n, n), np.nan))
     given[...] = b
     solution[...] = UNTOUCHED
-    before = [array.tobytes() for array in (factors, given, solution)]
-    solver(batch, given, given if in_place else solution, threads=threads)
-    for guarded in memory:
+    before = [array.tobytes() for array in (triangles, given, solution)]
+    arguments = (batch, given, given if in_place else solution, *([info.array] if info.array.size else []))
+    solver(*arguments, threads=threads)
+    for guarded in (*memory, info):
         guarded.check()
-    assert factors.tobytes() == before[0], "a factor was changed"
+    assert triangles.tobytes() == before[0], "a matrix was changed"
     if in_place:
         assert solution.tobytes() == before[2], "something was written elsewhere"
-        return given.copy()
-    assert given.tobytes() == before[1], "a right-hand side was changed"
-    return solution.copy()
+    else:
+        assert given.tobytes() == before[1], "a right-hand side was changed"
+    return Solved((given if in_place else solution).copy(), info.array.copy())
 
 
 def check_other_triangle(spec: KernelSpec, l: Array) -> None:

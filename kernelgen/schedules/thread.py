@@ -97,6 +97,54 @@ class ThreadStage:
 
 
 @dataclass(frozen=True)
+class SolveStage:
+    """Room for what `threads` threads factor and solve with: `rhs` right-hand sides of each, and triangles if `staged`.
+
+    Elements of a triangle lie column after column. Those of a warp are `interleaved`, or its matrices follow one
+    another as canonical arrays have them; then, as right-hand sides always, an odd number of scalars apart, so that
+    all threads at once read from different banks.
+    """
+
+    n: int
+    dtype: str
+    threads: int
+    rhs: int
+    staged: bool
+    interleaved: bool
+
+    @property
+    def apart(self) -> int:
+        """Scalars between neighbouring elements of a triangle."""
+        return WARP if self.interleaved else 1
+
+    @property
+    def member(self) -> int:
+        """Scalars between the triangles of neighbouring threads."""
+        return 1 if self.interleaved else self.n * (self.n + 1) // 2 | 1
+
+    @property
+    def columns(self) -> int:
+        """Scalars between the right-hand sides of neighbouring threads."""
+        return self.n * self.rhs | 1
+
+    @property
+    def triangles(self) -> int:
+        """Scalars of a warp's triangles, a multiple of its threads."""
+        each = self.n * (self.n + 1) // 2 if self.interleaved else self.member
+        return WARP * each if self.staged else 0
+
+    @property
+    def scalars(self) -> int:
+        """Those of a warp."""
+        return self.triangles + WARP * self.columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Those of a block of threads."""
+        return self.threads // WARP * self.scalars * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
 class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
@@ -109,6 +157,9 @@ class ThreadSchedule(BaseSchedule):
     and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, and
     `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
     is one if `staged`, else it is left to the compiler).
+
+    Kernels that factor and solve at once keep the factor on the chip. On a GPU it stays in registers, as straight-line
+    code alone has it, or goes to shared memory if `staged`, as matrices in any layout may.
     """
 
     family: ClassVar[str] = "thread"
@@ -130,9 +181,12 @@ class ThreadSchedule(BaseSchedule):
         if not target.gpu:
             prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
             return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
-        cache = self.cache or ("shared" if self.staged else "l1")
+        staged = self.staged
+        if operation.forgets:
+            rhs, staged = self.rhs or 1, staged or self.unroll == "tiles"
+        cache = self.cache or ("shared" if staged else "l1")
         threads = self.threads or DEFAULT_THREADS
-        return {"staged": self.staged or None, "threads": threads, "cache": cache, "rhs": rhs}
+        return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -147,7 +201,9 @@ class ThreadSchedule(BaseSchedule):
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
         works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
         require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
-        if self.staged and self.threads is not None:
+        if self.threads is not None and problem.operation.forgets:
+            _check_kept(self, self.solve_stage(problem, layout))
+        elif self.staged and self.threads is not None:
             _check_staged(self, self.stage(problem), layout)
 
     def _check_fixed(self, operation: Operation) -> None:
@@ -162,6 +218,11 @@ class ThreadSchedule(BaseSchedule):
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""
         return ThreadStage(problem.n, problem.dtype, self.threads or DEFAULT_THREADS)
+
+    def solve_stage(self, problem: Problem, layout: str) -> SolveStage:
+        """What the warps of a GPU have in shared memory where they factor and solve at once."""
+        threads, rhs, interleaved = self.threads or DEFAULT_THREADS, self.rhs or 1, layout != "canonical"
+        return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
@@ -184,6 +245,20 @@ def _check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> 
     require(layout == "canonical", "staged", schedule.staged, works)
     works = "staged matrices stay in registers, use 'full'"
     require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+    _check_room(stage)
+
+
+def _check_kept(schedule: ThreadSchedule, stage: SolveStage) -> None:
+    """Refuse what the warps of a GPU cannot factor and solve with at once."""
+    works = "kernels that factor and solve at once have no such choice on a GPU, use 'left'"
+    require(schedule.looking == "left", "looking", schedule.looking, works)
+    works = "straight-line code has no tiles, use 1"
+    require(schedule.unroll == "tiles" or schedule.nb == 1, "nb", schedule.nb, works)
+    _check_room(stage)
+
+
+def _check_room(stage: ThreadStage | SolveStage) -> None:
+    """Refuse parts of warps, and more than fits shared memory."""
     works = f"staged matrices are those of whole warps, use a multiple of {WARP}"
     require(stage.threads % WARP == 0, "threads", stage.threads, works)
     works = (
