@@ -7,12 +7,33 @@ from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import WARP
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec
+from kernelgen.targets import ELEMENT_BYTES
+
+# Registers of a thread that are for the last rows of a factor, where the first ones wait in shared memory: the other
+# ones are for right-hand sides, a row that comes back, and addresses.
+_ROW_REGISTERS = 190
+# Tiles of right-hand sides where the factor has none.
+_SOLVE_NB = 4
 
 
 def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The source of `generate_posv` for this target."""
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
-    text = render("thread/posv.cu.jinja", **variables_of(spec), stage=stage, warp=WARP, blocks=schedule.blocks or 1)
+    text = render(
+        "thread/posv.cu.jinja",
+        **variables_of(spec),
+        stage=stage,
+        warp=WARP,
+        blocks=schedule.blocks or 1,
+        nb=schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n),
+        returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,
+    )
     launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "l1", pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
+
+
+def returned_rows(n: int, dtype: str) -> int:
+    """How many of the first rows of a factor registers have no room for."""
+    room = _ROW_REGISTERS * 4 // ELEMENT_BYTES[dtype]
+    return next(rows for rows in range(n + 1) if (n * (n + 1) - rows * (rows + 1)) // 2 <= room)

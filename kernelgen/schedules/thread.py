@@ -123,6 +123,11 @@ class SolveStage:
         return 1 if self.interleaved else self.n * (self.n + 1) // 2 | 1
 
     @property
+    def together(self) -> int:
+        """Whole matrices that the threads of a warp read at a time where they follow one another, a power of two."""
+        return 1 << max(WARP // self.n**2, 1).bit_length() - 1
+
+    @property
     def columns(self) -> int:
         """Scalars between the right-hand sides of neighbouring threads."""
         return self.n * self.rhs | 1

@@ -24,8 +24,8 @@ from ...matrix_kinds import make
 posv_spec = partial(make_spec, op="posv", target="cuda")
 
 FACTORS: Mapping[str, Sequence[Any]] = {
-    # Several matrices to a warp's read, one, and parts of one; whole tiles and others.
-    "n": (1, 2, 3, 5, 8, 17),
+    # Several matrices to a warp's read, one, and parts of one; whole tiles and others; rows that go back.
+    "n": (1, 2, 3, 5, 8, 17, 21),
     "nb": (1, 3, 4),
     "rhs": (1, 2, 3),
     "unroll": ("tiles", "full"),
