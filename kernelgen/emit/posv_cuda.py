@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
-from kernelgen.gpu import WARP
+from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
@@ -25,6 +25,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
         **variables_of(spec),
         stage=stage,
         warp=WARP,
+        piece=PIECE_BYTES // ELEMENT_BYTES[problem.dtype],
         blocks=schedule.blocks or 1,
         nb=schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n),
         returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,
