@@ -20,30 +20,36 @@ CACHE_WAYS, CACHE_WAY_BYTES = 8, 4096
 
 def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The C source of one factorization kernel."""
-    problem = spec.problem
     # A staged group is read from the array and factored elsewhere, in place or not; a canonical one has been
     # transposed before, and is factored where it is.
     in_place = spec.layout == "canonical" or (spec.in_place and not schedule.staged)
+    variables = factorization_variables(spec, schedule, in_place=in_place, apart=bool(schedule.staged))
+    text = render("simd/thread.c.jinja", **variables)
+    return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags)
+
+
+def factorization_variables(
+    spec: KernelSpec, schedule: ThreadSchedule, *, in_place: bool, apart: bool
+) -> dict[str, object]:
+    """What the templates of a factorization ask of a spec; `apart` is whether it is in a chunk of its own."""
+    problem = spec.problem
     program = tile_program(problem.n, schedule.nb, schedule.looking, in_place=in_place)
     if schedule.unroll == "full":
         program = tuple(expand(program))
-    target = SIMD_TARGETS[spec.target]
-    leading = leading_dimension(spec, staged=bool(schedule.staged))
-    text = render(
-        "simd/thread.c.jinja",
-        spec=spec,
-        schedule=schedule,
-        math=problem.math,
-        n=problem.n,
-        program=program,
-        microkernels=microkernels_of(operations(program)),
-        array_strides=element_strides(spec, problem.n),
-        work_strides=element_strides(spec, leading),
-        leading=leading,
-        in_place=in_place,
-        **target_variables(target, problem.dtype),
-    )
-    return KernelSource(text, spec.name, spec.lanes, target.flags)
+    leading = leading_dimension(spec, staged=apart)
+    return {
+        "spec": spec,
+        "schedule": schedule,
+        "math": problem.math,
+        "n": problem.n,
+        "program": program,
+        "microkernels": microkernels_of(operations(program)),
+        "array_strides": element_strides(spec, problem.n),
+        "work_strides": element_strides(spec, leading),
+        "leading": leading,
+        "in_place": in_place,
+        **target_variables(SIMD_TARGETS[spec.target], problem.dtype),
+    }
 
 
 def leading_dimension(spec: KernelSpec, *, staged: bool) -> int:

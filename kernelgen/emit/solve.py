@@ -21,7 +21,7 @@ def generate_solve(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     (batch, n, nrhs) in rows.
     """
     problem, on_gpu = spec.problem, spec.target == CUDA.name
-    programs = _programs(problem.n, schedule)
+    programs = solve_programs(problem.n, schedule)
     variables = {
         "spec": spec,
         "schedule": schedule,
@@ -63,7 +63,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule, variables: dict[str, ob
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch_of(problem, schedule))
 
 
-def _programs(n: int, schedule: ThreadSchedule) -> tuple[tuple[int, tuple[Node, ...]], ...]:
+def solve_programs(n: int, schedule: ThreadSchedule) -> tuple[tuple[int, tuple[Node, ...]], ...]:
     """The program for as many right-hand sides as are in registers, and that for each of the last ones."""
     sizes = dict.fromkeys((schedule.rhs or 1, 1))
     programs = ((size, solve_program(n, schedule.nb, size)) for size in sizes)

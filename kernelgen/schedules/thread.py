@@ -203,6 +203,8 @@ class ThreadSchedule(BaseSchedule):
         operations += (self.rhs or 0) * problem.n**2
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
+        works = f"{problem.op} has no other place for its factor than a chunk, use staged=True"
+        require(self.staged is not False or not problem.operation.forgets, "staged", self.staged, works)
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
         works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
         require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
