@@ -1,11 +1,11 @@
-"""Batched Cholesky factorization of huge numbers of tiny SPD matrices (n = 1 ... 128).
+"""Batched Cholesky factorizations and solves of huge numbers of tiny SPD matrices (n = 1 ... 128).
 
-`cholesky` and `cholesky_ex` take and return NumPy arrays of shape (..., n, n); `factor` works on a `Batch` in its own
-layout, without packing.
+`cholesky`, `solve` and `cho_solve` take and return NumPy arrays; `factor` works on a `Batch` in its own layout,
+without packing, and so do `solve` and `cho_solve`.
 """
 
 from batchchol import _former
-from batchchol.api import Cholesky, Factor, cho_solve, cholesky, cholesky_ex, factor
+from batchchol.api import Cholesky, Factor, Solution, cho_solve, cholesky, cholesky_ex, factor, solve, solve_ex
 from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
 from batchchol.defaults.lookup import default_spec
@@ -37,6 +37,7 @@ __all__ = [
     "NoCompilerWarning",
     "Problem",
     "SharedSchedule",
+    "Solution",
     "SpecError",
     "StripSchedule",
     "ThreadSchedule",
@@ -47,4 +48,6 @@ __all__ = [
     "default_spec",
     "factor",
     "get_backend",
+    "solve",
+    "solve_ex",
 ]

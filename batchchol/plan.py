@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from copy import copy
+from functools import lru_cache
 from typing import NamedTuple
 
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.base import Kernel, check_operation, check_runnable
+from batchchol.backends.base import Form, Kernel, check_form, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.lookup import default_choice, generation
@@ -81,7 +82,8 @@ def _prepared_anew(batch: Batch, given: KernelSpec | None, out: Batch | None, ma
     in_place = out is not None and out.shares_memory(batch)
     spec = given
     if spec is None:
-        problem, target = Problem(batch.n, batch.dtype_name, math=math or MATHS[0]), _fitting_target(device, batch)
+        problem = Problem(batch.n, batch.dtype_name, math=math or MATHS[0])
+        target = _fitting_target(device, batch.dtype_name, batch.layout)
         spec = _default(device, problem, batch.layout, batch.batch, in_place=in_place, target=target)
     check_runnable(device, spec, batch)
     result = _result(device, batch, out, spec, in_place).marked(spec.problem.uplo)
@@ -130,35 +132,76 @@ def _default(
 
 
 def kernel_choice(
-    op: str, batch: Batch, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
-) -> tuple[Backend, KernelSpec]:
-    """Where an operation on a batch of factors runs, and by which kernel: given, or the best in a math.
+    op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
+) -> KernelSpec:
+    """By which kernel an operation is done on a batch of this form: given, or the best in a math.
 
-    `argument` is what the caller calls the batch.
+    `argument` is what the caller calls the batch. Choices are kept for the next call.
 
     Raises
     ------
     TypeError, ValueError
-        If spec or math do not belong to each other or to the factors, or the backend cannot run the spec on them.
+        If spec or math do not belong to each other or to the batch, or the backend cannot run the spec on it.
+    SpecError
+        If there is no kernel for it.
     """
+    # Before they are looked up: arrays have no hash.
     check_choice(given, math)
-    device, uplo = get_backend(batch.backend), "upper" if upper else "lower"
-    problem = Problem(batch.n, batch.dtype_name, uplo, op, math or MATHS[0])
-    target = _fitting_target(device, batch, argument)
-    spec = given or _default(device, problem, batch.layout, batch.batch, in_place=False, target=target)
-    check_runnable(device, spec, batch, op, argument)
+    return _kernel_choice(op, device, form, upper, given, math, argument, generation())
+
+
+@lru_cache(maxsize=1024)
+def _kernel_choice(
+    op: str,
+    device: Backend,
+    form: Form,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    argument: str,
+    _: object,
+) -> KernelSpec:
+    uplo = "upper" if upper else "lower"
+    problem = Problem(form.n, form.dtype, uplo, op, math or MATHS[0])
+    target = _fitting_target(device, form.dtype, form.layout, argument)
+    spec = given or _default(device, problem, form.layout, form.batch, in_place=False, target=target)
+    check_form(device, spec, form, op, argument)
     if spec.problem.uplo != uplo:
-        raise ValueError(f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the factors have")
-    return device, spec
+        raise ValueError(
+            f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the {argument} have"
+        )
+    return spec
 
 
-def _fitting_target(device: Backend, batch: Batch, argument: str = "batch") -> str:
+def chosen_kernel(
+    op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
+) -> Kernel:
+    """The kernel of `kernel_choice`, loaded, and kept as well."""
+    check_choice(given, math)
+    return _chosen_kernel(op, device, form, upper, given, math, argument, generation())
+
+
+@lru_cache(maxsize=1024)
+def _chosen_kernel(
+    op: str,
+    device: Backend,
+    form: Form,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    argument: str,
+    key: object,
+) -> Kernel:
+    return device.kernel(_kernel_choice(op, device, form, upper, given, math, argument, key))
+
+
+def _fitting_target(device: Backend, dtype: str, layout: Layout, argument: str = "batch") -> str:
     """The backend's widest SIMD whose groups fill the batch's chunks."""
-    chunk = batch.layout.chunk
+    chunk = layout.chunk
     for target in device.targets:
-        if chunk is None or chunk % TARGETS[target].lanes(batch.dtype_name) == 0:
+        if chunk is None or chunk % TARGETS[target].lanes(dtype) == 0:
             return target
-    lanes = {target: TARGETS[target].lanes(batch.dtype_name) for target in device.targets}
+    lanes = {target: TARGETS[target].lanes(dtype) for target in device.targets}
     raise ValueError(f"{argument}: got chunk={chunk}, expected a multiple of the SIMD lanes of one of {lanes}")
 
 

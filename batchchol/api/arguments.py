@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.batches.batch import check_dtype
+from batchchol.batches.batch import check_dtype, dtype_name
 from batchchol.batches.checks import check_unmasked
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
+from batchchol.plan import check_array_spec
+from kernelgen import KernelSpec
+from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
 
 
@@ -53,3 +56,39 @@ def check_threads(threads: Any) -> None:
     """Refuse what is no number of threads, nor None."""
     if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
+
+
+class Wanted(NamedTuple):
+    """What a call is to compute by matrices, or factors, and right-hand sides, and how.
+
+    `argument` is what the call names the matrices, `what` what messages call them; see `cho_solve` and `solve`.
+    """
+
+    op: str
+    argument: str
+    what: str
+    upper: bool
+    spec: KernelSpec | None = None
+    math: str | None = None
+    threads: int | None = None
+    stream: Any = None
+    out: Any = None
+    overwrite_b: bool = False
+
+    @property
+    def factors(self) -> bool:
+        """Whether matrices are factored, and have an info."""
+        return OPERATIONS[self.op].factors
+
+    def by_factors(self) -> Wanted:
+        """What is left to do once matrices are factored: solve by their factors, into the same place."""
+        return self._replace(op="potrs", spec=None)
+
+    def check_array(self, n: int, dtype: np.dtype[Any]) -> None:
+        """Refuse a spec or a math that is not for matrices in an array."""
+        check_array_spec(n, dtype_name(dtype), self.upper, self.spec, self.math, self.op)
+
+    def check_no_stream(self, where: str) -> None:
+        """Refuse a stream where there is none."""
+        if self.stream is not None:
+            raise ValueError(f"stream: got {self.stream!r}, expected None: {where}")

@@ -150,7 +150,7 @@ def cholesky_ex(
     if hasattr(a, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return Cholesky(*_factor_there(a, upper, spec, math))
+        return Cholesky(*factor_there(a, upper, spec, math))
     matrices = square_matrices("a", a)
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
@@ -256,8 +256,13 @@ def factor(
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
-def describe_failures(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool) -> str:
-    """What an exception says of the matrices whose info is not 0; `a` holds them, if they are on the host."""
+def describe_failures(
+    info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str = "cholesky_ex"
+) -> str:
+    """What an exception says of the matrices whose info is not 0; `a` holds them, if they are an array of the host.
+
+    `instead` is the function that does not raise.
+    """
     failed = np.argwhere(info)
     first = tuple(int(index) for index in failed[0])
     name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
@@ -265,7 +270,7 @@ def describe_failures(info: NDArray[np.int32], a: NDArray[np.floating] | None, u
     reason = "is not" if a is None or not _has_nan(a[first], order, upper) else "has a NaN"
     return (
         f"{name} is not positive definite: its leading minor of order {order} {reason} "
-        f"({len(failed)} of {info.size} matrices failed; cholesky_ex returns info in place of raising)"
+        f"({len(failed)} of {info.size} matrices failed; {instead} returns info in place of raising)"
     )
 
 
@@ -326,7 +331,7 @@ def _dense() -> Any:
     return dense
 
 
-def _factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Any, Any]:
+def factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Any, Any]:
     """Factors and info of an array (..., n, n) on a GPU, there."""
     device, dense = get_backend("cuda"), _dense()
     matrices = dense.view(a)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -74,6 +74,21 @@ def check_operation(spec: KernelSpec, op: str) -> None:
         raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected one of {op}: {OPERATIONS[op].does}")
 
 
+class Form(NamedTuple):
+    """What a batch is, apart from its data; `triangle` is the one that has a meaning, None if both have."""
+
+    n: int
+    batch: int
+    dtype: str
+    layout: Layout
+    triangle: str | None = None
+
+    @classmethod
+    def of(cls, batch: Batch) -> Form:
+        """That of a batch."""
+        return cls(batch.n, batch.batch, batch.dtype_name, batch.layout, batch.triangle)
+
+
 def check_runnable(
     backend: Backend, spec: KernelSpec, batch: Batch, op: str = "potrf", argument: str = "batch"
 ) -> None:
@@ -91,20 +106,25 @@ def check_runnable(
         raise TypeError(f"{argument}: got {type(batch).__name__}, expected a Batch: make one with Batch.from_dense")
     if not isinstance(spec, KernelSpec):
         raise TypeError(f"spec: got {type(spec).__name__}, expected a KernelSpec: start from default_spec")
-    check_operation(spec, op)
-    wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
-    given = (batch.n, batch.dtype_name, batch.layout.kind, batch.layout.order)
-    if wanted != given:
-        raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
-    if batch.triangle not in (None, spec.problem.uplo):
-        raise ValueError(
-            f"{argument}: got one whose {batch.triangle} triangle alone has a meaning, expected the "
-            f"{spec.problem.uplo} one, which the spec reads: use a spec with uplo={batch.triangle!r}, or "
-            f"{argument}.marked(None) if whole matrices were put into it"
-        )
     if batch.backend != backend.name:
         raise ValueError(f"{argument}: lives on backend {batch.backend!r}, expected {backend.name!r}: make it there")
-    if reason := backend.unsupported(spec, batch.layout):
+    check_form(backend, spec, Form.of(batch), op, argument)
+
+
+def check_form(backend: Backend, spec: KernelSpec, form: Form, op: str, argument: str) -> None:
+    """`check_runnable` for what lives on the backend."""
+    check_operation(spec, op)
+    wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
+    given = (form.n, form.dtype, form.layout.kind, form.layout.order)
+    if wanted != given:
+        raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if form.triangle not in (None, spec.problem.uplo):
+        raise ValueError(
+            f"{argument}: got one whose {form.triangle} triangle alone has a meaning, expected the "
+            f"{spec.problem.uplo} one, which the spec reads: use a spec with uplo={form.triangle!r}, or "
+            f"{argument}.marked(None) if whole matrices were put into it"
+        )
+    if reason := backend.unsupported(spec, form.layout):
         raise ValueError(f"spec: backend {backend.name!r} cannot run {spec.name}: {reason}")
 
 
@@ -141,6 +161,8 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def __hash__(self) -> int: ...
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -74,6 +74,16 @@ def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
     return info
 
 
+def solve(
+    op: str, a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
+) -> NDArray[np.int32] | None:
+    """`posv`, or `potrs`, which has no info: `op` says which."""
+    if op == "posv":
+        return posv(a, b, x, upper, threads)
+    potrs(a, b, x, upper, threads)
+    return None
+
+
 def potrs(
     l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
 ) -> None:
@@ -87,10 +97,39 @@ def potrs(
         _over_blocks(work, (l, b, x), threads, l.nbytes + 2 * b.nbytes)
 
 
-def solve_batch(l: Batch, b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int) -> None:
-    """Solve by a batch of factors of any layout."""
-    for start, stop in _slices(l):
-        potrs(l.get(start, stop), b[start:stop], x[start:stop], upper, threads)
+def posv(
+    a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
+) -> NDArray[np.int32]:
+    """Solve by matrices (batch, n, n) for right-hand sides (batch, n, nrhs) into x, all C-contiguous; x may be b.
+
+    Returns the info (batch,), as `solve_ex` says; where it is not 0 the solutions are NaN.
+    """
+    info = np.zeros(len(a), np.int32)
+    routine = _routine(a.dtype.name, "posv")
+    one_by_one = max(b.shape[1:]) >= _LARGE_ORDER and len(a) < threads
+
+    def work(block: slice) -> None:
+        # Factored in place.
+        matrices, found = a[block].copy(), info[block]
+        _solve(routine, matrices, b[block], x[block], upper, found)
+        found[...] = _with_unnoticed(found, matrices)
+        x[block][found != 0] = np.nan
+
+    with blas.at_most(threads if one_by_one else 1):
+        _over_blocks(work, (a, b, x, info), 1 if one_by_one else threads, a.nbytes + 2 * b.nbytes)
+    return info
+
+
+def solve_batch(
+    op: str, batch: Batch, b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
+) -> NDArray[np.int32] | None:
+    """`solve` by a batch of matrices or factors of any layout."""
+    found = [
+        solve(op, batch.get(start, stop), b[start:stop], x[start:stop], upper, threads)
+        for start, stop in _slices(batch)
+    ]
+    infos = [each for each in found if each is not None]
+    return np.concatenate([np.zeros(0, np.int32), *infos]) if op == "posv" else None
 
 
 def _over_blocks(
@@ -115,20 +154,29 @@ def _slices(batch: Batch) -> Iterator[tuple[int, int]]:
 
 
 def _solve(
-    routine: _Routine, l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool
+    routine: _Routine,
+    a: NDArray[np.floating],
+    b: NDArray[np.floating],
+    x: NDArray[np.floating],
+    upper: bool,
+    info: NDArray[np.int32] | None = None,
 ) -> None:
-    """Solve by a few factors in this thread."""
+    """Solve by a few factors, or by matrices that become factors, in this thread."""
     count, n, nrhs = b.shape
     # To LAPACK an array in row order is its transpose. It solves in place, and b may look the same either way.
     columns = np.swapaxes(b, -1, -2).copy()
     sizes = np.array([n, nrhs], routine.integer)
-    status = np.zeros(1, routine.integer)
+    status = np.zeros(count, routine.integer)
     order, right_hand_sides = sizes.ctypes.data, sizes.ctypes.data + sizes.itemsize
+    first, solutions, reported = a.ctypes.data, columns.ctypes.data, status.ctypes.data
+    uplo = b"L" if upper else b"U"
     for m in range(count):
-        factor, solution = l.ctypes.data + m * l.strides[0], columns.ctypes.data + m * columns.strides[0]
-        uplo = b"L" if upper else b"U"
-        routine.call(uplo, order, right_hand_sides, factor, order, solution, order, status.ctypes.data)
+        matrix, solution = first + m * a.strides[0], solutions + m * columns.strides[0]
+        said = reported + m * status.itemsize
+        routine.call(uplo, order, right_hand_sides, matrix, order, solution, order, said)
     np.copyto(x, np.swapaxes(columns, -1, -2))
+    if info is not None:
+        info[...] = status
 
 
 def _factor(
@@ -150,11 +198,15 @@ def _factor(
         routine.call(uplo, order, first + m * l.strides[0], order, reported + m * status.itemsize)
     for m in np.flatnonzero(status).tolist():
         _complete(a[m], l[m], int(status[m]) - 1, upper)
-    # OpenBLAS takes no notice of a pivot that is NaN; all that follow it are NaN too.
+    info[...] = _with_unnoticed(status, l)
+    np.copyto(l, 0, where=other)
+
+
+def _with_unnoticed(status: NDArray[np.signedinteger], l: NDArray[np.floating]) -> NDArray[np.signedinteger]:
+    """The info of factors, of which OpenBLAS takes no notice of a pivot that is NaN; all that follow are NaN too."""
     nans = np.isnan(np.diagonal(l, axis1=1, axis2=2))
     unnoticed = nans.any(1) & (status == 0)
-    info[...] = np.where(unnoticed, nans.argmax(1) + 1, status)
-    np.copyto(l, 0, where=other)
+    return np.where(unnoticed, nans.argmax(1) + 1, status)
 
 
 def _complete(a: NDArray[np.floating], l: NDArray[np.floating], k: int, upper: bool) -> None:

@@ -19,6 +19,8 @@ VECTOR_BYTES, LOADS = 16, 8
 TILE_BYTES, TILE_BLOCKS = 40960, 5
 # Matrices of a warp: neighbours in a packed array, whose accesses then are of whole lines.
 LANES = 32
+# Axes of an array that `gather` copies.
+GATHERED_AXES = 6
 # Independent chains of multiply-adds in a thread: enough to hide the latency of one.
 CHAINS = 8
 
@@ -46,6 +48,8 @@ _KERNELS = {
     "residual": _Support(Launch(8 * LANES, LANES), (("tile", 8),)),
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
+    # An item is an element.
+    "gather": _Support(Launch(256, 256), (("axes", GATHERED_AXES),)),
     # An item is a byte.
     "copy": _Support(Launch(256, 256 * 4 * VECTOR_BYTES), typed=False),
     "empty": _Support(Launch(32, 32), typed=False),
@@ -58,8 +62,8 @@ def support_kernel(name: str, dtype: str = "float32") -> KernelSource:
 
     Parameters
     ----------
-    name : {"pack", "unpack", "fill_uniform", "fill_wishart", "spoil", "residual", "multiply_add", "copy", "empty"}
-        What it does, and its arguments, the source says at its beginning.
+    name : str
+        A key of `_KERNELS`. What it does, and its arguments, the source says at its beginning.
     dtype : {"float32", "float64"}
         Of the elements; "copy" and "empty" do not depend on it.
 

@@ -27,7 +27,8 @@ from batchchol import (
     factor,
     get_backend,
 )
-from batchchol.api import solves
+from batchchol.api import host_solves
+from batchchol.backends.base import Form
 from batchchol.errors import BackendUnavailable, CompilerNotFound
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
 from batchchol.plan import kernel_choice
@@ -111,7 +112,7 @@ def test_it_undoes_a_multiplication(spd: Spd) -> None:
 def test_empty_arrays_need_no_backend(
     monkeypatch: pytest.MonkeyPatch, l_shape: tuple[int, ...], b_shape: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(solves, "kernel_choice", lambda *_, **__: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(host_solves, "_by_batch", lambda *_, **__: pytest.fail("nothing is to be computed"))
     x = cho_solve(np.empty(l_shape, np.float32), np.empty(b_shape, np.float32))
     assert (x.shape, x.dtype) == (b_shape, np.float32)
 
@@ -167,8 +168,7 @@ REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "one number to solve for": (L, 4.0, ValueError, r"^b: got shape \(\), expected \(2,\) or \(2, nrhs\)"),
     "too short": (L, B[0, :1], ValueError, r"^b: got shape \(1,\), expected \(2,\) or \(2, nrhs\), as the"),
     "too long": (L, np.ones(3), ValueError, r"^b: got shape \(3,\)"),
-    "too deep": (L, B[None, None], ValueError, r"^b: got shape \(1, 1, 2, 2\)"),
-    "no batch": (L[None], B, ValueError, r"^b: got shape \(2, 2\), expected \(1, 2\) or \(1, 2, nrhs\)"),
+    "vectors for one matrix": (L, np.ones((3, 2)), ValueError, r"^b: got shape \(3, 2\).* use b\[\.\.\., None\]"),
     "another batch": (np.stack([L, L]), np.stack([B, B, B]), ValueError, r"^b: got shape \(3, 2, 2\)"),
     "a batch for b": (L, Batch.from_dense(B[None]), TypeError, r"use to_dense\(\)"),
 }
@@ -277,8 +277,7 @@ def test_specs_and_maths(spd: Spd) -> None:
         assert_solves(l, b, given)
     batch = Batch.from_dense(l, Layout.chunked(2 * LANES))
     for upper, math in ((False, "ieee"), (True, "fast")):
-        device, spec = kernel_choice("potrs", batch, upper, None, math, argument="L")
-        assert device is get_backend("cpu")
+        spec = kernel_choice("potrs", get_backend("cpu"), Form.of(batch), upper, None, math, argument="L")
         assert spec.problem == Problem(N, "float32", "upper" if upper else "lower", "potrs", math)
 
 

@@ -55,7 +55,7 @@ def factor_host(
     l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
     info = np.empty(len(a), np.int32)
     apart = layout == _AS_THEY_ARE and not spec.in_place
-    for first, last in _slices(len(a), _matrix_bytes(spec, layout, dense=2 if apart else 1)):
+    for first, last in slices(len(a), _matrix_bytes(spec, layout, dense=2 if apart else 1)):
         dense = memory.to_device(a[first:last], f"{last - first:,} matrices")
         factors = memory.empty(dense.shape, a.dtype, f"{last - first:,} factors") if apart else dense
         status = memory.info_array(last - first, poisoned=False)
@@ -73,7 +73,7 @@ def factor_device(backend: Backend, a: memory.View, spec: KernelSpec, layout: La
     l = memory.empty(a.shape, a.dtype, "room for the factors")
     info = memory.empty(outer, _INFO, "the info")
     matrix_bytes = spec.problem.n**2 * a.dtype.itemsize
-    for first, last in _slices(batch, _matrix_bytes(spec, layout, dense=0)):
+    for first, last in slices(batch, _matrix_bytes(spec, layout, dense=0)):
         _launches(cast(CudaBackend, backend), spec, layout, last - first).run(
             a.address + first * matrix_bytes,
             l.gpudata + first * matrix_bytes,
@@ -160,8 +160,8 @@ def _matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
     return copies * spec.problem.n**2 * ELEMENT_BYTES[spec.problem.dtype] + _INFO.itemsize
 
 
-def _slices(batch: int, matrix_bytes: int) -> Iterator[tuple[int, int]]:
-    """First and last of each slice; as equal in size as whole steps allow."""
+def slices(batch: int, matrix_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last matrix of each slice that fits, as equal in size as whole steps allow."""
     if batch * matrix_bytes <= max(_SMALL_BYTES, memory.kept_bytes()):
         return iter([(0, batch)] * bool(batch))
     most = max(int(memory.free_bytes() * _USABLE) // matrix_bytes // _STEP, 1) * _STEP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,6 +51,14 @@ class CudaKernel:
         if stream is not None:
             memory.share(stream, *memory_of(self.spec.problem.operation, arrays))
         self.gpu.run(self.function, arrays[0].batch, words, stream)
+
+    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> None:
+        """Queue the kernel for arguments at these addresses, which nothing is known of but that they are in memory.
+
+        An operation without right-hand sides has an `nrhs` that is not used.
+        """
+        columns = () if self.spec.problem.operation.columns is None else (nrhs,)
+        self.gpu.run(self.function, batch, (*addresses, *columns, *self.geometry(batch, layout)), stream)
 
     def words(self, *arrays: Any) -> tuple[int, ...]:
         """The arguments of the code, 64 bits each.

@@ -153,6 +153,11 @@ def is_device_array(a: Any) -> bool:
     return hasattr(a, "__cuda_array_interface__")
 
 
+def is_writeable(a: Any) -> bool:
+    """Whether an array on a GPU may be written to."""
+    return not a.__cuda_array_interface__["data"][1]
+
+
 def as_gpuarray(a: Any, argument: str = "a") -> Any:
     """Another library's array on this GPU as a GPUArray of the same memory, which it keeps alive.
 

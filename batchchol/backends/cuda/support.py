@@ -6,8 +6,10 @@ are queued on `stream`. Nothing is allocated and nothing is synchronised.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import chain
 from typing import Protocol, cast
 
 import numpy as np
@@ -17,7 +19,7 @@ from batchchol.datasets import catalogue, recipes
 from batchchol.datasets.catalogue import Value
 from batchchol.datasets.generation import check_slice
 from kernelgen import KernelSource, Layout
-from kernelgen.emit.support import CHAINS, Tiling, support_kernel, tiling
+from kernelgen.emit.support import CHAINS, GATHERED_AXES, Tiling, support_kernel, tiling
 
 Arguments = tuple[np.generic, ...]
 
@@ -104,6 +106,54 @@ def unpack(
     tiles = tiling(n, stride(batch, layout), dtype)
     args = (*_pointers(packed, dense), *_geometry(tiles, first, layout), *_integers(first, stop, _CLEARED[clear]))
     device.launch(support_kernel("unpack", dtype), tiles.tiles(first, stop), args, stream)
+
+
+def gather(
+    device: Launcher,
+    source: int,
+    destination: int,
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    dtype: str,
+    *,
+    stream: object | None = None,
+) -> None:
+    """Copy an array of any strides to a C-contiguous one.
+
+    Parameters
+    ----------
+    source, destination : int
+        Addresses of the first element of each, which must not overlap.
+    sizes : sequence of int
+        The shape.
+    steps : sequence of int
+        Elements between neighbours along each axis of the source, 0 where it is broadcast.
+
+    Raises
+    ------
+    ValueError
+        If there are too many axes that are not one with their neighbours.
+    """
+    axes = _merged(sizes, steps)
+    if len(axes) > GATHERED_AXES:
+        raise ValueError(
+            f"sizes: got {tuple(sizes)} in steps of {tuple(steps)}, expected at most {GATHERED_AXES} axes apart"
+        )
+    padding = [(1, 0)] * (GATHERED_AXES - len(axes))
+    count = math.prod(sizes)
+    args = (*_pointers(source, destination), *_integers(count, *chain.from_iterable([*padding, *axes])))
+    device.launch(support_kernel("gather", dtype), count, args, stream)
+
+
+def _merged(sizes: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
+    """The axes of an array, those together as one that lie in memory as one."""
+    axes = list[tuple[int, int]]()
+    for size, step in zip(sizes, steps, strict=True):
+        if axes and axes[-1][1] == size * step:
+            axes[-1] = axes[-1][0] * size, step
+        elif size != 1:
+            axes.append((size, step))
+    return axes
 
 
 def identity_padding(

@@ -194,7 +194,7 @@ def test_canonical_kernels_factor_arrays_where_they_lie(
 def test_arrays_as_they_are_go_in_slices_too(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     a = spd(1300, N)
     a[1100, 2, 2] = -1
-    monkeypatch.setattr(dense, "_slices", lambda batch, each: iter([(0, 512), (512, 1024), (1024, batch)]))
+    monkeypatch.setattr(dense, "slices", lambda batch, each: iter([(0, 512), (512, 1024), (1024, batch)]))
     for given in (a, on_device(a)):
         l, info = (cuda.host(each) if given is not a else each for each in cholesky_ex(given, backend="cuda"))
         np.testing.assert_array_equal(np.flatnonzero(info), [1100])
@@ -235,8 +235,8 @@ def test_arrays_that_do_not_fit_go_in_slices(cuda: Backend, spd: Spd, monkeypatc
     monkeypatch.setattr(memory, "kept_bytes", lambda: 0)
     expected = np.linalg.cholesky(a)
     taken = []
-    slices = dense._slices
-    monkeypatch.setattr(dense, "_slices", lambda *given: taken.append(list(slices(*given))) or iter(taken[-1]))
+    slices = dense.slices
+    monkeypatch.setattr(dense, "slices", lambda *given: taken.append(list(slices(*given))) or iter(taken[-1]))
     np.testing.assert_allclose(cholesky(a, backend="cuda"), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(cholesky(on_device(a)).get(), expected, rtol=1e-5, atol=1e-6)
     assert [len(parts) for parts in taken] == [4, 2]

@@ -1,0 +1,157 @@
+"""Solutions by matrices or factors on a GPU, there."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from batchchol.api.arguments import Wanted, check_square
+from batchchol.api.columns import Fit, check_columns_dtype, check_out, fit
+from batchchol.api.factorizations import factor, factor_there
+from batchchol.backends import get_backend
+from batchchol.backends.base import Form
+from batchchol.batches.batch import Batch, check_dtype, dtype_name
+from batchchol.batches.checks import check_order
+from batchchol.plan import chosen_kernel, kernel_choice
+from kernelgen import Layout, SpecError
+from kernelgen.targets import ELEMENT_BYTES
+
+_INFO, _CANONICAL = np.dtype(np.int32), Layout.canonical()
+
+
+class _Matrices(NamedTuple):
+    """Where the matrices, or factors, of a call are, and what keeps them alive: an array or a batch."""
+
+    owner: Any
+    address: int
+    nbytes: int
+    outer: tuple[int, ...]
+    form: Form
+
+
+class _Memory(NamedTuple):
+    """Memory on the GPU, and what keeps it alive."""
+
+    owner: Any
+    address: int
+
+
+def by_array(a: Any, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+    """The solutions by matrices or factors (..., n, n) and, where they are factored, the info of each."""
+    given = _memory().view(a, wanted.argument)
+    if check_dtype(wanted.argument, given.dtype) != given.dtype:
+        raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")
+    check_square(wanted.argument, given.shape)
+    *outer, n, _ = given.shape
+    check_order(wanted.argument, n, f"LAPACK solves by larger {wanted.what}, once they are on the host")
+    wanted.check_array(n, given.dtype)
+    count = prod(outer)
+    form = Form(n, count, dtype_name(given.dtype), _CANONICAL)
+    matrices = _Matrices(a, given.address, count * n * n * given.dtype.itemsize, tuple(outer), form)
+    return _solved(matrices, b, wanted)
+
+
+def by_batch(batch: Batch, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+    """The solutions by a batch of the GPU."""
+    return _solved(_Matrices(batch, batch.address, batch.nbytes, (batch.batch,), Form.of(batch)), b, wanted)
+
+
+def _solved(matrices: _Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+    memory, form = _memory(), matrices.form
+    if not memory.is_device_array(b):
+        raise TypeError(
+            f"b: got {type(b).__name__}, expected an array on the GPU, where the {wanted.what} are: copy one of them"
+        )
+    columns = memory.view(b, "b")
+    how = fit(matrices.outer, form.n, columns.shape, wanted.what)
+    check_columns_dtype(columns.dtype, np.dtype(form.dtype), wanted.what)
+    x = _room(matrices, b, columns.address, how, wanted)
+    if not form.batch or not form.n:
+        return x.owner, memory.to_device(np.zeros(matrices.outer, np.int32), "the info") if wanted.factors else None
+    device = get_backend("cuda")
+    choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
+    if not how.nrhs:
+        kernel_choice(*choice, argument=wanted.argument)
+        return x.owner, _factored(matrices, wanted)[1] if wanted.factors else None
+    try:
+        kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument))
+    except SpecError:
+        if wanted.spec is not None or not wanted.factors:
+            raise
+        l, info = _factored(matrices, wanted)
+        return _solved(l, b, wanted.by_factors())[0], info
+    info = memory.empty(matrices.outer, _INFO, "the info") if wanted.factors else None
+    _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream)
+    return x.owner, info
+
+
+def _launch(kernel: Any, matrices: _Matrices, b: _Memory, x: _Memory, info: Any, how: Fit, stream: Any) -> None:
+    """Queue the kernel, and the copies from and to right-hand sides and solutions in another order than its own."""
+    from batchchol.backends.cuda import support
+
+    memory, form, work = _memory(), matrices.form, x
+    if how.folded:
+        room = memory.empty(how.panels, np.dtype(form.dtype), "right-hand sides in another order")
+        work = _Memory(room, int(room.gpudata))
+    if stream is not None:
+        owner = matrices.owner.data if isinstance(matrices.owner, Batch) else matrices.owner
+        memory.share(stream, owner, b.owner, x.owner, work.owner, *([] if info is None else [info]))
+    if not how.plain:
+        support.gather(kernel.gpu, b.address, work.address, *how.taking, form.dtype, stream=stream)
+    status = () if info is None else (int(info.gpudata),)
+    source = b.address if how.plain else work.address
+    addresses = (matrices.address, source, work.address, *status)
+    kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
+    if how.folded:
+        support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
+
+
+def _room(matrices: _Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
+    """Where the solutions go: the array that is given, the right-hand sides' if it may be overwritten, or a new one."""
+    memory, dtype = _memory(), np.dtype(matrices.form.dtype)
+    if wanted.out is not None:
+        return _given_room(matrices, wanted.out, _Memory(b, b_address), how)
+    size = prod(how.x) * dtype.itemsize
+    usable = wanted.overwrite_b and how.plain and memory.is_writeable(b)
+    if usable and not _meet(b_address, size, matrices.address, matrices.nbytes):
+        return _Memory(memory.as_gpuarray(b, "b"), b_address)
+    x = memory.empty(how.x, dtype, f"an array of shape {how.x}")
+    return _Memory(x, int(x.gpudata or 0))
+
+
+def _given_room(matrices: _Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
+    memory, itemsize = _memory(), ELEMENT_BYTES[matrices.form.dtype]
+    if not memory.is_device_array(out):
+        raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the solutions are made")
+    found = memory.view(out, "out")
+    check_out(found.shape, found.dtype, how.x, np.dtype(matrices.form.dtype))
+    if not memory.is_writeable(out):
+        raise ValueError("out: got a read-only array, expected one that can be written: copy it")
+    size, same = prod(how.x) * itemsize, how.plain and found.address == b.address
+    others = [(matrices.address, matrices.nbytes), *([] if same else [(b.address, prod(how.given) * itemsize)])]
+    if any(_meet(found.address, size, *other) for other in others):
+        raise ValueError("out: shares memory with an input, expected memory of its own, or b itself")
+    return _Memory(out, found.address)
+
+
+def _factored(matrices: _Matrices, wanted: Wanted) -> Any:
+    """The factors, where they are, and the info of each matrix."""
+    form = matrices.form
+    if isinstance(matrices.owner, Batch):
+        choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
+        l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
+        return _Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
+    l, info = factor_there(matrices.owner, wanted.upper, None, wanted.math)
+    return matrices._replace(owner=l, address=int(l.gpudata)), info
+
+
+def _meet(first: int, size: int, second: int, other: int) -> bool:
+    return first < second + other and second < first + size
+
+
+def _memory() -> Any:
+    from batchchol.backends.cuda import memory
+
+    return memory

@@ -1,0 +1,173 @@
+"""Solutions by matrices or factors of the host: by a CPU's kernels, by LAPACK, or by a GPU, copied there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.api import device_solves
+from batchchol.api.arguments import Wanted, square_matrices
+from batchchol.api.columns import Fit, check_columns_dtype, fit, host_columns, host_out
+from batchchol.api.factorizations import factor
+from batchchol.artifacts.no_compiler import warn
+from batchchol.backends import get_backend, lapack
+from batchchol.backends.base import Form
+from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_order
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.errors import CompilerNotFound
+from batchchol.parallel import available_threads
+from batchchol.plan import chosen_kernel, kernel_choice
+from kernelgen import MAX_N, Layout, SpecError
+
+Info = NDArray[np.int32]
+# Computes solutions (batch, n, nrhs) into an array, which may be that of the right-hand sides; the info, if there is.
+Run = Callable[[NDArray[Any], NDArray[Any]], Info | None]
+
+
+def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> tuple[NDArray[Any], Info]:
+    """The solutions by matrices or factors (..., n, n) and, where they are factored, the info of each."""
+    given = square_matrices(wanted.argument, a)
+    *outer, n, _ = given.shape
+    # What is wrong with a call does not depend on how many matrices there are.
+    if backend == "cuda":
+        check_order(wanted.argument, n, f"backend='cpu' has LAPACK solve by larger {wanted.what}")
+    wanted.check_array(n, given.dtype)
+    wanted.check_no_stream("arrays of the host have been solved for when the call returns")
+    columns = host_columns(b, wanted.what)
+    how = fit(tuple(outer), n, columns.shape, wanted.what)
+
+    def run(panels: NDArray[Any], x: NDArray[Any]) -> Info | None:
+        if not given.size or not (panels.size or wanted.factors):
+            return None
+        dense = given.reshape(how.count, n, n)
+        if backend == "cuda":
+            return _on_gpu(dense, wanted, panels, x)
+        if n > MAX_N:
+            return lapack.solve(wanted.op, dense, panels, x, wanted.upper, _threads(wanted))
+        return _by_batch(Batch(dense, n, how.count, Layout.canonical()), wanted, panels, x)
+
+    x, info = _solved(given, columns, how, wanted, run)
+    return x, info.reshape(outer)
+
+
+def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> tuple[NDArray[Any], Info]:
+    """The solutions by a batch of the host."""
+    wanted.check_no_stream("backend 'cpu' has none")
+    columns = host_columns(b, wanted.what)
+    how = fit((batch.batch,), batch.n, columns.shape, wanted.what)
+    return _solved(batch.data, columns, how, wanted, partial(_by_batch, batch, wanted))
+
+
+def _solved(
+    matrices: NDArray[Any], columns: NDArray[Any], how: Fit, wanted: Wanted, run: Run
+) -> tuple[NDArray[Any], Info]:
+    """Have `run` solve for right-hand sides of any shape and strides, into the array that is asked for."""
+    dtype = matrices.dtype.newbyteorder("=")
+    check_columns_dtype(columns.dtype.newbyteorder("="), dtype, wanted.what)
+    out = None if wanted.out is None else host_out(wanted.out, how.x, dtype)
+    as_it_is = how.plain and columns.flags.c_contiguous and columns.dtype == dtype
+    room = _room(matrices, columns, how, wanted, out, as_it_is)
+    work = room.reshape(how.panels)
+    if as_it_is:
+        panels = columns.reshape(how.panels)
+    else:
+        how.take(columns, work)
+        panels = work
+    info = run(panels, work)
+    if how.folded:
+        x = aligned_empty(how.x, dtype, f"an array of shape {how.x}") if out is None else out
+        how.give(work, x)
+    elif out is None:
+        x = room.reshape(how.x)
+    else:
+        x = out
+        if room is not out:
+            np.copyto(out, room.reshape(how.x))
+    return x, np.zeros(how.count, np.int32) if info is None else info
+
+
+def _room(
+    matrices: NDArray[Any],
+    columns: NDArray[Any],
+    how: Fit,
+    wanted: Wanted,
+    out: NDArray[Any] | None,
+    as_it_is: bool,
+) -> NDArray[Any]:
+    """Where solutions are written first: the caller's array if kernels can write there without harm, or a new one."""
+    if out is not None:
+        # The right-hand sides themselves may be overwritten, a part of them not.
+        same = as_it_is and out.ctypes.data == columns.ctypes.data
+        usable = out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and not how.folded
+        if usable and not np.may_share_memory(out, matrices) and (same or not np.may_share_memory(out, columns)):
+            return out
+    usable = out is None and wanted.overwrite_b and as_it_is and columns.flags.writeable and columns.flags.aligned
+    if usable and not np.may_share_memory(columns, matrices):
+        return columns
+    return aligned_empty(how.panels, matrices.dtype, f"an array of shape {how.x}")
+
+
+def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -> Info | None:
+    """Solve for (batch, n, nrhs): by one kernel or two, or by LAPACK where there is no compiler."""
+    threads = _threads(wanted)
+    try:
+        device, form = get_backend("cpu"), Form.of(batch)
+        choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
+        if not b.size:
+            kernel_choice(*choice, argument=wanted.argument)
+            return _factored(batch, wanted, threads)[1] if wanted.factors and batch.batch else None
+        kernel = chosen_kernel(*choice, argument=wanted.argument)
+    except CompilerNotFound as error:
+        if wanted.spec is not None:
+            raise
+        warn(error)
+        return lapack.solve_batch(wanted.op, batch, b, x, wanted.upper, threads)
+    except SpecError:
+        if wanted.spec is not None or not wanted.factors:
+            raise
+        return _in_two_steps(batch, wanted, b, x, threads)
+    if not wanted.factors:
+        kernel(batch, b, x, threads=threads)
+        return None
+    info: Info = device.info(batch, kernel.spec, poisoned=False)
+    kernel(batch, b, x, info, threads=threads)
+    return info[: batch.batch]
+
+
+def _in_two_steps(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any], threads: int) -> Info:
+    """Factor, and solve by the factors: where one kernel for both there is not."""
+    l, info = _factored(batch, wanted, threads)
+    _by_batch(l, wanted.by_factors(), b, x)
+    return info
+
+
+def _factored(batch: Batch, wanted: Wanted, threads: int) -> tuple[Batch, Info]:
+    choice = "potrf", get_backend(batch.backend), Form.of(batch), wanted.upper, None, wanted.math
+    l, info = factor(batch, kernel_choice(*choice, argument=wanted.argument), threads=threads)
+    return l, info
+
+
+def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -> Info | None:
+    """Solve by a GPU, which arrays of the host are copied to and back from, in slices if they do not fit."""
+    from batchchol.backends.cuda import dense, memory
+
+    info = np.zeros(len(a), np.int32) if wanted.factors else None
+    per_matrix = (a.nbytes + 2 * b.nbytes) // max(len(a), 1) + 4
+    on_device = wanted._replace(out=None, overwrite_b=True, stream=None)
+    for first, last in dense.slices(len(a), per_matrix):
+        there = memory.to_device(a[first:last], f"{last - first:,} matrices")
+        columns = memory.to_device(b[first:last], "right-hand sides")
+        solved, status = device_solves.by_array(there, columns, on_device)
+        memory.to_host(solved, out=x[first:last])
+        if info is not None:
+            memory.to_host(status, out=info[first:last])
+    return info
+
+
+def _threads(wanted: Wanted) -> int:
+    return int(wanted.threads or available_threads())
