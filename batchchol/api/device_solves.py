@@ -73,7 +73,8 @@ def _solved(matrices: _Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
     device = get_backend("cuda")
     choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
     if not how.nrhs:
-        kernel_choice(*choice, argument=wanted.argument)
+        if wanted.spec is not None or not wanted.factors:
+            kernel_choice(*choice, argument=wanted.argument)
         return x.owner, _factored(matrices, wanted)[1] if wanted.factors else None
     try:
         kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument))
@@ -109,7 +110,7 @@ def _launch(kernel: Any, matrices: _Matrices, b: _Memory, x: _Memory, info: Any,
 
 
 def _room(matrices: _Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
-    """Where the solutions go: the array that is given, the right-hand sides' if it may be overwritten, or a new one."""
+    """Where the solutions go: the array that is given, that of the right-hand sides if it may, or a new one."""
     memory, dtype = _memory(), np.dtype(matrices.form.dtype)
     if wanted.out is not None:
         return _given_room(matrices, wanted.out, _Memory(b, b_address), how)

@@ -119,7 +119,8 @@ def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) ->
         device, form = get_backend("cpu"), Form.of(batch)
         choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
         if not b.size:
-            kernel_choice(*choice, argument=wanted.argument)
+            if wanted.spec is not None or not wanted.factors:
+                kernel_choice(*choice, argument=wanted.argument)
             return _factored(batch, wanted, threads)[1] if wanted.factors and batch.batch else None
         kernel = chosen_kernel(*choice, argument=wanted.argument)
     except CompilerNotFound as error:

@@ -450,6 +450,7 @@ def test_maths_and_threads(spd: Spd) -> None:
     expected = solve(a, b, threads=1)
     assert_solves(a, b, expected)
     assert_solves(a, b, solve(a, b, math="fast"))
+    assert_solves(a[:40, :N, :N], b[:40, :N], solve(a[:40, :N, :N], b[:40, :N], spec=FUSED))
     with ThreadPoolExecutor(4) as pool:
         for x in pool.map(lambda threads: solve(a, b, threads=threads), (1, 2, np.int64(3), 4)):
             np.testing.assert_array_equal(x, expected)
