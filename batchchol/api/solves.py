@@ -98,8 +98,8 @@ def solve(
     Notes
     -----
     The componentwise backward error is at most (3 n + 1) u |L| |L^T| |x|, with L the Cholesky factor of the matrix
-    and u the unit roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.4), where all numbers
-    on the way are normal ones. Where there is no kernel for both, one factors and another solves by the factors.
+    and u the unit roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.4), where all
+    numbers on the way are normal ones. Where no kernel does both, one factors and another solves by the factors.
     """
     x, info = solve_ex(
         a,

@@ -20,7 +20,7 @@ from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
-from batchchol.compare.solves import SolveArena, entrants
+from batchchol.compare.solves import SOLVE_ARENAS, entrants
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
@@ -30,7 +30,8 @@ from kernelgen import MAX_N
 TIMED_RECIPE = "diagonally_dominant"
 # Only those that get these right too are timed: in a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
-ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in (Arena, SolveArena)})
+_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS)
+ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
 """What contenders are given, by operation: those that can be compared."""
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
 
@@ -118,8 +119,8 @@ def compare(
         raise ValueError(f"op: got {op!r}, expected one of {', '.join(map(repr, ARENAS))}")
     absent: dict[str, str] = {}
     present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
-    ours: Mapping[str, Callable[..., Iterator[Entrant]]]
-    ours = {Arena.op: venue.entrants, SolveArena.op: partial(entrants, backend, venue)}
+    ours: Callable[..., Iterator[Entrant]]
+    ours = venue.entrants if op == Arena.op else partial(entrants, backend, venue, op)
     if required and not present:
         raise BatchcholError(NO_PEERS)
     run = Run(
@@ -130,7 +131,7 @@ def compare(
         "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
         partial(ARENAS[op], nrhs=nrhs),
-        partial(ours[op], dtype=dtype, maths=classes, known=known, absent=absent),
+        partial(ours, dtype=dtype, maths=classes, known=known, absent=absent),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),

@@ -1,15 +1,16 @@
-"""Solves by given factors in a comparison: what they are given, and this library's own contenders."""
+"""Solves in a comparison, by factors and by matrices: what they are given, and this library's own contenders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from batchchol.api import cho_solve, cholesky_ex
+from batchchol.api import Solution, cho_solve, cholesky_ex, solve, solve_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.clock import MOST_CALLS
@@ -19,39 +20,36 @@ from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
-from batchchol.measure.solves import rotating_buffers
-from batchchol.operations import potrs
-from kernelgen import KernelSpec, Layout, Problem
+from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
+from kernelgen import KernelSpec, Layout, Problem, SpecError
 
 
 @dataclass(frozen=True)
 class Solved:
-    """Finished solves: the factors, the right-hand sides and the solutions, of shape (batch, n, nrhs)."""
+    """Finished solves: the matrices or factors, the right-hand sides and the solutions, of shape (batch, n, nrhs).
 
-    l: Batch
+    `info` is that of each matrix, empty of factors, which have none.
+    """
+
+    op: str
+    matrices: Batch
     b: Any
     x: Any
+    info: tuple[Any, ...] = ()
 
     @property
     def layout(self) -> Layout:
-        return self.l.layout
+        return self.matrices.layout
 
     def ratio(self, backend: Backend, math: str) -> float:
-        return potrs.check(self.l, self.b, self.x, math, host=backend.host)
+        return CHECKS[self.op](self.matrices, self.b, self.x, *self.info, math, host=backend.host)
 
 
 @dataclass(frozen=True)
-class SolveArena(BaseArena):
-    """The factors of SPD matrices on a backend, right-hand sides for each, and room for the solutions."""
+class BaseSolveArena(BaseArena):
+    """Matrices on a backend, or their factors, right-hand sides for each, and room for the solutions."""
 
-    op: ClassVar[str] = "potrs"
-
-    @cached_property
-    def inputs(self) -> Batch:
-        """The factors of all sets, canonical: lower triangles, zero above. Not to be written to."""
-        matrices = super().inputs
-        factors = cholesky_ex(matrices.data, backend=self.backend.name).L
-        return type(matrices)(factors, self.n, matrices.batch, Layout.canonical(), "lower")
+    triangle: ClassVar[str | None]
 
     @cached_property
     def columns(self) -> Any:
@@ -80,61 +78,118 @@ class SolveArena(BaseArena):
         return self._of_set(self.room, index)
 
     def pairs(self) -> list[tuple[Any, Any]]:
-        """The factors and the right-hand sides of every set."""
+        """The matrices or factors and the right-hand sides of every set."""
         return [(self.input(index), self.column(index)) for index in range(self.sets)]
 
-    def solved(self, index: int, x: Any = None) -> Solved:
-        """The result of set `index`: solutions, by default in the room for them."""
-        l = type(self.inputs)(self.input(index), self.n, self.batch, Layout.canonical(), "lower")
-        return Solved(l, self.column(index), self.output(index) if x is None else x)
+    def solved(self, index: int, x: Any = None, info: Any = None) -> Solved:
+        """The result of set `index`: solutions, by default in the room for them, and what info there is."""
+        matrices = type(self.inputs)(self.input(index), self.n, self.batch, Layout.canonical(), self.triangle)
+        solutions = self.output(index) if x is None else x
+        return Solved(self.op, matrices, self.column(index), solutions, self._status(info))
+
+    def _status(self, info: Any) -> tuple[Any, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class SolveArena(BaseSolveArena):
+    """The factors of SPD matrices."""
+
+    op: ClassVar[str] = "potrs"
+    triangle: ClassVar[str | None] = "lower"
+
+    @cached_property
+    def inputs(self) -> Batch:
+        """The factors of all sets, canonical: lower triangles, zero above. Not to be written to."""
+        matrices = super().inputs
+        factors = cholesky_ex(matrices.data, backend=self.backend.name).L
+        return type(matrices)(factors, self.n, matrices.batch, Layout.canonical(), "lower")
+
+
+@dataclass(frozen=True)
+class FusedArena(BaseSolveArena):
+    """The SPD matrices themselves, which are factored and solved by."""
+
+    op: ClassVar[str] = "posv"
+    triangle: ClassVar[str | None] = None
+
+    def _status(self, info: Any) -> tuple[Any, ...]:
+        # Of a library that has none: its solutions are not finite where it failed.
+        return (self.upload(np.zeros(self.batch, np.int32)) if info is None else info,)
+
+
+SOLVE_ARENAS: tuple[type[BaseSolveArena], ...] = (SolveArena, FusedArena)
 
 
 def entrants(
     backend: Backend,
     venue: CpuVenue | GpuVenue,
+    op: str,
     n: int,
     batch: int,
     dtype: str,
     maths: Sequence[str],
     known: object,
-    absent: object,
+    absent: dict[str, str],
 ) -> Iterator[Entrant]:
-    """The default kernel in each accuracy class, on packed factors and on whole arrays, and `cho_solve`."""
+    """The default kernel in each accuracy class, on packed matrices and on whole arrays, and the operation's call.
+
+    Where there is no kernel of an operation its call does without one.
+    """
     for math in maths:
         suffix = f" {math}" if len(maths) > 1 else ""
-        for name, layout in (
+        for place, layout in (
             ("packed", backend.default_layout(n, dtype, batch, math)),
             ("canonical", Layout.canonical()),
         ):
-            spec = _default(backend, Problem(n, dtype, op=SolveArena.op, math=math), batch, layout)
+            name = f"{venue.prefix}{place}{suffix}"
+            try:
+                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
+            except SpecError as error:
+                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
+                continue
             make = partial(kernel, spec=spec, layout=layout)
-            yield Entrant(f"{venue.prefix}{name}{suffix}", venue.version, make, (spec,), venue.tolerated)
-    spec = _default(backend, Problem(n, dtype, op=SolveArena.op), batch, Layout.canonical())
-    make = partial(array_call, spec=spec)
-    yield Entrant(f"{venue.prefix}cho_solve", venue.version, make, (spec,), venue.tolerated)
+            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+    function = _function(op, backend)
+    chosen: tuple[KernelSpec, ...] = ()
+    with suppress(SpecError):
+        chosen = (_default(backend, Problem(n, dtype, op=op), batch, Layout.canonical()),)
+    make = partial(array_call, specs=chosen, function=function)
+    yield Entrant(f"{venue.prefix}{function.__name__}", venue.version, make, chosen, venue.tolerated)
 
 
-def kernel(arena: SolveArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
-    """A kernel on the factors of the first set in a layout."""
+def kernel(arena: BaseSolveArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
+    """A kernel on the matrices or factors of the first set in a layout."""
     backend = arena.backend
-    l, b = backend.from_dense(arena.input(0), layout).marked("lower"), backend.host(arena.column(0))
-    sets = rotating_buffers(backend, l, b) if arena.cold else [(l, backend.place(b), backend.place(b))]
-    calls = [partial(backend.kernel(spec), *each, threads=arena.threads) for each in sets]
-    return [Contender(spec.name, calls, lambda index: Solved(*sets[index]), most=MOST_CALLS, math=spec.problem.math)]
+    matrices, b = backend.from_dense(arena.input(0), layout).marked(arena.triangle), backend.host(arena.column(0))
+    sets = rotating_buffers(backend, matrices, b) if arena.cold else [(matrices, backend.place(b), backend.place(b))]
+    status = info_of(backend, spec, matrices)
+    calls = [partial(backend.kernel(spec), *each, *status, threads=arena.threads) for each in sets]
+
+    def result(index: int) -> Solved:
+        return Solved(arena.op, *sets[index], status)
+
+    return [Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)]
 
 
-def array_call(arena: SolveArena, spec: KernelSpec) -> list[Contender]:
-    """`batchchol.cho_solve`, from arrays to array; `spec` is what it chooses by itself."""
-    made = Latest(lambda given: cho_solve(*given, threads=arena.threads, backend=arena.backend.name), arena.pairs())
-    return [
-        Contender(
-            spec.name,
-            made.calls,
-            lambda index: arena.solved(index, made.value),
-            forget=made.forget,
-            math=spec.problem.math,
-        )
-    ]
+def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: Callable[..., Any]) -> list[Contender]:
+    """A call of this library, from arrays to array; `specs` is what it chooses by itself."""
+    threads = {"threads": arena.threads, "backend": arena.backend.name}
+    made = Latest(lambda given: function(*given, **threads), arena.pairs())
+
+    def result(index: int) -> Solved:
+        x, info = made.value if isinstance(made.value, Solution) else (made.value, None)
+        return arena.solved(index, x, info)
+
+    name = specs[0].name if specs else "a kernel that factors, and one that solves"
+    return [Contender(name, made.calls, result, forget=made.forget, math=specs[0].problem.math if specs else None)]
+
+
+def _function(op: str, backend: Backend) -> Callable[..., Any]:
+    if op == SolveArena.op:
+        return cho_solve
+    # On a GPU the other one waits.
+    return solve if backend.name == "cpu" else solve_ex
 
 
 def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:

@@ -1,9 +1,10 @@
-"""Samples of solves by given factors, by the rules of the house: warm code, cold data, checked results."""
+"""Samples of solves, by factors or by matrices, by the rules of the house: warm code, cold data, checked results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,52 +14,64 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import potrs
+from batchchol.operations import posv, potrs
 from kernelgen import KernelSpec
+
+CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType({"potrs": potrs.check, "posv": posv.check})
+"""By operation, what checks the arguments of a call that was made, in their order."""
 
 
 def sample_solve(
     backend: Backend,
     spec: KernelSpec,
-    l: Batch,
+    matrices: Batch,
     nrhs: int = 1,
     *,
     samples: int = 20,
     threads: int | None = None,
     protocol: str | None = None,
 ) -> Sample:
-    """Time `samples` solves by a batch of factors for random right-hand sides, cold, and check the solutions.
+    """Time `samples` solves for random right-hand sides, cold, and check the solutions.
 
-    Calls rotate over copies that together exceed four times the last-level cache.
+    By a batch of factors or, where the spec is of "posv", of matrices. Calls rotate over copies that together exceed
+    four times the last-level cache.
 
     Raises
     ------
     ValueError
-        If the spec is not of a solve by these factors.
+        If the spec is not of a solve by these matrices.
     OutOfMemory
         If the copies would not fit.
     ResidualError
         If a solution is wrong; no number is returned then.
     """
-    check_runnable(backend, spec, l, "potrs")
+    asked = getattr(spec, "problem", None)
+    op = asked.op if asked is not None and asked.op in CHECKS else "potrs"
+    check_runnable(backend, spec, matrices, op)
     chosen = check_protocol(backend, protocol)
-    given = np.random.default_rng(0).standard_normal((l.batch, l.n, nrhs)).astype(l.dtype)
-    buffers, kernel, count = rotating_buffers(backend, l, given), backend.kernel(spec), threads or backend.threads
-    calls = [partial(kernel, *each, threads=count) for each in buffers]
+    given = np.random.default_rng(0).standard_normal((matrices.batch, matrices.n, nrhs)).astype(matrices.dtype)
+    buffers, count = rotating_buffers(backend, matrices, given), threads or backend.threads
+    status = info_of(backend, spec, matrices)
+    calls = [partial(backend.kernel(spec), *each, *status, threads=count) for each in buffers]
     seconds, conditions = timed(backend, calls, samples, chosen)
     solved = buffers[(samples - 1) % len(buffers)]
     upper = spec.problem.uplo == "upper"
-    ratio = potrs.check(*solved, spec.problem.math, upper=upper, host=backend.host)
+    ratio = CHECKS[op](*solved, *status, spec.problem.math, upper=upper, host=backend.host)
     return Sample(tuple(seconds), ratio, chosen, backend.floor(chosen), conditions)
 
 
-def rotating_buffers(backend: Backend, l: Batch, b: NDArray[Any]) -> Sequence[tuple[Batch, Any, Any]]:
-    """Factors, right-hand sides, and as room for solutions copies of those, for cold calls.
+def info_of(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, ...]:
+    """The last argument of a kernel that factors, room for the info; nothing of others."""
+    return (backend.info(matrices, spec),) if spec.problem.operation.factors else ()
+
+
+def rotating_buffers(backend: Backend, matrices: Batch, b: NDArray[Any]) -> Sequence[tuple[Batch, Any, Any]]:
+    """Matrices or factors, right-hand sides, and as room for solutions copies of those, for cold calls.
 
     Raises
     ------
     OutOfMemory
         If they would not fit.
     """
-    sets = -(-CACHES * backend.last_level_cache_bytes() // (l.nbytes + 2 * b.nbytes))
-    return [(l.copy() if index else l, backend.place(b), backend.place(b)) for index in range(sets)]
+    sets = -(-CACHES * backend.last_level_cache_bytes() // (matrices.nbytes + 2 * b.nbytes))
+    return [(matrices.copy() if index else matrices, backend.place(b), backend.place(b)) for index in range(sets)]

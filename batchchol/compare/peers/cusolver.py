@@ -10,7 +10,7 @@ from typing import Any
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, on_pointers, pointers_to
-from batchchol.compare.solves import SolveArena
+from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
 from batchchol.errors import BatchcholError
 from kernelgen import Layout
 from kernelgen.targets import ELEMENT_BYTES
@@ -38,9 +38,7 @@ def solvers(arena: SolveArena) -> list[Contender]:
     BatchcholError
         If there are several right-hand sides of a matrix.
     """
-    name = lapack_name("potrsBatched", arena.dtype)
-    if arena.nrhs != 1:
-        raise BatchcholError(f"cusolverDn{name.capitalize()} takes nrhs = 1 alone, got {arena.nrhs}")
+    name = _solver_name(arena)
     return [
         _solver(arena, name, _UPPER, arena.inputs.data),
         _solver(arena, name, _LOWER, arena.inputs.to_layout(Layout.canonical("col")).data),
@@ -59,6 +57,43 @@ def _solver(arena: SolveArena, name: str, mode: int, factors: Any) -> Contender:
 
     spec = f"cusolverDn{name.capitalize()}, {'upper' if mode else 'lower'}, in place"
     return Contender(spec, arena.calls(call), arena.solved, arena.restore)
+
+
+def fused(arena: FusedArena) -> list[Contender]:
+    """`potrfBatched` and `potrsBatched` in place, on copies of the matrices; by columns of either fill mode.
+
+    Raises
+    ------
+    BatchcholError
+        If there are several right-hand sides of a matrix.
+    """
+    return [_fused(arena, _solver_name(arena), mode) for mode in (_UPPER, _LOWER)]
+
+
+def _fused(arena: FusedArena, solver: str, mode: int) -> Contender:
+    factorizer, handle, n, info = lapack_name("potrfBatched", arena.dtype), _handle(), arena.n, arena.info()
+    factor, solve, matrices = getattr(_library(), factorizer), getattr(_library(), solver), arena.inputs.copy()
+    given, solutions = pointers_to(arena, matrices.data), pointers_to(arena, arena.room)
+    ignored = arena.info()
+
+    def call(index: int) -> None:
+        a, x = (first_pointer(arena, each, index) for each in (given, solutions))
+        factor(handle, mode, n, a, n, int(info.gpudata), arena.batch)
+        solve(handle, mode, n, arena.nrhs, a, n, x, n, int(ignored.gpudata), arena.batch)
+
+    def restore() -> None:
+        memory.copy_on_device(arena.inputs.data, matrices.data)
+        arena.restore()
+
+    spec = f"cusolverDn{factorizer.capitalize()} and {solver}, {'upper' if mode else 'lower'}, in place"
+    return Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info), restore)
+
+
+def _solver_name(arena: BaseSolveArena) -> str:
+    name = lapack_name("potrsBatched", arena.dtype)
+    if arena.nrhs != 1:
+        raise BatchcholError(f"cusolverDn{name.capitalize()} takes nrhs = 1 alone, got {arena.nrhs}")
+    return name
 
 
 def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Callable[[], None]]:
@@ -101,7 +136,7 @@ PEER = Peer(
     "cusolver",
     "cuda",
     _version,
-    {"potrf": contenders, "potrs": solvers},
+    {"potrf": contenders, "potrs": solvers, "posv": fused},
     missing="CuPy cannot be used ({error})",
     hint="pip install cupy-cuda13x",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -12,7 +12,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import SINGLE, Arena, BaseArena, Contender, Latest
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.solves import SolveArena
+from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -32,18 +32,33 @@ def contenders(arena: Arena) -> list[Contender]:
 
 def solvers(arena: SolveArena) -> list[Contender]:
     """`jax.scipy.linalg.cho_solve`, mapped over the batch and compiled for the shape; waited for as above."""
-    jax, inputs = _jax(), _imported(arena, arena.pairs())
     cho_solve = import_module("jax.scipy.linalg").cho_solve
-    solve = jax.jit(jax.vmap(lambda l, b: cho_solve((l, True), b)))
-    made = Latest(lambda given: solve(*given).block_until_ready(), inputs)
+    return [_mapped(arena, "jax.scipy.linalg.cho_solve", lambda l, b: cho_solve((l, True), b))]
+
+
+def fused(arena: FusedArena) -> list[Contender]:
+    """`cho_factor` and `cho_solve` together, and `solve` of positive definite matrices, as above."""
+    linalg = import_module("jax.scipy.linalg")
+
+    def two_steps(a: Any, b: Any) -> Any:
+        return linalg.cho_solve(linalg.cho_factor(a, lower=True), b)
+
     return [
-        Contender(
-            "jax.jit(jax.vmap(jax.scipy.linalg.cho_solve))",
-            made.calls,
-            lambda index: arena.solved(index, memory.as_gpuarray(made.value)),
-            protocols=SINGLE,
-        )
+        _mapped(arena, "cho_factor and cho_solve of jax.scipy.linalg", two_steps),
+        _mapped(arena, "jax.scipy.linalg.solve", lambda a, b: linalg.solve(a, b, lower=True, assume_a="pos")),
     ]
+
+
+def _mapped(arena: BaseSolveArena, what: str, function: Callable[[Any, Any], Any]) -> Contender:
+    jax, inputs = _jax(), _imported(arena, arena.pairs())
+    compiled = jax.jit(jax.vmap(function))
+    made = Latest(lambda given: compiled(*given).block_until_ready(), inputs)
+    return Contender(
+        f"jax.jit(jax.vmap({what}))",
+        made.calls,
+        lambda index: arena.solved(index, memory.as_gpuarray(made.value)),
+        protocols=SINGLE,
+    )
 
 
 def _imported(arena: BaseArena, arrays: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -83,7 +98,7 @@ PEER = Peer(
     "jax",
     "cuda",
     _version,
-    {"potrf": contenders, "potrs": solvers},
+    {"potrf": contenders, "potrs": solvers, "posv": fused},
     missing="JAX cannot be used on the GPU ({error})",
     hint="pip install 'jax[cuda13]'",
 )

@@ -1,4 +1,4 @@
-"""The baseline: `numpy.linalg.cholesky`, one call for the whole batch."""
+"""The baseline: `numpy.linalg.cholesky`, and `numpy.linalg.solve`, one call for the whole batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.peers.base import Peer, blas_limit
+from batchchol.compare.solves import FusedArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -23,10 +24,18 @@ def contenders(arena: Arena) -> list[Contender]:
     ]
 
 
+def fused(arena: FusedArena) -> list[Contender]:
+    """`numpy.linalg.solve`, whose matrices may be any: it makes LU factors of them."""
+    made = Latest(lambda given: np.linalg.solve(*given), arena.pairs())
+    return [
+        Contender("numpy.linalg.solve", made.calls, lambda index: arena.solved(index, made.value), forget=made.forget)
+    ]
+
+
 def _version() -> str:
     built_with: Any = np.show_config(mode="dicts")
     lapack = built_with.get("Build Dependencies", {}).get("lapack", {})
     return " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
 
 
-PEER = Peer("numpy", "cpu", _version, {"potrf": contenders}, limit=blas_limit)
+PEER = Peer("numpy", "cpu", _version, {"potrf": contenders, "posv": fused}, limit=blas_limit)

@@ -6,14 +6,18 @@ it takes three times as long at n = 4 as the low-level function in a loop, and n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import scipy
-from scipy.linalg import lapack
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, lapack, solve
 
 from batchchol.backends import lapack as by_address
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
-from batchchol.compare.solves import SolveArena
+from batchchol.compare.solves import FusedArena, SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -64,10 +68,39 @@ def solvers(arena: SolveArena) -> list[Contender]:
     ]
 
 
+def fused(arena: FusedArena) -> list[Contender]:
+    """Its functions and LAPACK's posv for one matrix after another, and posv by its address on threads."""
+    name = lapack_name("posv", arena.dtype)
+    posv, unchecked = getattr(lapack, name), {"check_finite": False}
+    arena.restore()
+
+    def one_by_one(way: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]) -> Callable[[int], None]:
+        def call(index: int) -> None:
+            for matrix, b, x in zip(arena.input(index), arena.column(index), arena.output(index), strict=True):
+                x[...] = way(matrix, b)
+
+        return call
+
+    def on_threads(index: int) -> None:
+        by_address.posv(arena.input(index), arena.column(index), arena.output(index), False, arena.threads)
+
+    ways: dict[str, Callable[[int], None]] = {
+        "scipy.linalg.cho_factor and cho_solve, in a loop": one_by_one(
+            lambda a, b: cho_solve(cho_factor(a, lower=True, **unchecked), b, **unchecked)
+        ),
+        "scipy.linalg.solve, assume_a='pos', in a loop": one_by_one(
+            lambda a, b: solve(a, b, lower=True, assume_a="pos", **unchecked)
+        ),
+        f"scipy.linalg.lapack.{name}, in a loop": one_by_one(lambda a, b: posv(a.T, b, lower=0)[1]),
+        f"SciPy's {name} by its address": on_threads,
+    }
+    return [Contender(spec, arena.calls(call), arena.solved) for spec, call in ways.items()]
+
+
 PEER = Peer(
     "scipy",
     "cpu",
     lambda: f"scipy {scipy.__version__}",
-    {"potrf": contenders, "potrs": solvers},
+    {"potrf": contenders, "potrs": solvers, "posv": fused},
     limit=blas_limit,
 )

@@ -12,7 +12,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.solves import SolveArena, Solved
+from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena, Solved
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -38,10 +38,7 @@ def solvers(arena: SolveArena) -> list[Contender]:
 
     PyTorch works on copies in columns. It makes a new tensor in any case, and would copy that into a given one.
     """
-    torch, place = import_module("torch"), arena.backend.name
-    given = [[torch.as_tensor(array, device=place) for array in pair] for pair in arena.pairs()]
-    if place == "cuda":
-        device().synchronize()
+    torch, place, given = import_module("torch"), arena.backend.name, _tensors(arena)
 
     def way(upper: bool) -> Contender:
         factors = [(l.mT if upper else l, b) for l, b in given]
@@ -53,6 +50,38 @@ def solvers(arena: SolveArena) -> list[Contender]:
         return Contender(f"torch.cholesky_solve, upper={upper}", made.calls, result, forget=made.forget)
 
     return [way(False), way(True)]
+
+
+def fused(arena: FusedArena) -> list[Contender]:
+    """`torch.linalg.cholesky_ex` and `torch.cholesky_solve`, and `torch.linalg.solve_ex`, which makes LU factors."""
+    torch, place, given = import_module("torch"), arena.backend.name, _tensors(arena)
+
+    def two_steps(each: Sequence[Any]) -> tuple[Any, Any]:
+        factors, info = torch.linalg.cholesky_ex(each[0])
+        return torch.cholesky_solve(each[1], factors), info
+
+    def way(spec: str, function: Callable[[Sequence[Any]], tuple[Any, Any]]) -> Contender:
+        made = Latest(function, given)
+
+        def result(index: int) -> Solved:
+            x, info = made.value
+            return arena.solved(index, _array(x.contiguous(), place), _array(info, place))
+
+        return Contender(spec, made.calls, result, forget=made.forget)
+
+    return [
+        way("torch.linalg.cholesky_ex and torch.cholesky_solve", two_steps),
+        way("torch.linalg.solve_ex", lambda each: torch.linalg.solve_ex(*each)),
+    ]
+
+
+def _tensors(arena: BaseSolveArena) -> list[list[Any]]:
+    """The matrices or factors and the right-hand sides of every set, as tensors over the arena's arrays."""
+    torch, place = import_module("torch"), arena.backend.name
+    given = [[torch.as_tensor(array, device=place) for array in pair] for pair in arena.pairs()]
+    if place == "cuda":
+        device().synchronize()
+    return given
 
 
 def _array(tensor: Any, place: str) -> Any:
@@ -80,7 +109,7 @@ def _version_on_gpu() -> str:
     return f"torch {torch.__version__}"
 
 
-_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {"potrf": contenders, "potrs": solvers}
+_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {"potrf": contenders, "potrs": solvers, "posv": fused}
 CPU = Peer(
     "torch",
     "cpu",

@@ -21,6 +21,7 @@ from batchchol.errors import BatchcholError, ResidualError
 from batchchol.operations.potrs import ratio_bound
 from batchchol.operations.roofline import Ceilings, compulsory_bytes
 from kernelgen import Layout
+from kernelgen.operations import OPERATIONS
 
 from .test_cpu import BATCH, N, command_line, noting, silent, small_machine
 from .test_peers import DTYPES, found
@@ -163,7 +164,7 @@ def test_files_of_factorizations_are_as_they_were_and_others_say_what_was_comput
 
 @pytest.mark.parametrize("path", sorted(DATASETS.glob("compare*.csv")), ids=lambda path: path.stem)
 def test_published_files_are_of_the_operation_in_their_name(path: Path) -> None:
-    op = "potrs" if path.stem.endswith("_potrs") else "potrf"
+    op = next((op for op in OPERATIONS if path.stem.endswith(f"_{op}")), "potrf")
     assert {(row.op, row.nrhs) for row in read_rows(path)} == {(op, 1)}
 
 
