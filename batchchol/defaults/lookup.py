@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.fitting import fit, fitted
+from batchchol.defaults.fused import fused
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
@@ -158,6 +159,8 @@ def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     gpu = TARGETS[plain.target].gpu
     if plain.problem.op in BlockSchedule.operations:
         return (block_that_fits(plain, chunk) if gpu else None) or plain
+    if plain.problem.operation.forgets:
+        return fused(plain)
     # A group that is one piece of memory is read where it is.
     apart = None if gpu else plain.layout != "chunked" or chunk != plain.lanes
     return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS if gpu else NB, plain.problem.n), staged=apart))

@@ -1,0 +1,32 @@
+"""The kernel that factors and solves at once where none was measured: a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from kernelgen import TARGETS, KernelSpec, ThreadSchedule
+
+# Orders up to which a triangle and what else is needed are in the registers of a GPU's thread, and those up to which
+# they are if its first rows go back to shared memory (compiled for sm_90).
+IN_REGISTERS: Mapping[str, int] = MappingProxyType({"float32": 20, "float64": 13})
+STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
+NB, NB_OF_GPUS = 4, MappingProxyType({"float32": 8, "float64": 4})
+
+
+def fused(plain: KernelSpec) -> KernelSpec:
+    """The kernel of `plain`'s problem.
+
+    Raises
+    ------
+    SpecError
+        If a GPU's shared memory has no room for the triangles of a warp.
+    """
+    n, dtype = plain.problem.n, plain.problem.dtype
+    if not TARGETS[plain.target].gpu:
+        return replace(plain, schedule=ThreadSchedule(min(NB, n)))
+    if n <= STRAIGHT_LINE[dtype]:
+        staged = True if n > IN_REGISTERS[dtype] else None
+        return replace(plain, schedule=ThreadSchedule(1, unroll="full", staged=staged))
+    return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS[dtype], n), staged=True))
