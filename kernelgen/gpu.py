@@ -16,5 +16,8 @@ LINE_BYTES = 128
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
 MAX_DECLARED_BYTES = 48 << 10
+# Of a multiprocessor: registers, threads and blocks at once, and shared memory of each block that is not its own.
+REGISTERS, MAX_THREADS, MAX_BLOCKS = 64 << 10, 2048, 32
+RESERVED_BYTES = 1 << 10
 # The first compute capability of programmatic dependent launches.
 PDL_CAPABILITY = (9, 0)

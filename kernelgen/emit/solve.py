@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from kernelgen.emit.simd import leading_dimension, target_variables
-from kernelgen.emit.source import SCALARS, KernelSource, element_strides, microkernels_of, render
+from kernelgen.emit.source import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
 from kernelgen.emit.thread import cuda_source, launch_of, stride_expression
+from kernelgen.gpu import MAX_BLOCKS, MAX_SHARED_BYTES, MAX_THREADS, REGISTERS, RESERVED_BYTES
 from kernelgen.programs.potrs import solve_program
 from kernelgen.programs.tiles import Node, expand, operations
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec
-from kernelgen.targets import CUDA, SIMD_TARGETS
+from kernelgen.targets import CUDA, ELEMENT_BYTES, SIMD_TARGETS
+
+# Registers of a thread besides those of its right-hand sides.
+_OTHER_REGISTERS = 56
 
 
 def generate_solve(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
@@ -21,6 +25,8 @@ def generate_solve(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     (batch, n, nrhs) in rows.
     """
     problem, on_gpu = spec.problem, spec.target == CUDA.name
+    if on_gpu and schedule.staged:
+        return _staged(spec, schedule)
     programs = solve_programs(problem.n, schedule)
     variables = {
         "spec": spec,
@@ -61,6 +67,34 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule, variables: dict[str, ob
         apart=1,
     )
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch_of(problem, schedule))
+
+
+def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    problem, strides = spec.problem, element_strides(spec, spec.problem.n)
+    stage = schedule.triangle_stage(problem, spec.layout, by_rows=strides[1] == 1)
+    rhs, threads, shared = schedule.rhs or 1, schedule.threads or 1, schedule.solve_bytes(stage)
+    text = render(
+        "thread/solve_staged.cu.jinja",
+        spec=spec,
+        schedule=schedule,
+        stage=stage,
+        n=problem.n,
+        math=problem.math,
+        dtype=problem.dtype,
+        scalar=SCALARS[problem.dtype],
+        element_bytes=ELEMENT_BYTES[problem.dtype],
+        widths=tuple(dict.fromkeys((rhs, 1))),
+        resident=resident_blocks(threads, shared, schedule.column_registers(problem)),
+    )
+    launch = Launch(threads, threads // stage.split, shared, schedule.cache or "shared")
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
+
+
+def resident_blocks(threads: int, shared: int, columns: int) -> int:
+    """Blocks that a multiprocessor has shared memory and room for, if their threads have registers for `columns`."""
+    by_memory = (MAX_SHARED_BYTES + RESERVED_BYTES) // (shared + RESERVED_BYTES)
+    by_registers = REGISTERS // (threads * (columns + _OTHER_REGISTERS))
+    return max(1, min(by_memory, by_registers, MAX_THREADS // threads, MAX_BLOCKS))
 
 
 def solve_programs(n: int, schedule: ThreadSchedule) -> tuple[tuple[int, tuple[Node, ...]], ...]:

@@ -27,6 +27,7 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
+from kernelgen.schedules.triangle_stage import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
 # Pieces that the banks of shared memory serve at a time.
@@ -38,6 +39,8 @@ DEFAULT_THREADS = 32
 MAX_THREADS = 512
 # A few right-hand sides fill the registers of every target beside a tile of the factor.
 MAX_RHS, DEFAULT_RHS = 16, 4
+# Of the 255 registers of a thread, those that can be elements of its right-hand sides.
+MAX_COLUMN_REGISTERS = 128
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,10 @@ class ThreadSchedule(BaseSchedule):
 
     Kernels that factor and solve at once keep the factor on the chip. On a GPU it stays in registers, as straight-line
     code alone has it, or goes to shared memory if `staged`, as matrices in any layout may.
+
+    Staged solves by given factors bring the triangles of a warp's matrices, in any layout, to shared memory, where
+    both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
+    several threads (None is one), which then solve for `nb` rows at a time.
     """
 
     family: ClassVar[str] = "thread"
@@ -179,6 +186,7 @@ class ThreadSchedule(BaseSchedule):
     threads: int | None = number(1, MAX_THREADS, None, "threads of a GPU's block", only="gpu")
     blocks: int | None = resident_blocks()
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
+    split: int | None = number(1, WARP, None, "threads of a matrix", only="gpu")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         operation = problem.operation
@@ -191,7 +199,8 @@ class ThreadSchedule(BaseSchedule):
             rhs, staged = self.rhs or 1, staged or self.unroll == "tiles"
         cache = self.cache or ("shared" if staged else "l1")
         threads = self.threads or DEFAULT_THREADS
-        return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs}
+        split = None if self.split == 1 else self.split
+        return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -200,7 +209,7 @@ class ThreadSchedule(BaseSchedule):
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
-        operations += (self.rhs or 0) * problem.n**2
+        operations += (self.rhs or 0) * problem.n**2 // (self.split or 1)
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
         works = f"{problem.op} has no other place for its factor than a chunk, use staged=True"
@@ -208,19 +217,21 @@ class ThreadSchedule(BaseSchedule):
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
         works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
         require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
+        works = "only staged solves by given factors have several threads to a matrix, use None"
+        stages = bool(self.staged) and self.threads is not None
+        require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and problem.operation.forgets:
             _check_kept(self, self.solve_stage(problem, layout))
-        elif self.staged and self.threads is not None:
+        elif stages and problem.operation.factors:
             _check_staged(self, self.stage(problem), layout)
+        elif stages:
+            _check_staged_solve(self, problem, layout)
 
     def _check_fixed(self, operation: Operation) -> None:
         """Refuse what an operation has no choice of."""
         for name, only in operation.fixed.items():
             got, lacks = getattr(self, name), "does not prefetch" if name == "prefetch" else "has no such choice"
             require(got in (None, only), name, got, f"{operation.name} {lacks}, use {only!r}")
-        works = f"on a GPU {operation.name} reads the factor where it is, use None"
-        stages = self.threads is not None and self.staged
-        require(not stages or operation.factors, "staged", self.staged, works)
 
     def stage(self, problem: Problem) -> ThreadStage:
         """How the warps of a GPU stage their matrices."""
@@ -230,6 +241,20 @@ class ThreadSchedule(BaseSchedule):
         """What the warps of a GPU have in shared memory where they factor and solve at once."""
         threads, rhs, interleaved = self.threads or DEFAULT_THREADS, self.rhs or 1, layout != "canonical"
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
+
+    def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
+        """How a warp's threads stage the triangles that they solve by."""
+        return TriangleStage(problem.n, problem.dtype, self.split or 1, by_rows, layout == "canonical")
+
+    def column_registers(self, problem: Problem) -> int:
+        """Registers of a thread that have elements of right-hand sides."""
+        return (self.rhs or 1) * -(-problem.n // (self.split or 1)) * ELEMENT_BYTES[problem.dtype] // 4
+
+    def solve_bytes(self, stage: TriangleStage) -> int:
+        """Shared memory of a block: its warps' triangles, and as many right-hand sides as are in registers."""
+        columns = stage.matrices * (stage.n * (self.rhs or 1) | 1)
+        warps = (self.threads or DEFAULT_THREADS) // WARP
+        return warps * (stage.scalars + columns) * ELEMENT_BYTES[stage.dtype]
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
@@ -241,6 +266,7 @@ class ThreadSchedule(BaseSchedule):
         # On a CPU canonical arrays always are.
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
+        parts += [] if self.split is None else [f"split{self.split}"]
         parts += [] if self.threads is None else [f"t{self.threads}"]
         parts += [] if self.blocks is None else [f"b{self.blocks}"]
         return (*parts, *super().details(layout))
@@ -273,6 +299,26 @@ def _check_room(stage: ThreadStage | SolveStage) -> None:
         "use fewer"
     )
     require(stage.shared_bytes <= MAX_SHARED_BYTES, "threads", stage.threads, works)
+
+
+def _check_staged_solve(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
+    """Refuse what the warps of a GPU cannot stage of a solve by given factors."""
+    threads, split = schedule.threads or DEFAULT_THREADS, schedule.split or 1
+    works = f"a tile is of rows of as many threads, use a power of two up to split={split}"
+    require(schedule.nb <= split and schedule.nb & (schedule.nb - 1) == 0, "nb", schedule.nb, works)
+    works = "right-hand sides stay in registers, use 'full'"
+    require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+    works = f"staged triangles are those of whole warps, use a multiple of {WARP}"
+    require(threads % WARP == 0, "threads", threads, works)
+    require(split & (split - 1) == 0, "split", split, "use a power of two")
+    registers = schedule.column_registers(problem)
+    works = f"n={problem.n} is {registers} registers of each thread, over {MAX_COLUMN_REGISTERS}; use fewer"
+    require(registers <= MAX_COLUMN_REGISTERS, "rhs", schedule.rhs, works)
+    stages = (schedule.triangle_stage(problem, layout, by_rows=by_rows) for by_rows in (False, True))
+    taken = max(map(schedule.solve_bytes, stages))
+    works = f"n={problem.n} is {taken:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
+    works += " of them, or a larger split"
+    require(taken <= MAX_SHARED_BYTES, "threads", threads, works)
 
 
 def straight_line_operations(n: int) -> int:
