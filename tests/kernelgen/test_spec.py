@@ -118,6 +118,8 @@ REFUSED = [
     ("stride", 32, "target 'avx2' has no such choice"),
     ("rhs", 0, "an integer from 1 to 16"),
     ("rhs", 2, "potrf has no right-hand sides, use None"),
+    ("split", 0, "an integer from 1 to 32"),
+    ("split", 2, "target 'avx2' has no such choice"),
     ("pdl", 1, "True, False or None"),
     ("pdl", True, "target 'avx2' has no such choice"),
 ]
@@ -152,7 +154,7 @@ def test_every_choice_of_a_solve_is_in_the_name(field: str) -> None:
         (SOLVE, "unroll", "tiles ", "unroll='tiles ' .*'tiles', 'full'"),
         (changed(SOLVE, "rhs", 7), "unroll", "full", "unroll='full' .*7,168 operations .*over the budget"),
         (changed(SOLVE, "layout", "canonical"), "staged", False, "staged=False .*use staged=True"),
-        (SOLVE_ON_GPU, "staged", True, "staged=True .*potrs reads the factor where it is, use None"),
+        (SOLVE_ON_GPU, "split", 2, "split=2 .*only staged solves by given factors have several threads to a matrix"),
         (SOLVE_ON_GPU, "stride", 32, "stride=32 .*potrs has no such choice, use None"),
         (SOLVE_ON_GPU, "pdl", True, "pdl=True .*potrs has no such choice, use None"),
         (SOLVE_ON_GPU, "blocks", 2, "blocks=2 .*potrs has no such choice, use None"),
