@@ -5,17 +5,19 @@ from __future__ import annotations
 import weakref
 from copy import copy
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form, Kernel, check_form, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
+from batchchol.defaults.fused import two_kernels
 from batchchol.defaults.lookup import default_choice, generation
 from batchchol.defaults.request import Request
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
 from kernelgen.problem import MATHS
 
+_TWO = ("potrf", "potrs")
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
 
@@ -176,7 +178,7 @@ def _kernel_choice(
 def chosen_kernel(
     op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
 ) -> Kernel:
-    """The kernel of `kernel_choice`, loaded, and kept as well."""
+    """The kernel of `kernel_choice`, loaded, and kept as well; or two kernels, called as one, that are faster."""
     check_choice(given, math)
     return _chosen_kernel(op, device, form, upper, given, math, argument, generation())
 
@@ -192,7 +194,13 @@ def _chosen_kernel(
     argument: str,
     key: object,
 ) -> Kernel:
-    return device.kernel(_kernel_choice(op, device, form, upper, given, math, argument, key))
+    rest = device, form, upper
+    if op == "posv" and given is None and two_kernels(form.n, form.dtype, device.target):
+        from batchchol.algorithms.posv import FactorThenSolve
+
+        factor, solve = (device.kernel(_kernel_choice(each, *rest, None, math, argument, key)) for each in _TWO)
+        return FactorThenSolve.of(cast(Any, factor), cast(Any, solve), device.last_level_cache_bytes())
+    return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
 
 
 def _fitting_target(device: Backend, dtype: str, layout: Layout, argument: str = "batch") -> str:

@@ -104,7 +104,10 @@ def _launch(kernel: Any, matrices: _Matrices, b: _Memory, x: _Memory, info: Any,
     status = () if info is None else (int(info.gpudata),)
     source = b.address if how.plain else work.address
     addresses = (matrices.address, source, work.address, *status)
-    kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
+    workspace = kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
+    if stream is not None and info is not None:
+        # Memory that other streams use is not used again: it lives as long as the results.
+        info.__dict__["workspace"] = workspace
     if how.folded:
         support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
 

@@ -15,6 +15,11 @@ STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 1
 NB, NB_OF_GPUS = 4, MappingProxyType({"float32": 8, "float64": 4})
 
 
+def two_kernels(n: int, dtype: str, target: str) -> bool:
+    """Whether one kernel that factors and another that solves are the better choice."""
+    return TARGETS[target].gpu and n > STRAIGHT_LINE[dtype]
+
+
 def fused(plain: KernelSpec) -> KernelSpec:
     """The kernel of `plain`'s problem.
 

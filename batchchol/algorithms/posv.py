@@ -1,0 +1,125 @@
+"""Factoring and solving by two kernels of a GPU, a slice of the batch at a time.
+
+The factors of a slice are in a workspace that the next slice uses again, small enough for the GPU's cache: they need
+not go to memory and come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import lcm, prod
+from typing import Any, Self
+
+import numpy as np
+
+from batchchol.artifacts.stats import CompileStats
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.device import Device
+from batchchol.backends.cuda.kernels import CudaKernel
+from batchchol.batches.layouts import array_shape
+from kernelgen import KernelSpec, Layout
+from kernelgen.gpu import WARP
+from kernelgen.targets import ELEMENT_BYTES
+
+# The part of the cache that the factors of a slice may take: the matrices that are read on the way are there too.
+CACHE_PART = 4
+_INFO_BYTES = np.dtype(np.int32).itemsize
+
+
+@dataclass(frozen=True)
+class FactorThenSolve:
+    """A kernel of "potrf", out of place, and one of "potrs" for its factors, called as one of "posv".
+
+    `cache_bytes` are what the factors of a slice may take, `least` are the matrices that fill all multiprocessors.
+    """
+
+    factor: CudaKernel
+    solve: CudaKernel
+    cache_bytes: int
+    least: int
+
+    @classmethod
+    def of(cls, factor: CudaKernel, solve: CudaKernel, cache_bytes: int) -> Self:
+        """The two kernels on their GPU, whose last cache has so many bytes."""
+        return cls(factor, solve, cache_bytes // CACHE_PART, max(_filling(factor), _filling(solve)))
+
+    @property
+    def gpu(self) -> Device:
+        """Where it runs."""
+        return self.solve.gpu
+
+    @property
+    def stats(self) -> CompileStats:
+        """What compiling the kernel that solves took."""
+        return self.solve.stats
+
+    @property
+    def spec(self) -> KernelSpec:
+        """That of the kernel that solves."""
+        return self.solve.spec
+
+    def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:
+        """Queue it for a batch, right-hand sides, room for solutions and for the info; see `backends.base.Kernel`."""
+        a, b, x, info = arrays
+        if stream is not None:
+            memory.share(stream, a.data, b, x, info)
+        addresses = (a.address, *(int(array.gpudata or 0) for array in (b, x, info)))
+        kept = self.launch(addresses, b.shape[-1], a.batch, a.layout, stream)
+        if stream is not None:
+            info.__dict__["workspace"] = kept
+
+    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
+        """Queue it for matrices, right-hand sides, room for solutions and for the info, at these addresses.
+
+        Returns
+        -------
+        GPUArray or None
+            The workspace. On another stream than the default one it has to live until the work is done.
+
+        Raises
+        ------
+        OutOfMemory
+            If there is no room for the workspace.
+        """
+        if not batch:
+            return None
+        n, itemsize = self.spec.problem.n, ELEMENT_BYTES[self.spec.problem.dtype]
+        a, b, x, info = addresses
+        step = self.step(batch, layout)
+        shape, dtype = array_shape(n, min(step, batch), layout), np.dtype(self.spec.problem.dtype)
+        workspace = memory.empty((prod(shape),), dtype, f"the factors of {min(step, batch):,} matrices")
+        if stream is not None:
+            memory.share(stream, workspace)
+        factors = int(workspace.gpudata)
+        with self.factor.gpu.queueing():
+            for first, size in slices(batch, step):
+                matrix, column = first * n * n * itemsize, first * n * nrhs * itemsize
+                factored = (a + matrix, factors, info + first * _INFO_BYTES)
+                self.factor.launch(factored, 0, size, layout, stream)
+                self.solve.launch((factors, b + column, x + column), nrhs, size, layout, stream)
+        return workspace
+
+    def step(self, batch: int, layout: Layout) -> int:
+        """Matrices of a slice: as many as take their part of the cache, if they are enough for all multiprocessors.
+
+        Those of the interleaved layout are as far apart as the batch is large, and make one slice.
+        """
+        if layout.kind == "interleaved":
+            return batch
+        n, itemsize = self.spec.problem.n, ELEMENT_BYTES[self.spec.problem.dtype]
+        touched = n * n if layout.kind == "canonical" else n * (n + 1) // 2
+        most, whole = max(self.cache_bytes // (touched * itemsize), self.least), lcm(layout.chunk or 1, WARP)
+        # Slices of one size, as far as whole chunks allow.
+        return -(-batch // (-(-batch // most) * whole)) * whole
+
+
+def slices(batch: int, step: int) -> Iterator[tuple[int, int]]:
+    """The first matrix of each slice, and how many it has."""
+    return ((first, min(step, batch - first)) for first in range(0, batch, step))
+
+
+def _filling(kernel: CudaKernel) -> int:
+    """Matrices that all multiprocessors work on at once."""
+    gpu, launch = kernel.gpu, kernel.function.launch
+    return gpu.resident_blocks(kernel.function) * launch.items * gpu.multiprocessors
