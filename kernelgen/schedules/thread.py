@@ -101,7 +101,7 @@ class ThreadStage:
 
 @dataclass(frozen=True)
 class SolveStage:
-    """Room for what `threads` threads factor and solve with: `rhs` right-hand sides of each, and triangles if `staged`.
+    """Room for what threads factor and solve with: `rhs` right-hand sides of each, and its triangle if `staged`.
 
     Elements of a triangle lie column after column. Those of a warp are `interleaved`, or its matrices follow one
     another as canonical arrays have them; then, as right-hand sides always, an odd number of scalars apart, so that
@@ -166,8 +166,8 @@ class ThreadSchedule(BaseSchedule):
     `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
     is one if `staged`, else it is left to the compiler).
 
-    Kernels that factor and solve at once keep the factor on the chip. On a GPU it stays in registers, as straight-line
-    code alone has it, or goes to shared memory if `staged`, as matrices in any layout may.
+    Kernels that factor and solve at once keep the factor on the chip. On a GPU it stays in registers, which takes
+    straight-line code, or goes to shared memory if `staged`, as matrices in any layout may.
 
     Staged solves by given factors bring the triangles of a warp's matrices, in any layout, to shared memory, where
     both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
