@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from kernelgen import TARGETS, KernelSpec, ThreadSchedule
+from batchchol.defaults.runnable import has_pdl
+from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 
 # Orders up to which a triangle and what else is needed are in the registers of a GPU's thread, and those up to which
 # they are if its first rows go back to shared memory (compiled for sm_90).
-IN_REGISTERS: Mapping[str, int] = MappingProxyType({"float32": 20, "float64": 13})
+IN_REGISTERS: Mapping[str, int] = MappingProxyType({"float32": 18, "float64": 13})
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
 NB, NB_OF_GPUS = 4, MappingProxyType({"float32": 8, "float64": 4})
 
@@ -20,8 +21,8 @@ def two_kernels(n: int, dtype: str, target: str) -> bool:
     return TARGETS[target].gpu and n > STRAIGHT_LINE[dtype]
 
 
-def fused(plain: KernelSpec) -> KernelSpec:
-    """The kernel of `plain`'s problem.
+def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
+    """The kernel of `plain`'s problem, for this chunk alone.
 
     Raises
     ------
@@ -31,7 +32,12 @@ def fused(plain: KernelSpec) -> KernelSpec:
     n, dtype = plain.problem.n, plain.problem.dtype
     if not TARGETS[plain.target].gpu:
         return replace(plain, schedule=ThreadSchedule(min(NB, n)))
-    if n <= STRAIGHT_LINE[dtype]:
-        staged = True if n > IN_REGISTERS[dtype] else None
-        return replace(plain, schedule=ThreadSchedule(1, unroll="full", staged=staged))
-    return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS[dtype], n), staged=True))
+    straight = n <= STRAIGHT_LINE[dtype]
+    schedule = ThreadSchedule(
+        1 if straight else NB_OF_GPUS[dtype],
+        unroll="full" if straight else "tiles",
+        staged=True if n > IN_REGISTERS[dtype] or plain.layout == "canonical" else None,
+        stride=chunk if plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
+        pdl=has_pdl(arch) or None,
+    )
+    return replace(plain, schedule=schedule)

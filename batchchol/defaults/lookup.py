@@ -162,7 +162,7 @@ def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> Kerne
     if plain.problem.op in BlockSchedule.operations:
         return (block_that_fits(plain, chunk) if gpu else None) or plain
     if plain.problem.operation.forgets:
-        return fused(plain)
+        return fused(plain, chunk, arch)
     if gpu and plain.problem.op == "potrs" and runs_on(staged := staged_solve(plain), arch, FITTED):
         return staged
     # A group that is one piece of memory is read where it is.
