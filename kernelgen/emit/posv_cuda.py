@@ -14,6 +14,8 @@ from kernelgen.targets import ELEMENT_BYTES
 _ROW_REGISTERS = 190
 # Tiles of right-hand sides where the factor has none.
 _SOLVE_NB = 4
+# Columns that are waited for together, at least.
+_GROUP = 4
 
 
 def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
@@ -28,6 +30,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
         piece=PIECE_BYTES // ELEMENT_BYTES[problem.dtype],
         blocks=schedule.blocks or 1,
         nb=schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n),
+        group=-(-_GROUP // schedule.nb) * schedule.nb,
         returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,
     )
     launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "l1", pdl=bool(schedule.pdl))
