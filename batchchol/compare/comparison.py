@@ -26,6 +26,7 @@ from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row as Measured
 from kernelgen import MAX_N
+from kernelgen.operations import OPERATIONS
 
 TIMED_RECIPE = "diagonally_dominant"
 # Only those that get these right too are timed: in a batch whose last chunk is not full.
@@ -139,7 +140,7 @@ def compare(
         absent,
     )
     kept = [] if out is None else _read(out, run)
-    _prepare(run, present, orders, asked)
+    _prepare(run, present, orders, asked, nrhs if OPERATIONS[op].forgets else 0)
     rows = list[Row]()
     for n, size in product(orders, asked):
         for found in _sized(run, n, size, counts, kept):
@@ -175,7 +176,7 @@ def _read(out: Path, run: Run) -> list[Row]:
     return kept
 
 
-def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str]) -> None:
+def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str], nrhs: int) -> None:
     """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn.
 
     Raises
@@ -189,7 +190,7 @@ def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequ
     for peer in peers:
         if peer.prepare is not None:
             run.report(f"{peer.name}: preparing")
-            peer.prepare(orders, run.dtype)
+            peer.prepare(orders, run.dtype, nrhs)
     specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
     run.report(f"compiling {len(specs)} kernels")
     with suppress(CompilerNotFound):

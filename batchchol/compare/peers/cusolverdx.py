@@ -1,4 +1,4 @@
-"""cuSOLVERDx: its Cholesky factorization by a block, in a kernel that loads canonical matrices and stores factors."""
+"""cuSOLVERDx: its Cholesky factorization and solve by a block, in kernels that load and store canonical arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.peers.mathdx import SOURCE, VARIABLE, Shape, cubin, suggestion, version
+from batchchol.compare.peers.mathdx import VARIABLE, Shape, cubin, suggestion, version
+from batchchol.compare.solves import FusedArena
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
-from kernelgen.targets import ELEMENT_BYTES
 
 # Beside the suggested block: these many times its matrices up to the first order, its threads beyond.
 _MULTIPLES, _SMALL_N = (1, 2, 4), 40
@@ -28,14 +28,15 @@ _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
 
-def contenders(arena: Arena, *, pdl: bool = False) -> list[Contender]:
+def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contender]:
     """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
+    nrhs = arena.nrhs if isinstance(arena, FusedArena) else 0
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[Contender](), ""
-    for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl):
+    for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl, nrhs=nrhs):
         try:
-            found.append(_contender(arena, shape))
+            found.append(_solver(arena, shape) if isinstance(arena, FusedArena) else _contender(arena, shape))
         except DeviceLost:
             raise
         except BatchcholError as error:
@@ -45,47 +46,47 @@ def contenders(arena: Arena, *, pdl: bool = False) -> list[Contender]:
     return found
 
 
-def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False) -> list[Shape]:
+def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: int = 0) -> list[Shape]:
     """The blocks that are tried for an order: the suggested one and larger or smaller ones."""
-    threads, matrices = _suggestion(n, dtype, architecture)
+    threads, matrices = _suggestion(n, dtype, architecture, nrhs)
     tried = (
         [(threads, multiple * matrices) for multiple in _MULTIPLES]
         if n <= _SMALL_N
         else [(int(threads * multiple), matrices) for multiple in (1, 2, 0.5)]
     )
-    room = n * n * ELEMENT_BYTES[dtype]
-    return [
-        Shape(n, dtype, number, each, architecture, pdl)
+    found = [
+        Shape(n, dtype, number, each, architecture, pdl, nrhs)
         for number, each in tried
-        if number in _THREADS and each <= _MOST_MATRICES and each * room <= _MOST_SHARED_BYTES
+        if number in _THREADS and each <= _MOST_MATRICES
     ]
+    return [shape for shape in found if shape.shared_bytes <= _MOST_SHARED_BYTES]
 
 
-def prepare(ns: Iterable[int], dtype: str, *, pdl: bool = False) -> None:
+def prepare(ns: Iterable[int], dtype: str, nrhs: int = 0, *, pdl: bool = False) -> None:
     """Compile the kernels of all orders, in parallel; what fails is found again when it is used."""
     architecture = device().architecture
-    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl)]
+    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl, nrhs=nrhs)]
     if not work:
         return
     # Spawned: a forked child of a process that uses CUDA cannot live.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(available_threads(), len(work)), mp_context=context) as pool:
-        list(pool.map(partial(_compile_order, pdl=pdl), work))
+        list(pool.map(partial(_compile_order, pdl=pdl, nrhs=nrhs), work))
 
 
-def _compile_order(order: tuple[int, str, str], *, pdl: bool) -> None:
+def _compile_order(order: tuple[int, str, str], *, pdl: bool, nrhs: int) -> None:
     with suppress(BatchcholError):
-        for shape in shapes(*order, pdl=pdl):
+        for shape in shapes(*order, pdl=pdl, nrhs=nrhs):
             with suppress(BatchcholError):
                 _image(shape)
 
 
-def _is_ready(order: tuple[int, str, str], *, pdl: bool) -> bool:
+def _is_ready(order: tuple[int, str, str], *, nrhs: int, pdl: bool) -> bool:
     """Whether the cache has all kernels of an order."""
     cache = ArtifactCache()
-    if cache.get(_key("suggestion", *order)) is None:
+    if cache.get(_suggestion_key(*order, nrhs)) is None:
         return False
-    return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl))
+    return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl, nrhs=nrhs))
 
 
 def _contender(arena: Arena, shape: Shape) -> Contender:
@@ -97,10 +98,22 @@ def _contender(arena: Arena, shape: Shape) -> Contender:
     return Contender(spec, calls, results.__getitem__)
 
 
+def _solver(arena: FusedArena, shape: Shape) -> Contender:
+    run, info, room = partial(device().run, _function(shape)), arena.info(), arena.room
+
+    def call(index: int) -> None:
+        a, b = arena.input(index), arena.column(index)
+        x = int(room.gpudata) + index * b.nbytes
+        run(arena.batch, (int(a.gpudata), int(b.gpudata), x, int(info.gpudata), arena.batch))
+
+    spec = f"posv of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
+    return Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info))
+
+
 @cache
 def _function(shape: Shape) -> Function:
     gpu, image = device(), _image(shape)
-    shared = shape.matrices * shape.n**2 * ELEMENT_BYTES[shape.dtype]
+    shared = shape.shared_bytes
     with gpu.current(f"loading {shape.entry}"):
         module = gpu.driver.load(image, shape.entry)
         handle = gpu.driver.function(module, shape.entry, shared_bytes=shared, cache="shared")
@@ -110,14 +123,18 @@ def _function(shape: Shape) -> Function:
 
 
 @cache
-def _suggestion(n: int, dtype: str, architecture: str) -> tuple[int, int]:
-    key = _key("suggestion", n, dtype, architecture)
+def _suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0) -> tuple[int, int]:
+    key = _suggestion_key(n, dtype, architecture, nrhs)
     if kept := ArtifactCache().get(key):
         return int(kept.metadata["threads"]), int(kept.metadata["matrices"])
-    threads, matrices = suggestion(n, dtype, architecture)
+    threads, matrices = suggestion(n, dtype, architecture, nrhs)
     said = {"arch": architecture, "compiler": version(), "threads": threads, "matrices": matrices}
     ArtifactCache().put(key, f"{threads} {matrices}".encode(), ".txt", said, "cuSOLVERDx's suggestion", ".txt")
     return threads, matrices
+
+
+def _suggestion_key(n: int, dtype: str, architecture: str, nrhs: int) -> str:
+    return _key("suggestion", n, dtype, architecture, *([nrhs] if nrhs else []))
 
 
 def _image(shape: Shape) -> bytes:
@@ -127,12 +144,12 @@ def _image(shape: Shape) -> bytes:
         return kept.data
     image = cubin(shape)
     said = {"arch": shape.architecture, "compiler": version(), "entry": shape.entry}
-    ArtifactCache().put(key, image, ".cubin", said, SOURCE, ".cu")
+    ArtifactCache().put(key, image, ".cubin", said, shape.source, ".cu")
     return image
 
 
 def _image_key(shape: Shape) -> str:
-    return _key("kernel", SOURCE, shape)
+    return _key("kernel", shape.source, shape)
 
 
 def _key(*parts: object) -> str:
@@ -143,7 +160,7 @@ PEER = Peer(
     "cusolverdx",
     "cuda",
     version,
-    {"potrf": contenders},
+    {"potrf": contenders, "posv": contenders},
     prepare,
     missing="libmathdx, NVRTC or nvJitLink cannot be used ({error})",
     hint=f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path",
@@ -151,6 +168,6 @@ PEER = Peer(
 EARLY_PEER = replace(
     PEER,
     name="cusolverdx_pdl",
-    ways={"potrf": partial(contenders, pdl=True)},
+    ways={"potrf": partial(contenders, pdl=True), "posv": partial(contenders, pdl=True)},
     prepare=partial(prepare, pdl=True),
 )

@@ -1,5 +1,6 @@
-"""cuSOLVERDx's Cholesky factorization as a kernel: libmathdx makes the code of a block, NVRTC that of the kernel
-around it, and nvJitLink links them. All three are libraries of pip's wheels or of the CUDA toolkit; no GPU is needed.
+"""cuSOLVERDx's Cholesky factorization and solve as kernels: libmathdx makes the code of a block, NVRTC that of the
+kernel around it, and nvJitLink links them. All three are libraries of pip's wheels or of the CUDA toolkit; no GPU is
+needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.errors import BatchcholError
+from kernelgen.targets import ELEMENT_BYTES
 
 VARIABLE = "BATCHCHOL_MATHDX"
 # What libmathdx calls things: operators, traits, values, options.
@@ -24,7 +26,7 @@ _SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGE
     14,
 )
 _SYMBOL_NAME, _SUGGESTED_BLOCK_DIM, _SUGGESTED_PER_BLOCK = 2, 5, 6
-_REAL, _BLOCK, _SHARED_MEMORY, _POTRF, _COLUMN_MAJOR, _LOWER = 0, 1, 0, 2, 0, 1
+_REAL, _BLOCK, _SHARED_MEMORY, _POTRF, _POSV, _COLUMN_MAJOR, _ROW_MAJOR, _LOWER = 0, 1, 0, 2, 11, 0, 1, 1
 _PRECISIONS = {"float32": 5, "float64": 6}
 _TARGET_SM = 1
 # What nvJitLink calls its inputs.
@@ -79,11 +81,58 @@ ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
 """
 
 
+SOLVER = """\
+extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info);
+
+struct __align__(16) piece {
+    unsigned int words[4];
+};
+
+// Copies count elements, in whole pieces where both sides have them, and fills up to `room` with identities or zeros.
+static __device__ __forceinline__ void copy(const SCALAR *from, SCALAR *to, int count, int room, bool matrices)
+{
+    const int thread = (int)threadIdx.x, bytes = count * (int)sizeof(SCALAR);
+    if (count == room && bytes % 16 == 0 && (((size_t)from | (size_t)to) & 15) == 0) {
+        for (int i = thread; i < bytes / 16; i += THREADS)
+            ((piece *)to)[i] = ((const piece *)from)[i];
+        return;
+    }
+    for (int i = thread; i < room; i += THREADS)
+        to[i] = i < count ? from[i] : (SCALAR)(matrices && i % (N * N) % (N + 1) == 0);
+}
+
+// Canonical matrices and right-hand sides to canonical solutions: MATRICES of them to a block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+ENTRY(const SCALAR *a, const SCALAR *b, SCALAR *x, int *info, long long batch)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ int status[MATRICES];
+    // Where the right-hand sides begin with a piece if matrices do not.
+    SCALAR *own = (SCALAR *)memory, *columns = own + (MATRICES * N * N + 3) / 4 * 4;
+    const long long first = (long long)blockIdx.x * MATRICES;
+    const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
+#if PDL
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+    copy(a + first * (N * N), own, count * N * N, MATRICES * N * N, true);
+    copy(b + first * (N * NRHS), columns, count * N * NRHS, MATRICES * N * NRHS, false);
+    __syncthreads();
+    SYMBOL(own, columns, status);
+    __syncthreads();
+    copy(columns, x + first * (N * NRHS), count * N * NRHS, count * N * NRHS, false);
+    for (int i = (int)threadIdx.x; i < count; i += THREADS)
+        info[first + i] = status[i];
+}
+"""
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a kernel of cuSOLVERDx is: `threads` of a block, which factors `matrices` of order `n`.
 
-    With `pdl` it may be launched before its predecessors have ended.
+    With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs` of each
+    matrix, it solves for them too, and does not write the factors.
     """
 
     n: int
@@ -92,11 +141,26 @@ class Shape:
     matrices: int
     architecture: str
     pdl: bool = False
+    nrhs: int = 0
 
     @property
     def entry(self) -> str:
         """The kernel's name."""
-        return f"cusolverdx_{self.dtype}_n{self.n}_t{self.threads}_m{self.matrices}{'_pdl' * self.pdl}"
+        columns = f"_rhs{self.nrhs}" if self.nrhs else ""
+        return f"cusolverdx_{self.dtype}_n{self.n}{columns}_t{self.threads}_m{self.matrices}{'_pdl' * self.pdl}"
+
+    @property
+    def source(self) -> str:
+        """The text of the kernel around the device function."""
+        return SOLVER if self.nrhs else SOURCE
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        elements = self.matrices * self.n**2
+        if self.nrhs:
+            elements = -(-elements // 4) * 4 + self.matrices * self.n * self.nrhs
+        return elements * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -131,11 +195,11 @@ def version() -> str:
     return f"libmathdx {'.'.join(str(number.value) for number in numbers)}"
 
 
-def suggestion(n: int, dtype: str, architecture: str) -> tuple[int, int]:
+def suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0) -> tuple[int, int]:
     """The threads and matrices of a block that cuSOLVERDx suggests."""
-    with _descriptor(Shape(n, dtype, 0, 0, architecture)) as plain:
+    with _descriptor(Shape(n, dtype, 0, 0, architecture, nrhs=nrhs)) as plain:
         matrices = _trait(plain, _SUGGESTED_PER_BLOCK, 1)[0]
-    with _descriptor(Shape(n, dtype, 0, matrices, architecture)) as several:
+    with _descriptor(Shape(n, dtype, 0, matrices, architecture, nrhs=nrhs)) as several:
         x, y, z = _trait(several, _SUGGESTED_BLOCK_DIM, 3)
     return x * y * z, matrices
 
@@ -178,7 +242,7 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     mathdx, handle = libraries().mathdx, ctypes.c_longlong()
     _check(mathdx.cusolverdxCreateDescriptor(ctypes.byref(handle)), "describing a solver")
     numbers = {
-        _FUNCTION: _POTRF,
+        _FUNCTION: _POSV if shape.nrhs else _POTRF,
         _PRECISION: _PRECISIONS[shape.dtype],
         _EXECUTION: _BLOCK,
         _TYPE: _REAL,
@@ -188,8 +252,9 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
         **({_PER_BLOCK: shape.matrices} if shape.matrices else {}),
     }
     arrays = {
-        _SIZE: (shape.n, shape.n, 1),
-        _ARRANGEMENT: (_COLUMN_MAJOR,),
+        _SIZE: (shape.n, shape.n, shape.nrhs or 1),
+        # Matrices are symmetric: rows are columns.
+        _ARRANGEMENT: (_COLUMN_MAJOR, _ROW_MAJOR) if shape.nrhs else (_COLUMN_MAJOR,),
         **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
     }
     try:
@@ -233,6 +298,7 @@ def macros(shape: Shape, symbol: str) -> dict[str, str]:
     """What the text of the kernels leaves open; `symbol` is the device function that factors."""
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
     numbers = {"N": shape.n, "THREADS": shape.threads, "MATRICES": shape.matrices, "PDL": int(shape.pdl)}
+    numbers |= {"NRHS": shape.nrhs} if shape.nrhs else {}
     return {name: str(number) for name, number in numbers.items()} | {
         "SCALAR": scalar,
         "SYMBOL": symbol,
@@ -245,7 +311,7 @@ def _kernel(shape: Shape, symbol: str) -> bytes:
     options = [f"-D{name}={value}" for name, value in macros(shape, symbol).items()]
     options += [f"--gpu-architecture={shape.architecture}", "-dlto", "--relocatable-device-code=true"]
     nvrtc, program = libraries().nvrtc, ctypes.c_void_p()
-    text, name = SOURCE.encode(), f"{shape.entry}.cu".encode()
+    text, name = shape.source.encode(), f"{shape.entry}.cu".encode()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None), "making a program")
     try:
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))

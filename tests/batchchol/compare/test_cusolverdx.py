@@ -15,6 +15,7 @@ from batchchol.compare.contenders import Arena
 from batchchol.compare.peers import PEERS, cusolverdx, mathdx
 from batchchol.compare.peers.mathdx import Shape
 from batchchol.errors import BatchcholError
+from batchchol.operations.posv import oracle
 from kernelgen import KernelSource, Launch
 
 from ...cuda_programs import compile_program
@@ -147,13 +148,66 @@ def test_the_kernel_around_cusolverdx_loads_and_stores_ragged_batches(
     )
 
 
+# The same, and then solves for right-hand sides in rows.
+_POSV = """
+extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info)
+{
+    for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
+        SCALAR *l = matrices + m * N * N, *x = columns + m * N * NRHS;
+        info[m] = 0;
+        for (int j = 0; j < N; j++) {
+            for (int k = 0; k < j; k++)
+                for (int i = j; i < N; i++) l[i + j * N] -= l[i + k * N] * l[j + k * N];
+            if (!(l[j + j * N] > 0)) { info[m] = j + 1; break; }
+            SCALAR root = sqrt(l[j + j * N]);
+            for (int i = j; i < N; i++) l[i + j * N] /= root;
+        }
+        for (int c = 0; c < NRHS; c++) {
+            for (int i = 0; i < N; i++) {
+                for (int k = 0; k < i; k++) x[i * NRHS + c] -= l[i + k * N] * x[k * NRHS + c];
+                x[i * NRHS + c] /= l[i + i * N];
+            }
+            for (int i = N - 1; i >= 0; i--) {
+                for (int k = i + 1; k < N; k++) x[i * NRHS + c] -= l[k + i * N] * x[k * NRHS + c];
+                x[i * NRHS + c] /= l[i + i * N];
+            }
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "nrhs", "matrices", "batch"), [(4, 1, 4, 8), (4, 3, 3, 10), (5, 2, 1, 3), (5, 1, 4, 9)]
+)
+def test_the_kernel_around_cusolverdx_solves_ragged_batches(
+    n: int, nrhs: int, matrices: int, batch: int, dtype: str
+) -> None:
+    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs)
+    text = mathdx.SOLVER + _POSV
+    for name, value in mathdx.macros(shape, "stand_in").items():
+        text = replaced(text, name, value)
+    launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
+    source = KernelSource(text, shape.entry, 1, (), launch)
+    a = np.random.default_rng(0).random((batch, n, n)).astype(dtype)
+    a = a @ a.swapaxes(-1, -2) + n * np.eye(n, dtype=dtype)
+    b = np.random.default_rng(1).random((batch, n, nrhs)).astype(dtype)
+    a.flags.writeable = b.flags.writeable = False
+    x, info = np.zeros_like(b), np.full(batch, -1, np.int32)
+    compile_program((source,)).launch(source, batch, a, b, x, info, np.int64(batch))
+    assert not info.any()
+    np.testing.assert_allclose(x, oracle(a, b), rtol=1e-3 if dtype == "float32" else 1e-12)
+
+
 def replaced(text: str, name: str, value: str) -> str:
     return re.sub(rf"\b{name}\b", value, text)
 
 
-def test_cusolverdx_itself_makes_a_kernel_without_a_gpu() -> None:
+@pytest.mark.parametrize("nrhs", [0, 1])
+def test_cusolverdx_itself_makes_a_kernel_without_a_gpu(nrhs: int) -> None:
     found = PEERS["cuda"]["cusolverdx"].survey()
     if not found.found:
         pytest.skip(f"{found.detail}: {found.hint}")
-    shape = Shape(6, "float32", 32, 2, "sm_90")
+    shape = Shape(6, "float32", 32, 2, "sm_90", nrhs=nrhs)
     assert [name for name, _ in code_sections(mathdx.cubin(shape))] == [f".text.{shape.entry}"]

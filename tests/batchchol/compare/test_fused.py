@@ -41,7 +41,10 @@ def arena_of(
 
 
 def test_who_factors_and_solves() -> None:
-    assert FUSED == {"cpu": ["numpy", "scipy", "torch"], "cuda": ["cusolver", "torch", "jax"]}
+    assert FUSED == {
+        "cpu": ["numpy", "scipy", "torch"],
+        "cuda": ["cusolver", "torch", "jax", "cusolverdx", "cusolverdx_pdl"],
+    }
 
 
 @pytest.mark.parametrize("nrhs", [1, NRHS])
@@ -102,7 +105,7 @@ def test_a_failure_is_no_result() -> None:
     info = np.zeros(arena.batch, np.int32)
     info[4] = 2
     for wrong in (replace(good, info=(info,)), replace(good, x=good.x * np.float32(1.01))):
-        with pytest.raises(ResidualError, match="matrix 4 has info 2|solutions of the residual ratio"):
+        with pytest.raises(ResidualError, match=r"matrix 4 has info 2|solutions of the residual ratio"):
             wrong.ratio(arena.backend, "ieee")
 
 
