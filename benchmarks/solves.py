@@ -1,4 +1,4 @@
-"""How long does a solve by given factors take, for one right-hand side and for several?"""
+"""How long does a solve take, by given factors and by the matrices themselves, for one right-hand side and several?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, backend_of, grid, library, skipping, supported
-
 
 class Solves(
     Question,
@@ -20,38 +19,49 @@ class Solves(
 
     # Its time is that of one kernel: a gate compares the machine code.
     kernel_alone = True
+    op = "potrs"
 
     def prepare(self) -> None:
-        self.plan = plan(self.point)
-        self.factors = factors(self.plan)
+        self.plan = plan(self.op, self.point)
+        self.matrices = matrices(self.op, self.plan)
 
     def device_solve(self, *_: Any) -> Taken:
         plan, asked = self.plan, {"threads": self.point.threads, "protocol": self.point.protocol}
         with skipping():
             sample = library.sample_solve(
-                plan.backend, plan.spec, self.factors, self.named["nrhs"], samples=SAMPLES, **asked
+                plan.backend, plan.spec, self.matrices, self.named["nrhs"], samples=SAMPLES, **asked
             )
         about = {"spec": plan.spec.name, "layout": str(plan.layout), "ratio": sample.ratio}
         about |= {"device": plan.backend.device(), **library.circumstances(sample)}
         return Taken([seconds / self.point.batch for seconds in sample.seconds], about)
 
-    @staticmethod
-    def planned(point: grid.Point, backend: library.Backend) -> Plan:
-        """The kernel that solves by factors in the layout that the library factors in."""
+    @classmethod
+    def planned(cls, point: grid.Point, backend: library.Backend) -> Plan:
+        """The kernel that solves in the layout that the library factors in."""
         with skipping():
             layout = library.default_layout(backend, point.n, point.dtype, point.batch)
-            spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op="potrs")
+            spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op=cls.op)
             return supported(Plan(point, backend, spec, layout))
 
 
+class FusedSolves(Solves):
+    """`solve`'s kernel, which factors and solves at once, on matrices in the library's own layout; as above."""
+
+    op = "posv"
+
+
+_OF_OPERATION = {each.op: each for each in (Solves, FusedSolves)}
+
+
 @cache
-def plan(point: grid.Point) -> Plan:
+def plan(op: str, point: grid.Point) -> Plan:
     """That of a point, on its backend."""
-    return Solves.planned(point, backend_of(point))
+    return _OF_OPERATION[op].planned(point, backend_of(point))
 
 
 @cache
-def factors(plan: Plan) -> library.Batch:
-    """The factors of the timed matrices."""
+def matrices(op: str, plan: Plan) -> library.Batch:
+    """The timed matrices, or their factors."""
     with skipping():
-        return library.factor(plan.filled(plan.point.batch, TIMED_RECIPE)).L
+        made = plan.filled(plan.point.batch, TIMED_RECIPE)
+        return library.factor(made).L if op == Solves.op else made

@@ -91,6 +91,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Compiling": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
         "Registers": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
         "Solves": ({"batch": (16_384,)},),
+        "FusedSolves": ({"batch": (16_384,)},),
         "Floor": ({},),
         "Copies": (
             {"backend": CPU, "n": (8, 32, 64), "batch": (100_000,)},

@@ -61,12 +61,13 @@ def test_the_largest_batch_that_fits_is_skipped(side: Make) -> None:
     }
 
 
-def test_a_solve_is_a_kernel_of_its_own(side: Make) -> None:
-    said = side(r"Solves.*n=8,", profile="ci").describe()
+@pytest.mark.parametrize(("question", "op"), [("Solves", "potrs"), ("FusedSolves", "posv")])
+def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:
+    said = side(rf"^{question}\b.*n=8,", profile="ci").describe()
     assert {about["nrhs"] for about in said.values()} == {1, 8}
     for about in said.values():
         assert about["kind"] == "kernel"
-        assert KernelSpec.from_dict(about["spec"]).problem.op == "potrs"
+        assert KernelSpec.from_dict(about["spec"]).problem.op == op
 
 
 def test_gpu_kernels_are_described_without_a_gpu(side: Make) -> None:
