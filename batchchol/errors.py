@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 def install(extra: str) -> str:
@@ -12,6 +14,23 @@ def install(extra: str) -> str:
 
 class BatchcholError(Exception):
     """Base of the errors that batchchol raises on purpose."""
+
+
+def optional(module: str, purpose: str, extra: str, otherwise: str = "") -> Any:
+    """Import a module of an optional package, which `purpose` needs and an extra has.
+
+    Raises
+    ------
+    BatchcholError
+        If it cannot be imported; says how to get it, and what else can be done.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("sklearn", "scikit-learn")
+        raise BatchcholError(
+            f"{purpose} needs {package}, which cannot be imported ({error}): {install(extra)}{otherwise}"
+        ) from error
 
 
 class SettingError(BatchcholError, ValueError):

@@ -38,6 +38,13 @@ def flag(argument: str, got: object) -> bool:
     return bool(got)
 
 
+def check_range(argument: str, got: int, least: int, most: int | None = None) -> None:
+    """Refuse a number that is not in `least` to `most`, or to any if that is None."""
+    if got < least or (most is not None and got > most):
+        expected = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{argument}: got {got}, expected {expected}")
+
+
 def check_order(argument: str, n: int, advice: str) -> None:
     """Refuse matrices that are too large for any kernel; ends with the advice."""
     if n > MAX_N:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from batchchol import interrupts
+from batchchol.batches.checks import check_range
 from batchchol.batches.sizes import integer, memory
 from batchchol.cli.options import DTYPE, Option, add_action, option
 from batchchol.datasets import batch_files, catalogue
@@ -108,8 +109,7 @@ def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _generate(arguments: argparse.Namespace) -> int:
     parameters = _parameters(arguments)
-    if arguments.batch < 0:
-        raise ValueError(f"--batch: got {arguments.batch}, expected at least 0")
+    check_range("--batch", arguments.batch, 0)
     slices = stream(
         arguments.name,
         n=arguments.n,
@@ -156,8 +156,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _print_matrix(slices: Slices, index: int) -> int:
-    if not 0 <= index < slices.batch:
-        raise ValueError(f"--matrix: got {index}, expected 0 to {slices.batch - 1}")
+    check_range("--matrix", index, 0, slices.batch - 1)
     number = "{:.9g}" if slices.dtype == "float32" else "{:.17g}"
     for start, dense in slices:
         if index < start + len(dense):

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from batchchol.backends import Backend
+from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
 from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
@@ -111,11 +112,12 @@ def compare(
     venue: Venue = GpuVenue(backend) if backend.name == "cuda" else CpuVenue(backend)
     orders, asked = tuple(ns or venue.orders), tuple(sizes or venue.sizes)
     counts = tuple(sorted({1, backend.threads}) if threads is None else threads)
-    _require("n", orders, MAX_N)
-    _require("threads", counts, backend.threads)
-    for what, number in (("samples", samples), ("nrhs", nrhs)):
-        if number < 1:
-            raise ValueError(f"{what}: got {number}, expected at least 1")
+    for n in orders:
+        check_range("n", n, 1, MAX_N)
+    for count in counts:
+        check_range("threads", count, 1, backend.threads)
+    check_range("samples", samples, 1)
+    check_range("nrhs", nrhs, 1)
     if op not in ARENAS:
         raise ValueError(f"op: got {op!r}, expected one of {', '.join(map(repr, ARENAS))}")
     absent: dict[str, str] = {}
@@ -150,12 +152,6 @@ def compare(
             if out is not None:
                 write_csv(out, kept)
     return Outcome(tuple(rows), absent)
-
-
-def _require(what: str, values: Iterable[int], most: int) -> None:
-    for value in values:
-        if not 1 <= value <= most:
-            raise ValueError(f"{what}: got {value}, expected 1 to {most}")
 
 
 def _installed(peers: Iterable[Peer], op: str, absent: dict[str, str], report: Report) -> Iterator[Peer]:

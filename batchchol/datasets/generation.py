@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.datasets import philox, recipes
 from batchchol.datasets.catalogue import Parameter, Recipe, catalogue, find
@@ -164,8 +165,7 @@ def batch_sizes(free_bytes: int, *, n: int, dtype: str = "float32", copies: int 
     A batch counts `copies` times, and its info once. Empty if even 1024 matrices do not fit.
     """
     for what, value, least in (("free_bytes", free_bytes, 0), ("n", n, 1), ("copies", copies, 1)):
-        if value < least:
-            raise ValueError(f"{what}: got {value}, expected at least {least}")
+        check_range(what, value, least)
     check_dtype(dtype)
     per_matrix = copies * n * n * np.dtype(dtype).itemsize + np.dtype(np.int32).itemsize
     largest = free_bytes // per_matrix
@@ -217,14 +217,10 @@ def check_slice(n: int, start: int, stop: int, seed: int, dtype: str) -> None:
     ValueError
         Names the argument, what was got and what is expected.
     """
-    for what, value, least, most in (
-        ("n", n, 1, LARGEST_N),
-        ("start", start, 0, 2**63 - 1),
-        ("stop", stop, start, 2**63 - 1),
-        ("seed", seed, 0, 2**64 - 1),
-    ):
-        if not least <= value <= most:
-            raise ValueError(f"{what}: got {value}, expected {least} to {most}")
+    check_range("n", n, 1, LARGEST_N)
+    check_range("start", start, 0, 2**63 - 1)
+    check_range("stop", stop, start, 2**63 - 1)
+    check_range("seed", seed, 0, 2**64 - 1)
     check_dtype(dtype)
 
 
@@ -241,8 +237,6 @@ def _share(work: Callable[[int, int], None], count: int, step: int, threads: int
 
 
 def _thread_count(threads: int | None) -> int:
-    if threads is None:
-        return available_threads()
-    if threads < 1:
-        raise ValueError(f"threads: got {threads}, expected at least 1")
-    return threads
+    chosen = available_threads() if threads is None else threads
+    check_range("threads", chosen, 1)
+    return chosen

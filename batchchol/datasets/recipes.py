@@ -18,10 +18,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol.batches.checks import check_range
 from batchchol.datasets import catalogue
 from batchchol.datasets.catalogue import Recipe, Value
 from batchchol.datasets.philox import blocks_for, octets, words32
-from batchchol.errors import BatchcholError, install
+from batchchol.errors import optional
 
 Dense = NDArray[Any]  # (m, n, n), float32 or float64
 Words = NDArray[np.uint64]  # (m, 4*blocks)
@@ -70,8 +71,7 @@ def _minors(n: int, start: int, stop: int, chosen: Mapping[str, Value]) -> NDArr
 
 def _banded(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
     bandwidth = cast(int, parameters["bandwidth"])
-    if bandwidth < 0:
-        raise ValueError(f"banded: bandwidth: got {bandwidth}, expected at least 0")
+    check_range("banded: bandwidth", bandwidth, 0)
     index = np.arange(n)
     band = (abs(index[:, None] - index) <= bandwidth).astype(dtype)
     return _dominant(recipe, n, 2 * bandwidth + 1, band)
@@ -259,22 +259,18 @@ def _checked_failures(n: int, parameters: Mapping[str, Value]) -> Mapping[str, V
         raise ValueError(f"failing: base: got {parameters['base']!r}, expected a positive definite recipe")
     if parameters["kind"] not in ("negative", "zero", "nan"):
         raise ValueError(f"failing: kind: got {parameters['kind']!r}, expected negative, zero or nan")
-    if cast(int, parameters["every"]) < 0:
-        raise ValueError(f"failing: every: got {parameters['every']}, expected at least 0")
+    check_range("failing: every", cast(int, parameters["every"]), 0)
     for member in cast(tuple[int, ...], parameters["members"]):
-        if member < 0:
-            raise ValueError(f"failing: members: got {member}, expected at least 0")
+        check_range("failing: members", member, 0)
     for minor in cast(tuple[int, ...], parameters["minors"]):
-        if not 1 <= minor <= n:
-            raise ValueError(f"failing: minors: got {minor}, expected 1 to n = {n}")
+        check_range("failing: minors", minor, 1, n)
     return parameters
 
 
 def _digits(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value]) -> Plan:
     rows, ridge = cast(int, parameters["rows"]), cast(float, parameters["ridge"])
     images = _load_digits()
-    if not 1 <= rows <= len(images):
-        raise ValueError(f"digits: rows: got {rows}, expected 1 to {len(images)}")
+    check_range("digits: rows", rows, 1, len(images))
     if not 0 < ridge < math.inf:
         raise ValueError(f"digits: ridge: got {ridge:g}, expected a finite number greater than 0")
     pixels = images.shape[1]
@@ -299,11 +295,8 @@ def _digits(recipe: Recipe, n: int, dtype: str, parameters: Mapping[str, Value])
 @cache  # reading them takes longer than making a small batch
 def _load_digits() -> NDArray[np.uint8]:
     """The images of scikit-learn's digits: shape (1797, 64), grey levels 0 ... 16."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise BatchcholError(f"digits needs scikit-learn, which is not installed: {install('data')}") from error
-    return cast(NDArray[np.uint8], load_digits().data.astype(np.uint8))
+    images = optional("sklearn.datasets", "digits", "data").load_digits().data
+    return cast(NDArray[np.uint8], images.astype(np.uint8))
 
 
 _PLANNERS: Mapping[str, Callable[[Recipe, int, str, Mapping[str, Value]], Plan]] = {

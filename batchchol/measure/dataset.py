@@ -25,8 +25,9 @@ from batchchol.measure.row import SCHEMA_VERSION, Row, rows_of
 
 SHARD_ROWS = 2_000
 _SYNC_SECONDS = 1.0
-_KEY_COLUMNS = ("spec", "chunk", "batch", "threads", "protocol", "any_block")
-_DONE_COLUMNS = (*_KEY_COLUMNS, "status", "median_seconds")
+KEY_COLUMNS = ("spec", "chunk", "batch", "threads", "protocol", "any_block")
+"""What tells points apart: see `key_of_row`."""
+_DONE_COLUMNS = (*KEY_COLUMNS, "status", "median_seconds")
 _ORDER = ("n", "dtype", "batch", "spec", "chunk", "protocol")
 
 Warn = Callable[[str], None]
@@ -151,7 +152,7 @@ class DataSet(AbstractContextManager["DataSet"]):
 
 def key_of_row(row: Mapping[str, Any]) -> str:
     """The key of a row's point."""
-    return key_of(*(row[column] for column in _KEY_COLUMNS))
+    return key_of(*(row[column] for column in KEY_COLUMNS))
 
 
 def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
@@ -180,7 +181,7 @@ def read(path: Path, warn: Warn = lambda _: None) -> Any:
     if not path.is_dir():
         return parquet.read(path)
     tables = list(_tables(path, warn))
-    seen = {key_of_row(row) for table in tables for row in table.select(_KEY_COLUMNS).to_pylist()}
+    seen = {key_of_row(row) for table in tables for row in table.select(KEY_COLUMNS).to_pylist()}
     tables.append(parquet.table([row for row in _journal(path, warn) if key_of_row(row) not in seen]))
     rows = parquet.pyarrow().concat_tables(tables)
     if not len(rows):

@@ -9,6 +9,7 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_runnable
 from batchchol.backends.cuda.graphs import BRANCHES, Graph, record
 from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_range
 from batchchol.measure.timing import Buffers, Sample, rotating_buffers, timed
 from kernelgen import KernelSpec
 
@@ -67,8 +68,7 @@ def record_calls(
         If the buffers would not fit.
     """
     check_runnable(backend, spec, batch)
-    if calls < 1:
-        raise ValueError(f"calls: got {calls}, expected at least 1")
+    check_range("calls", calls, 1)
     pairs = list(buffers or rotating_buffers(backend, batch))
     pairs += [(batch.copy(), batch.copy()) for _ in range(-len(pairs) % calls)]
     graphs, results = [], []

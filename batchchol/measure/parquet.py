@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.datasets.files import opened
-from batchchol.errors import BatchcholError, DataFileError, install
+from batchchol.errors import BatchcholError, DataFileError, optional
 from batchchol.measure.row import COLUMNS, SCHEMA_VERSION
 
 VERSION_KEY = b"batchchol.schema"
@@ -26,14 +26,8 @@ def pyarrow() -> Any:
     BatchcholError
         If it is not installed; says how to get it.
     """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise BatchcholError(
-            f"data sets are Parquet files, and pyarrow cannot be loaded ({error}): {install('tune')}"
-        ) from error
-    return pyarrow
+    package, _ = [optional(name, "a data set", "tune") for name in ("pyarrow", "pyarrow.parquet")]
+    return package
 
 
 def available() -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_range
 from kernelgen import KernelSpec
 
 WARM_UP_CALLS = 3
@@ -125,8 +126,7 @@ def sample_factor(
     """
     check_runnable(backend, spec, batch)
     chosen = check_protocol(backend, protocol)
-    if samples < 1:
-        raise ValueError(f"samples: got {samples}, expected at least 1")
+    check_range("samples", samples, 1)
     if spec.in_place or not batch.batch:
         raise ValueError(
             f"spec, batch: got in_place={spec.in_place} and {batch.batch} matrices, expected an out-of-place kernel "

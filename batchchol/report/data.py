@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.errors import BatchcholError, DataFileError, install
+from batchchol.errors import BatchcholError, DataFileError, optional
 from batchchol.measure import dataset
 from batchchol.measure.row import STATUSES
 from batchchol.operations.roofline import compulsory_bytes, flops
@@ -19,7 +19,8 @@ from kernelgen import Layout
 
 # They are long, and nothing here reads them.
 _LEFT_OUT = ("definition", "sample_seconds", "flags", "message")
-_OWN_CODE = ("spec", "chunk", "batch", "threads", "protocol")
+SPEC_COLUMNS = dataset.KEY_COLUMNS[:-1]
+"""What tells points apart, whichever code they ran: the spec's own, or one for blocks of any size."""
 
 
 @cache
@@ -31,15 +32,8 @@ def require() -> tuple[ModuleType, ModuleType]:
     BatchcholError
         If one of them, matplotlib or pyarrow is not installed; names the extra that has them.
     """
-    try:
-        import matplotlib  # noqa: F401
-        import pandas
-        import pyarrow  # noqa: F401
-        import sklearn
-    except ImportError as error:
-        raise BatchcholError(
-            f"a report on a data set needs a package that cannot be loaded ({error}): {install('report')}"
-        ) from error
+    packages = ("pandas", "sklearn", "matplotlib", "pyarrow")
+    pandas, sklearn, *_ = [optional(package, "a report on a data set", "report") for package in packages]
     return pandas, sklearn
 
 
@@ -158,5 +152,5 @@ def _roofline(rows: Any) -> Any:
 def _again(pandas: Any, rows: Any) -> Any:
     """Which rows are of own code, where code for blocks of any size was measured too."""
     any_block = rows["any_block"].fillna(False).astype(bool)
-    keys = pandas.MultiIndex.from_frame(rows[list(_OWN_CODE)].astype({"chunk": "Float64"}).fillna(0))
+    keys = pandas.MultiIndex.from_frame(rows[list(SPEC_COLUMNS)].astype({"chunk": "Float64"}).fillna(0))
     return ~any_block.to_numpy() & keys.isin(keys[any_block.to_numpy()])

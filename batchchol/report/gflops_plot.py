@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchchol.errors import BatchcholError, install
+from batchchol.errors import BatchcholError, optional
 from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, octaves, plain, room, save
 from batchchol.tune.winners import grouped
 
@@ -63,10 +62,9 @@ def require_matplotlib(extra: str = "plots") -> None:
     Raises
     ------
     BatchcholError
-        If it is not installed; says how to install it.
+        If it cannot be imported; says how to get it.
     """
-    if find_spec("matplotlib") is None:
-        raise BatchcholError(f"plots need matplotlib, which is not installed: {install(extra)}")
+    optional("matplotlib", "a plot", extra)
 
 
 def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "") -> list[Path]:
@@ -171,13 +169,11 @@ def _plot(
     for label, line in _by_label(points).items():
         style = {**styles[label], **kinds.get(line[0].kind, {})}
         axes.plot([point.n for point in line], [point.gflops for point in line], label=label, **style)
-    highest: dict[int, float] = {}
-    for point in points:
-        if point.kind != "reference" and not math.isnan(point.roofline_gflops):
-            highest[point.n] = max(point.roofline_gflops, highest.get(point.n, 0.0))
-    if highest:
-        roofline = zip(*sorted(highest.items()), strict=True)
-        axes.plot(*roofline, color=GREY, linewidth=3, alpha=0.6, label="roofline")
+    known = [point for point in points if point.kind != "reference" and not math.isnan(point.roofline_gflops)]
+    if known:
+        alike = sorted(grouped(known, lambda point: point.n).items())
+        highest = [max(point.roofline_gflops for point in same) for _, same in alike]
+        axes.plot([n for n, _ in alike], highest, color=GREY, linewidth=3, alpha=0.6, label="roofline")
     plain(axes, ORDER, GFLOPS, log=True)
     octaves(axes, room(sorted({point.n for point in points}), 1 / 4, last=False), size=10)
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from batchchol.report.data import SPEC_COLUMNS
+
 
 def by(rows: Any, column: str) -> Any:
     """GFLOP/s of the best point: a line an order, a column a value; NaN where there is no point."""
@@ -43,9 +45,8 @@ def fastest(rows: Any, columns: Sequence[str]) -> Any:
 
 def own_code(rows: Any) -> Any:
     """A line for each finalist: its order `n`, and `ratio`, its own code's speed over that of code for any block."""
-    keys = ["spec", "chunk", "batch", "threads", "protocol"]
     known = rows.assign(chunk=rows["chunk"].fillna(0), any_block=rows["any_block"].fillna(False).astype(bool))
-    both = known[known["again"]].merge(known[known["any_block"]], on=keys, suffixes=("", "_any"))
+    both = known[known["again"]].merge(known[known["any_block"]], on=[*SPEC_COLUMNS], suffixes=("", "_any"))
     return both.assign(ratio=both["gflops"] / both["gflops_any"])[["n", "ratio"]]
 
 

@@ -11,6 +11,7 @@ from batchchol.compare.peers import PEERS
 from batchchol.compare.rows import Row, read_rows
 from batchchol.errors import DataFileError
 from batchchol.report.data import require
+from batchchol.tune.winners import grouped
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,7 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
 
 def _of(own: Iterable[Row], theirs: Iterable[Row]) -> dict[int, float]:
     """By order: at the same protocol and number of threads; queued before single, most threads first."""
-    fastest: dict[tuple[object, ...], float] = {}
-    for row in own:
-        fastest[_key(row)] = min(row.seconds, fastest.get(_key(row), row.seconds))
+    fastest = {key: min(row.seconds for row in alike) for key, alike in grouped(own, _key).items()}
     found: dict[int, float] = {}
     for row in sorted(theirs, key=lambda row: (row.protocol != "queued", -row.threads)):
         if _key(row) in fastest:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchchol.errors import BatchcholError
+from batchchol.measure.dataset import KEY_COLUMNS
 from batchchol.report import pivots
 from batchchol.report.data import require
 
@@ -15,8 +16,6 @@ BOUND = 0.03
 
 TARGET = 0.95
 """The share of the sizes that should agree."""
-
-_POINT = ("spec", "chunk", "batch", "threads", "protocol", "any_block")
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,11 @@ def compare(first: Any, second: Any) -> Stability:
         If they have no order and accuracy class in common.
     """
     pandas, _ = require()
-    speeds = [_speeds(rows) for rows in (first, second)]
+    # Of a point that was measured twice the faster time.
+    sweeps = (first, second)
+    speeds = [rows["gflops"].groupby([rows[name].fillna(0) for name in KEY_COLUMNS]).max() for rows in sweeps]
     both = pandas.concat(speeds, axis=1, keys=(0, 1), join="inner")
-    ours, theirs = (pivots.fastest(rows, ["n", "math"]).set_index(["n", "math"]) for rows in (first, second))
+    ours, theirs = (pivots.fastest(rows, ["n", "math"]).set_index(["n", "math"]) for rows in sweeps)
     sizes = ours.index.intersection(theirs.index)
     if not len(sizes):
         raise BatchcholError(
@@ -82,14 +83,8 @@ def compare(first: Any, second: Any) -> Stability:
     return Stability(pandas.DataFrame(lines), both[0] / both[1], alone)
 
 
-def _speeds(rows: Any) -> Any:
-    """GFLOP/s by point; of a point that was measured twice the faster time."""
-    keys = [rows[name].fillna(0) for name in _POINT]
-    return rows["gflops"].groupby(keys).max()
-
-
 def _line(size: tuple[int, str], winners: tuple[Any, Any], speeds: list[Any]) -> dict[str, Any]:
-    points = [tuple(winner[list(_POINT)].fillna(0)) for winner in winners]
+    points = [tuple(winner[list(KEY_COLUMNS)].fillna(0)) for winner in winners]
     behind = [
         float(1 - speeds[other].get(points[1 - other], float("nan")) / winners[other]["gflops"]) for other in (1, 0)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.errors import BatchcholError, install
+from batchchol.errors import optional
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row, choice_columns, column_of
 from batchchol.tune.search.cases import Numbers
@@ -159,10 +159,7 @@ def encoded(points: tuple[Point, ...]) -> Encoding:
     BatchcholError
         If pandas is not installed; names the extra.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise missing("pandas", error) from error
+    pandas = package("pandas")
     values = [Row(point, "correct").values() for point in points]
     rows = pandas.DataFrame({name: [value[name] for value in values] for name in COLUMNS})
     found = parameters(rows)
@@ -181,9 +178,6 @@ def encoded(points: tuple[Point, ...]) -> Encoding:
     )
 
 
-def missing(package: str, error: ImportError) -> BatchcholError:
-    """What to raise where a strategy's package cannot be loaded."""
-    return BatchcholError(
-        f"this strategy needs {package}, which cannot be loaded ({error}): {install('search')}, or use "
-        "--strategy random"
-    )
+def package(name: str) -> Any:
+    """A package that some strategies need; a BatchcholError says how to get it."""
+    return optional(name, "this strategy", "search", ", or use --strategy random")

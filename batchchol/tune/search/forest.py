@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchchol.measure.point import Point
 from batchchol.tune.search.cases import Lesson, Numbers, relative
-from batchchol.tune.search.features import encoded, missing
+from batchchol.tune.search.features import encoded, package
 from batchchol.tune.search.strategies import Strategy
 
 # All of it is what the replay was best with.
@@ -53,10 +53,7 @@ class Pool:
     """
 
     def __init__(self, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> None:
-        try:
-            import sklearn.tree  # noqa: F401
-        except ImportError as error:
-            raise missing("scikit-learn", error) from error
+        package("sklearn.tree")
         self.random = np.random.default_rng(seed)
         if len(taught) > _LESSONS:
             taught = [taught[number] for number in self.random.choice(len(taught), _LESSONS, replace=False)]

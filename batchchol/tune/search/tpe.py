@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.features import Encoding, encoded, missing
+from batchchol.tune.search.features import Encoding, encoded, package
 from batchchol.tune.search.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -29,13 +29,9 @@ class Tpe(Strategy):
     """
 
     def __init__(self, points: Sequence[Point], seed: int = 0) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise missing("optuna", error) from error
+        optuna = self._optuna = package("optuna")
         # A study would announce itself on standard error.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna: Any = optuna
         super().__init__(points)
         self._encoding = encoded(self.points)
         self._distributions = _distributions(self._encoding)

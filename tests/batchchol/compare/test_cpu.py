@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -364,7 +365,7 @@ def test_the_command_explains_bad_values() -> None:
 
 
 def test_a_missing_matplotlib_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchchol.report.gflops_plot.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(comparison, "compare", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(BatchcholError, match=r"pip install -e '\.\[plots\]'"):
         command.run(command_line("--n", "2", "--plot", "somewhere"))

@@ -248,7 +248,7 @@ def test_failing_can_fail_nowhere():
         ({"members": [-1]}, "failing: members: got -1"),
         ({"members": 3}, "failing: members: got 3, expected a list of integers"),
         ({"members": "3"}, "failing: members: got '3', expected a list of integers"),
-        ({"minors": [0]}, "failing: minors: got 0, expected 1 to n = 4"),
+        ({"minors": [0]}, "failing: minors: got 0, expected 1 to 4"),
         ({"minors": [5]}, "failing: minors: got 5"),
     ],
 )

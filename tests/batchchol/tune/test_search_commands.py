@@ -13,7 +13,6 @@ import pytest
 from batchchol import cli
 from batchchol.measure import process
 from batchchol.measure.dataset import read
-from batchchol.report import gflops_plot
 from batchchol.tune import compile
 from batchchol.tune.search import replay
 from batchchol.tune.search.replay import Run
@@ -152,10 +151,9 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
 def test_the_extra_is_named_where_matplotlib_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gflops_plot, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["replay", "anything"]) == 2
-    assert "matplotlib, which is not installed: pip install -e '.[search]'" in capsys.readouterr().err
+    assert "pip install -e '.[search]'" in capsys.readouterr().err
 
 
 def test_a_data_set_that_says_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
