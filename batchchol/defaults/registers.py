@@ -72,8 +72,16 @@ def registers_of_a_thread(threads: int, blocks: int = 1) -> int:
     Each of its schedulers has as many warps of a block as any other.
     """
     warps = -(-threads // (WARP * SCHEDULERS)) * SCHEDULERS
-    share = MULTIPROCESSOR_REGISTERS // (WARP * warps * blocks)
-    return min(share // REGISTER_STEP * REGISTER_STEP, CUDA.registers)
+    return min(share_of_registers(warps * blocks), CUDA.registers)
+
+
+def share_of_registers(warps: int) -> int:
+    """The registers of a multiprocessor for each thread of `warps` warps, which may be more than a thread can have.
+
+    Its schedulers have equally many registers, and hand them out to whole warps.
+    """
+    of_scheduler = MULTIPROCESSOR_REGISTERS // SCHEDULERS
+    return of_scheduler // (-(-warps // SCHEDULERS) * WARP) // REGISTER_STEP * REGISTER_STEP
 
 
 @lru_cache(maxsize=1024)

@@ -20,6 +20,7 @@ class Source(NamedTuple):
     reason: str
 
 
+@cache
 def source_of(target: str, arch: str | None = None) -> Source:
     """The table that serves a target: on a GPU that of its architecture, else of the nearest one that was measured.
 
@@ -33,11 +34,6 @@ def source_of(target: str, arch: str | None = None) -> Source:
     """
     if target not in TARGETS:
         raise SpecError(f"target={target!r} cannot be built: use one of {', '.join(map(repr, TARGETS))}")
-    return _source(target, arch)
-
-
-@cache
-def _source(target: str, arch: str | None) -> Source:
     tables = [table for table in shipped_tables().values() if table.target == target]
     if target != CUDA.name:
         if arch is not None:

@@ -6,7 +6,6 @@ point, and the next one has a new process. The process ends when its parent does
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -264,7 +264,8 @@ class _Process:
         with suppress(subprocess.TimeoutExpired):
             # A process that closed its end of the pipe is about to end.
             self._process.wait(1.0 if self._answers.closed or _at_end(self._answers) else 0.0)
-        reason = self._reason(self._process.poll())
+        status = self._process.poll()
+        reason = "was ended" if status is None else how_it_ended(status, self._log)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -276,11 +277,6 @@ class _Process:
         os.close(self._life)
         self._log.close()
         return reason
-
-    def _reason(self, status: int | None) -> str:
-        if status is None:
-            return "was ended"
-        return how_it_ended(status, self._log)
 
 
 def how_it_ended(status: int, log: IO[bytes]) -> str:
@@ -318,7 +314,8 @@ def main(arguments: list[str]) -> int:
             return 0
         try:
             if question == "start":
-                bench, value = _make(*details), None
+                name, *arguments = details
+                bench, value = resolve_name(name)(*arguments), None
             else:
                 value = getattr(bench, question)(*details)
             outgoing.send(("done", value))
@@ -328,11 +325,6 @@ def main(arguments: list[str]) -> int:
             os._exit(1)
         except BatchcholError as error:
             outgoing.send(("stop", str(error)))
-
-
-def _make(bench: str, backend: str, settings: Settings) -> Any:
-    module, _, name = bench.partition(":")
-    return getattr(importlib.import_module(module), name)(backend, settings)
 
 
 def _end_with_parent(life: int) -> None:

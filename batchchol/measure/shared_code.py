@@ -11,15 +11,12 @@ from functools import lru_cache
 
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import Backend, Kernel
+from batchchol.defaults.registers import MULTIPROCESSOR_REGISTERS, REGISTER_STEP
 from batchchol.measure.point import Point
 from batchchol.measure.provenance import source_hash
 from batchchol.measure.row import Value
 from kernelgen import TARGETS, KernelSource, KernelSpec, Launch, ThreadSchedule, generate
 from kernelgen.emit.thread import generate_any_block, launch_of
-
-REGISTERS = 65_536
-"""Of a multiprocessor, on every GPU of compute capability 5.0 and later: no block can have more."""
-_REGISTER_GRANULE = 8
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,9 @@ def code_of(point: Point) -> Code:
 
 
 def too_large(stats: CompileStats, threads: int) -> bool:
-    """Whether a block of this many threads needs more registers than there are."""
-    each = -(-(stats.registers or 0) // _REGISTER_GRANULE) * _REGISTER_GRANULE
-    return each * threads > REGISTERS
+    """Whether a block of this many threads needs more registers than a multiprocessor has."""
+    each = -(-(stats.registers or 0) // REGISTER_STEP) * REGISTER_STEP
+    return each * threads > MULTIPROCESSOR_REGISTERS
 
 
 def load(backend: Backend, point: Point) -> tuple[Kernel, Code]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from batchchol.defaults.registers import share_of_registers
 from kernelgen import (
     FAMILIES,
     TARGETS,
@@ -20,7 +21,7 @@ from kernelgen import (
     ThreadSchedule,
     WarpSchedule,
 )
-from kernelgen.gpu import MAX_SHARED_BYTES, SCHEDULERS, WARP
+from kernelgen.gpu import MAX_SHARED_BYTES, WARP
 from kernelgen.schedules import DEFAULT_THREADS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.schedules.block import MAX_SPARE
@@ -41,9 +42,7 @@ BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2
 # So many tile sizes: those that need the least padding.
 BLOCK_FITTING = 2
 # Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
-# Each of its schedulers has this many registers, for whole warps, and hands them out by eights.
 RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
-REGISTERS, EIGHT = 16_384, 8
 # Pipelines: from the order up where one thread no longer holds a matrix in its registers; small tiles are for many
 # threads. The fewer columns of tiles share a warp, the less of it is idle. What a thread needs beside a tile is more
 # by this many registers, or a few are spilled. Groups that have panels at a time, columns that are fetched early.
@@ -152,7 +151,12 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
             pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
             pipelines += _with_spare_warps(schedule, spec.problem)
-            varied = [each for each in pipelines if _fits(each, spec.problem)]
+            # A multiprocessor needs shared memory for all of its blocks.
+            varied = [
+                each
+                for each in pipelines
+                if (each.blocks or 1) * each.shape(spec.problem).shared_bytes <= MAX_SHARED_BYTES
+            ]
         case WarpSchedule():
             choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
@@ -185,7 +189,7 @@ def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = RE
     words = ELEMENT_BYTES[problem.dtype] // 4
     needed = words * schedule.nb**2 + beside
     warps = schedule.shape(problem).threads // WARP
-    return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or _registers(blocks * warps) >= needed]
+    return [blocks for blocks in RESIDENT_BLOCKS if blocks == 1 or share_of_registers(blocks * warps) >= needed]
 
 
 def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSchedule]:
@@ -195,8 +199,8 @@ def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSc
     """
     shape, words = schedule.shape(problem), ELEMENT_BYTES[problem.dtype] // 4
     warps = shape.working_threads // WARP
-    kept = min(_registers(warps), words * schedule.nb**2 + PIPELINE_REGISTERS)
-    spare = max(number for number in range(min(warps, MAX_SPARE + 1)) if _registers(warps + number) >= kept)
+    kept = min(share_of_registers(warps), words * schedule.nb**2 + PIPELINE_REGISTERS)
+    spare = max(number for number in range(min(warps, MAX_SPARE + 1)) if share_of_registers(warps + number) >= kept)
     early = (0, shape.side // 2 + 1)
     return [replace(schedule, blocks=1, early=columns, spare=spare) for columns in early if spare]
 
@@ -206,21 +210,14 @@ def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
     shape = schedule.shape(problem)
     warps, tiles = shape.threads // WARP, 4 * schedule.matrices * shape.most_tiles
     fitting = [
-        [blocks for blocks in range(1, MAX_RESIDENT_BLOCKS + 1) if _registers(blocks * warps) >= tiles + beside]
+        [
+            blocks
+            for blocks in range(1, MAX_RESIDENT_BLOCKS + 1)
+            if share_of_registers(blocks * warps) >= tiles + beside
+        ]
         for beside in WARP_REGISTERS
     ]
     return sorted({1, *(blocks[-1] for blocks in fitting if blocks)})
-
-
-def _fits(schedule: BlockSchedule, problem: Problem) -> bool:
-    """Whether a multiprocessor has shared memory for all its blocks."""
-    return (schedule.blocks or 1) * schedule.shape(problem).shared_bytes <= MAX_SHARED_BYTES
-
-
-def _registers(warps: int) -> int:
-    """Those that each thread can have if a multiprocessor holds `warps` warps."""
-    each = REGISTERS // (-(-warps // SCHEDULERS) * WARP)
-    return each // EIGHT * EIGHT
 
 
 def specs(

@@ -78,15 +78,20 @@ def build(
     if not points:
         return Built([], [])
     if not TARGETS[points[0].spec.target].gpu:
-        compile_all = partial(get_backend("cpu").build, jobs=jobs) if compilers is None else compilers.cpu
-        return _sorted_out(points, _build_cpu(points, partial(compile_all, time_limit=time_limit, progress=show)))
+        make = partial(get_backend("cpu").build, jobs=jobs) if compilers is None else compilers.cpu
+        compiled = partial(make, time_limit=time_limit, progress=show)
+        return _sorted_out(points, _outcomes(points, lambda codes: compiled([code.spec for code in codes])))
     assert arch is not None, "a GPU's kernels are for an architecture"
     limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
-    compiled = partial(compile_here if compilers is None else compilers.cuda, arch=arch, **limits)
-    outcomes = _build_cuda(points, support_kernels(), compiled)
+
+    def compile_codes(codes: Iterable[Point], *support: KernelSource) -> list[Outcome]:
+        sources = [*(shared_code.code_of(code).source for code in codes), *support]
+        return (compile_here if compilers is None else compilers.cuda)(sources, arch, **limits)
+
+    outcomes = _outcomes(points, lambda codes: compile_codes(codes, *support_kernels()))
     settled = [_settled(point, outcomes[point]) for point in points]
     if changed := [point for point in settled if point not in outcomes]:
-        outcomes |= _build_cuda(changed, (), compiled)
+        outcomes |= _outcomes(changed, compile_codes)
     return _sorted_out(settled, outcomes)
 
 
@@ -97,13 +102,12 @@ def _settled(point: Point, outcome: Outcome) -> Point:
     return point.own if shared_code.too_large(stats, schedule.threads or 0) else point
 
 
-def _build_cuda(
-    points: Sequence[Point], support: Iterable[KernelSource], compile_all: Callable[..., list[Outcome]]
+def _outcomes(
+    points: Sequence[Point], compile_codes: Callable[[Iterable[Point]], Sequence[Outcome]]
 ) -> dict[Point, Outcome]:
-    """The outcome of each point; the sources are made once for all points of one code."""
+    """The outcome of each point; of those that run the same code one is compiled."""
     codes = {shared_code.identity(point): point for point in points}
-    sources = [shared_code.code_of(point).source for point in codes.values()]
-    by_code = dict(zip(codes, compile_all([*sources, *support]), strict=False))
+    by_code = dict(zip(codes, compile_codes(codes.values()), strict=False))
     return {point: by_code[shared_code.identity(point)] for point in points}
 
 
@@ -116,19 +120,9 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     return found
 
 
-def _build_cpu(points: Sequence[Point], compile_all: Callable[..., list[Outcome]]) -> dict[Point, Outcome]:
-    """The outcome of each point of a CPU; specs are built once."""
-    specs = list(dict.fromkeys(point.spec for point in points))
-    found = dict(zip(specs, compile_all(specs), strict=True))
-    return {point: found[point.spec] for point in points}
-
-
 def _sorted_out(points: Sequence[Point], outcomes: Mapping[Point, Outcome]) -> Built:
-    built = Built([], [])
-    for point in points:
-        outcome = outcomes[point]
-        if outcome.status == "built":
-            built.points.append(point)
-        else:
-            built.failed.append(Row(point, outcome.status, outcome.message))
-    return built
+    each = [(point, outcomes[point]) for point in points]
+    return Built(
+        [point for point, outcome in each if outcome.status == "built"],
+        [Row(point, outcome.status, outcome.message) for point, outcome in each if outcome.status != "built"],
+    )

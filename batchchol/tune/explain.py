@@ -109,11 +109,14 @@ def _by_user(choice: Choice, entry: Tuned, layout: Layout, reason: str) -> Expla
     else:
         before = "could not run" if entry.incumbent_ns is None else f"took {entry.incumbent_ns:g} ns"
         words = f"{choice.origin}: {words}; what was used before {before}, the margin was {entry.margin:.1%}"
-    other = None
-    if entry.runner_up is not None and entry.runner_up_ns is not None:
-        other = entry.runner_up, entry.runner_up_ns
     timing = Timing(entry.ns, entry.n, entry.batch)
-    return Explanation(layout, reason, choice.spec, words, timing, other, entry.margin)
+    return Explanation(layout, reason, choice.spec, words, timing, _runner_up(entry), entry.margin)
+
+
+def _runner_up(measured: Tuned | Evidence) -> tuple[Schedule, float] | None:
+    """The next best schedule and its nanoseconds of a matrix; None if there was none."""
+    schedule, ns = measured.runner_up, measured.runner_up_ns
+    return None if schedule is None or ns is None else (schedule, ns)
 
 
 def _why_kept(entry: Tuned) -> str:
@@ -136,9 +139,7 @@ def _evidence(
     found = min(choice.evidence, key=lambda each: abs(log2(each.batch / max(batch, 1))))
     said = _otherwise(choice, found, layout)
     timing = Timing(found.ns, choice.n, found.batch, said, measured.get(choice.case.dtype if choice.case else "", ""))
-    if found.runner_up is None or found.runner_up_ns is None:
-        return timing, None
-    return timing, (found.runner_up, found.runner_up_ns)
+    return timing, _runner_up(found)
 
 
 def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:

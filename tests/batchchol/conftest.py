@@ -116,7 +116,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     others = {name: table for name, table in shipped.shipped_tables().items() if not TARGETS[table.target].gpu}
 
     def forget() -> None:
-        shipped._source.cache_clear()
+        shipped.source_of.cache_clear()
         lookup.forget()
 
     def use(*given: Table) -> None:

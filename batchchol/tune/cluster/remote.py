@@ -234,11 +234,7 @@ class Station(WorkerPlugin):
         self.member = await asyncio.to_thread(_describe, self._sweep, worker.address, worker.state.nthreads)
 
     def teardown(self, worker: Worker) -> None:
-        """See WorkerPlugin."""
-        self.end()
-
-    def end(self) -> None:
-        """End the compilers, and the process that measures."""
+        """End the compilers, and the process that measures; see WorkerPlugin."""
         self._running.stop()
         if self.seat is not None:
             # Not in this thread: it waits for the point in work.

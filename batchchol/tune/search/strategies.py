@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any
 
@@ -95,8 +95,7 @@ def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Seq
     """
     if name not in STRATEGIES:
         raise ValueError(f"strategy: got {name!r}, expected one of {', '.join(STRATEGIES)}")
-    module, _, maker = STRATEGIES[name].partition(":")
-    made: Any = getattr(importlib.import_module(module), maker)
+    made: Any = resolve_name(STRATEGIES[name])
     return list(made(cases, seed, taught)) if name in TOGETHER else [made(points, seed) for points in cases]
 
 

@@ -60,14 +60,14 @@ def test_a_gpu_is_of_one_sweep_until_that_ends(setup: Setup, monkeypatch: pytest
     assert (len(ran.seconds), ran.failure) == (1, "the cache folder cannot be written")
     assert other.measure(first, b"").failure == "the cache folder cannot be written"
     assert mine.measure(first, b"").failure == "GPU-0 is measured by another sweep: wait for its end"
-    other.end()
+    other.teardown(None)
     wait_for(lambda: closed(other))
     assert sitting(setup).measure(first, b"").rows
 
 
 def test_a_sweep_that_has_ended_measures_no_more(setup: Setup) -> None:
     station = sitting(setup)
-    station.end()
+    station.teardown(None)
     assert station.measure(points(2), b"").rows == ()
 
 
@@ -75,7 +75,7 @@ def test_another_device_is_refused(setup: Setup) -> None:
     station = sitting(replace(setup, device="another"))
     expected = "it measures 'a fake', and the data set is of 'another': give it another folder"
     assert station.measure(points(1), b"").failure == expected
-    station.end()
+    station.teardown(None)
 
 
 def test_without_a_device_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:

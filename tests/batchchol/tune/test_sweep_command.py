@@ -52,7 +52,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def plant(bench: str) -> None:
         if bench != "SmallCache":
             built = Outcome("a kernel", "built")
-            monkeypatch.setattr(compile, "_build_cpu", lambda points, *_: dict.fromkeys(points, built))
+            monkeypatch.setattr(compile, "_outcomes", lambda points, *_: dict.fromkeys(points, built))
         monkeypatch.setattr(process, "BENCH", f"sweep_benches:{bench}")
         monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
