@@ -62,10 +62,7 @@ class ProgressDisplay:
             print(f"{self._label} {describe(progress)}", file=self._stream, flush=True)
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
-
-    def finish(self) -> None:
-        """Have what is written next begin a line of its own."""
+        # What is written next begins a line of its own.
         if self._terminal:
             print(file=self._stream, flush=True)
 

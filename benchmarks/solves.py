@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, backend_of, grid, library, skipping, supported
+from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, grid, library, plan, skipping, supported
 
 class Solves(
     Question,
@@ -22,7 +22,7 @@ class Solves(
     op = "potrs"
 
     def prepare(self) -> None:
-        self.plan = plan(self.op, self.point)
+        self.plan = plan(self.point, self.planned)
         self.matrices = matrices(self.op, self.plan)
 
     def device_solve(self, *_: Any) -> Taken:
@@ -48,15 +48,6 @@ class FusedSolves(Solves):
     """`solve`'s kernel, which factors and solves at once, on matrices in the library's own layout; as above."""
 
     op = "posv"
-
-
-_OF_OPERATION = {each.op: each for each in (Solves, FusedSolves)}
-
-
-@cache
-def plan(op: str, point: grid.Point) -> Plan:
-    """That of a point, on its backend."""
-    return _OF_OPERATION[op].planned(point, backend_of(point))
 
 
 @cache

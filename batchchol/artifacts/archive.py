@@ -14,9 +14,10 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -76,7 +77,7 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
     """
     files = _by_stem(path.name for path in cache.folder.glob("*"))
     with replacing(file) as stream:
-        packed = _pack(stream, cache, {key: files[key] for key in cache.stored_keys()}, architectures)
+        packed = _pack(stream, cache, {key: files.get(key, []) for key in cache.stored_keys()}, architectures)
         if not packed.entries:
             wanted = f" of {', '.join(architectures)}" if architectures else ""
             damaged = f" (damaged entries: {packed.damaged})" if packed.damaged else ""
@@ -171,11 +172,8 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 def _by_stem(names: Iterable[str]) -> dict[str, list[str]]:
     """The names of cache files by what stands before their suffix."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):
-        if _MEMBER.fullmatch(name):
-            found[Path(name).stem].append(name)
-    return found
+    ordered = sorted(filter(_MEMBER.fullmatch, names))
+    return {stem: list(alike) for stem, alike in groupby(ordered, lambda name: Path(name).stem)}
 
 
 class _Archive(io.FileIO):

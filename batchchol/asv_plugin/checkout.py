@@ -121,12 +121,10 @@ class Checkout(environment.Environment):  # type: ignore[misc]
 
     def run(self, args: list[str], **kwargs: Any) -> Any:
         """Run the script `args` under the guard, with the checkout first on the import path."""
-        variables = {**kwargs.pop("env", os.environ), **self._global_env_vars, **self._recording()}
+        variables = {**kwargs.pop("env", os.environ), **self._global_env_vars}
+        if self._checked_commit and (path := samples_file(self._results, self._checked_commit, self.name)):
+            # Where the measured process records its samples.
+            variables |= {FILE_VARIABLE: str(path), RUN_VARIABLE: THIS_RUN}
         command = [sys.executable, "-P", str(GUARD), str(self._checkout), ",".join(PACKAGES), *args]
         log.debug(f"Running '{' '.join(command)}' in {self.name}")
         return util.check_output(command, env=checkout_first(variables, self._checkout), **kwargs)
-
-    def _recording(self) -> dict[str, str]:
-        """The variables that tell a measured process where to record its samples."""
-        path = samples_file(self._results, self._checked_commit, self.name) if self._checked_commit else None
-        return {FILE_VARIABLE: str(path), RUN_VARIABLE: THIS_RUN} if path else {}

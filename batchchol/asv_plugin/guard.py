@@ -17,27 +17,15 @@ import sys
 from pathlib import Path
 
 
-def places_outside(package: str, checkout: Path) -> list[str]:
-    """Import `package`; return the files or folders that it came from outside `checkout`.
-
-    Raises
-    ------
-    ImportError
-        If the package cannot be imported at all.
-    """
-    module = importlib.import_module(package)
-    # A namespace package has no file, only the folders it was pieced together from.
-    places = [module.__file__] if module.__file__ else list(module.__path__)
-    return [str(place) for place in places if checkout not in Path(place).resolve().parents]
-
-
 def refusal(package: str, checkout: Path) -> str | None:
-    """Why `package` must not be measured as the one of `checkout`; None if it may."""
+    """Import `package`; why it must not be measured as the one of `checkout`, None if it may."""
     try:
-        foreign = places_outside(package, checkout)
+        module = importlib.import_module(package)
     except ImportError as error:
         return f"{package} cannot be imported from the checkout {checkout}: {error}"
-    if foreign:
+    # A namespace package has no file, only the folders that it was pieced together from.
+    places = [module.__file__] if module.__file__ else list(module.__path__)
+    if foreign := [place for place in places if checkout not in Path(place).resolve().parents]:
         return f"{package} was imported from {', '.join(foreign)}, not from the checkout {checkout}"
     return None
 

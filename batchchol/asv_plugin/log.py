@@ -48,7 +48,8 @@ def entries(lines: Iterable[str]) -> Iterator[Entry]:
 
 def _entry(progress: str, rest: Sequence[str]) -> Iterator[Entry]:
     table = list(_condensed(rest))
-    reasons = [f"{_INDENT}{reason}" for reason in dict.fromkeys(_reasons(rest))]
+    skipped = dict.fromkeys(line.partition(_WHY_SKIPPED)[2] for line in rest if _WHY_SKIPPED in line)
+    reasons = [f"{_INDENT}{SKIPPED}: {why}" for why in skipped]
     if not progress:
         yield from map(Entry, table)
     elif progress.endswith(" ok") and _is_empty(table):
@@ -70,13 +71,6 @@ def _condensed(lines: Iterable[str]) -> Iterator[str]:
                 yield held
             held = ""
             yield line
-
-
-def _reasons(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        _, found, why = line.partition(_WHY_SKIPPED)
-        if found:
-            yield f"{SKIPPED}: {why}"
 
 
 def _is_empty(lines: Sequence[str]) -> bool:

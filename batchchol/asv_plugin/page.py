@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from batchchol.asv_plugin.results import ResultRow
 from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
+from batchchol.tune.winners import grouped
 
 # Of the small chart of a point.
 WIDTH, HEIGHT = 120, 24
@@ -103,7 +103,7 @@ def write(rows: Iterable[ResultRow], path: Path) -> list[Machine]:
     shown_rows = [row for row in rows if row.status != "skipped"]
     found = [
         _machine(name, of)
-        for name, of in sorted(_grouped(shown_rows, lambda row: f"{row.machine}, {row.environment}").items())
+        for name, of in sorted(grouped(shown_rows, lambda row: f"{row.machine}, {row.environment}").items())
     ]
     if not found:
         raise BatchcholError("no point of the suite was measured: run `python -m batchchol suite` first")
@@ -123,18 +123,11 @@ def shown(value: float, unit: str) -> str:
     return f"{value / size:.3g} {name}"
 
 
-def _grouped(rows: Iterable[ResultRow], key: Callable[[ResultRow], str]) -> dict[str, list[ResultRow]]:
-    groups: dict[str, list[ResultRow]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return groups
-
-
 def _machine(name: str, rows: Sequence[ResultRow]) -> Machine:
     dates = {row.commit: row.date for row in rows}
     commits = sorted(dates, key=lambda commit: (dates[commit], commit))
     tables = (
-        _table(benchmark, of, commits) for benchmark, of in sorted(_grouped(rows, lambda row: row.benchmark).items())
+        _table(benchmark, of, commits) for benchmark, of in sorted(grouped(rows, lambda row: row.benchmark).items())
     )
     return Machine(name, tuple(Commit(each[:8], f"{dates[each]:%Y-%m-%d}") for each in commits), tuple(tables))
 
@@ -143,9 +136,7 @@ def _table(benchmark: str, rows: Sequence[ResultRow], commits: Sequence[str]) ->
     names = list(dict.fromkeys(name for row in rows for name in row.params))
     varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
     fixed = {name: rows[0].params.get(name) for name in names if name not in varied}
-    points: dict[str, list[ResultRow]] = defaultdict(list)
-    for row in rows:
-        points[_said({name: row.params.get(name) for name in varied})].append(row)
+    points = grouped(rows, lambda row: _said({name: row.params.get(name) for name in varied}))
     return Table(benchmark, _said(fixed), tuple(_series(points, commits)))
 
 

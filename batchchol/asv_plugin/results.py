@@ -125,7 +125,8 @@ def _rows(
                 date=_time(stored.date),
                 benchmark=benchmark,
                 params=params,
-                status=_status(value),
+                # asv's convention: null is a failure, NaN a point that was skipped.
+                status="failed" if value is None else "skipped" if math.isnan(value) else "measured",
                 median=math.nan if value is None else float(value),
                 samples=tuple(taken or ()),
                 unit=about.get("unit", ""),
@@ -153,10 +154,3 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _status(value: float | None) -> str:
-    """asv's convention: null is a failure, NaN a point that was skipped."""
-    if value is None:
-        return "failed"
-    return "skipped" if math.isnan(value) else "measured"

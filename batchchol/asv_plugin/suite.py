@@ -191,8 +191,9 @@ def _config_within(path: Path, repository: str) -> str:
 
 
 def _git(*arguments: str) -> None:
-    command = ("git", *arguments)
-    done = subprocess.run(command, env=_git_environment(), capture_output=True, text=True, check=False)
+    """Run git without what names another repository, as in a hook, and without the user's settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _NO_SETTINGS
+    done = subprocess.run(("git", *arguments), env=kept, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BatchcholError(f"asv measures commits, and git cannot make one of this folder: {done.stderr.strip()}")
 
@@ -201,9 +202,3 @@ def _answer(command: Sequence[str]) -> str:
     """What git says; empty where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode else done.stdout.strip()
-
-
-def _git_environment() -> dict[str, str]:
-    """Without what names another repository, as in a hook, and without the user's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return kept | _NO_SETTINGS

@@ -16,14 +16,9 @@ from batchchol.operations.roofline import flops, fraction_text
 from kernelgen.operations import OPERATIONS
 
 
-def _on(place: str, default: Any) -> Any:
-    """A column that files of measurements elsewhere do not have."""
-    return field(default=default, metadata={"place": place})
-
-
-def _of_solves(default: Any) -> Any:
-    """A column that files of factorizations alone do not have."""
-    return field(default=default, metadata={"solves": True})
+def _only(default: Any, **where: Any) -> Any:
+    """A column that other files do not have: of a `place` "cpu" or "cuda", or of `solves`."""
+    return field(default=default, metadata=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +42,9 @@ class Row:
 
     contender: str
     spec: str
-    op: str = _of_solves("potrf")
+    op: str = _only("potrf", solves=True)
     n: int
-    nrhs: int = _of_solves(1)
+    nrhs: int = _only(1, solves=True)
     batch: int
     dtype: str
     protocol: str
@@ -63,20 +58,20 @@ class Row:
     machine: str
     commit: str
     version: str
-    threads: int = _on("cpu", 1)
-    times_numpy: float = _on("cpu", math.nan)
-    size: str = _on("cuda", "")
-    math: str = _on("cuda", "ieee")
-    layout: str = _on("cuda", "")
-    calls: int = _on("cuda", 1)
-    timing: str = _on("cuda", "")
-    copy_bytes_per_second: float = _on("cuda", 0.0)
-    gpu: str = _on("cuda", "")
-    driver: str = _on("cuda", "")
-    toolkit: str = _on("cuda", "")
-    gpu_clock_mhz: float = _on("cuda", 0.0)
-    temperature_c: float = _on("cuda", 0.0)
-    throttle: str = _on("cuda", "")
+    threads: int = _only(1, place="cpu")
+    times_numpy: float = _only(math.nan, place="cpu")
+    size: str = _only("", place="cuda")
+    math: str = _only("ieee", place="cuda")
+    layout: str = _only("", place="cuda")
+    calls: int = _only(1, place="cuda")
+    timing: str = _only("", place="cuda")
+    copy_bytes_per_second: float = _only(0.0, place="cuda")
+    gpu: str = _only("", place="cuda")
+    driver: str = _only("", place="cuda")
+    toolkit: str = _only("", place="cuda")
+    gpu_clock_mhz: float = _only(0.0, place="cuda")
+    temperature_c: float = _only(0.0, place="cuda")
+    throttle: str = _only("", place="cuda")
 
     @property
     def on_gpu(self) -> bool:

@@ -65,9 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", required=True, help="the architecture of the GPU, such as sm_90")
     arch = parser.parse_args(arguments).arch
     specs = dict.fromkeys(measured_specs(profiles.profile(), arch))
-    display = ProgressDisplay(sys.stderr, arch)
-    outcomes = build_all([*map(library.generate_source, specs), *support_kernels()], arch, progress=display)
-    display.finish()
+    with ProgressDisplay(sys.stderr, arch) as display:
+        outcomes = build_all([*map(library.generate_source, specs), *support_kernels()], arch, progress=display)
     failed = [outcome for outcome in outcomes if outcome.status != "built"]
     for outcome in failed:
         print(f"{outcome.status}: {outcome.entry}: {outcome.message}", file=sys.stderr)

@@ -34,7 +34,7 @@ _VERSION_BYTES = 200
 
 def compact_format() -> int:
     """The compact format that MKL itself calls the best on this processor; a key of `FORMATS`."""
-    return int(_loaded().mkl_get_format_compact())
+    return int(_library().mkl_get_format_compact())
 
 
 def compact_layout(compact_format: int, dtype: str) -> Layout:
@@ -47,7 +47,7 @@ def factor_compact(batch: Batch, compact_format: int, threads: int) -> None:
 
     MKL has no info here, and leaves the upper triangles alone.
     """
-    function = getattr(_loaded(), "mkl_" + lapack_name("potrf_compact", batch.dtype.name))
+    function = getattr(_library(), "mkl_" + lapack_name("potrf_compact", batch.dtype.name))
     number, pointer = ctypes.c_int, ctypes.c_void_p
     function.argtypes = (number, number, number, pointer, number, pointer, number, number)
     function.restype = None
@@ -84,7 +84,7 @@ def compact_contenders(arena: Arena) -> list[Contender]:
 def strided_contenders(arena: Arena) -> list[Contender]:
     """Canonical matrices, factored in place; the upper triangles are left as they were."""
     name = lapack_name("potrf_batch_strided", arena.dtype)
-    function, by_reference = getattr(_loaded(), name), ctypes.byref
+    function, by_reference = getattr(_library(), name), ctypes.byref
     function.restype = None
     arrays, info = arena.each(arena.output), arena.info()
 
@@ -107,21 +107,14 @@ def strided_contenders(arena: Arena) -> list[Contender]:
 
 def _version() -> str:
     text = ctypes.create_string_buffer(_VERSION_BYTES)
-    _loaded().MKL_Get_Version_String(text, _VERSION_BYTES)
+    _library().MKL_Get_Version_String(text, _VERSION_BYTES)
     # "... Library Version 2026.2-Product Build 20260915 for ...".
     words = text.value.decode().split()
     return f"mkl {words[words.index('Version') + 1].removesuffix('-Product')}"
 
 
-def _loaded() -> ctypes.CDLL:
-    library = _library()
-    if library is None:
-        raise ImportError(f"{_MISSING}: {_HINT}")
-    return library
-
-
 @cache
-def _library() -> ctypes.CDLL | None:
+def _library() -> ctypes.CDLL:
     for path in _places():
         try:
             library = ctypes.CDLL(path)
@@ -131,7 +124,7 @@ def _library() -> ctypes.CDLL | None:
         library.MKL_Set_Interface_Layer(_LP64)
         library.MKL_Set_Threading_Layer(_SEQUENTIAL)
         return library
-    return None
+    raise ImportError(f"{_MISSING}: {_HINT}")
 
 
 def _places() -> Iterator[str]:

@@ -134,7 +134,8 @@ def test_an_absent_pytorch_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
 
 
 def test_an_absent_mkl_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mkl, "_library", lambda: None)
+    monkeypatch.setattr(mkl, "_places", lambda: iter(()))
+    mkl._library.cache_clear()
     for peer in (mkl.COMPACT, mkl.STRIDED):
         assert not peer.survey().found
         assert "pip install mkl" in peer.survey().hint
