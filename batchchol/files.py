@@ -172,7 +172,7 @@ def _try_to_make(temporary: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether bytes for a path go into what is there: a device, a pipe, a stream of this process."""
+    """Whether what is at a path is written to as it is: a device, a pipe, a stream of this process."""
     if _descriptor(path) is not None:
         return True
     try:
@@ -210,7 +210,7 @@ def _check_stream(path: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """The regular file that is to be replaced, links followed; it need not be there yet."""
+    """The regular file to replace, links followed; it need not exist yet."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

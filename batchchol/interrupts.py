@@ -115,9 +115,9 @@ class _Handler:
 def _not_lost(handler: _Handler) -> Iterator[None]:
     """Send a signal again until its handler was called, and until what that raised was not swallowed.
 
-    A signal between Python's last look for one and a wait of the main thread wakes nobody: the handler would be
+    A signal between Python's last look for one and a wait of the main thread wakes no one: the handler would be
     called when the wait ends. What a handler raises in a destructor or in the callback of a weak reference is
-    reported, and goes on to nobody.
+    reported, and goes no further.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

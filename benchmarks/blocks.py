@@ -1,4 +1,4 @@
-"""How many threads belong into a block?"""
+"""How many threads belong in a block?"""
 
 from .harness import _KernelQuestion, grid
 

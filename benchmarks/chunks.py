@@ -1,4 +1,4 @@
-"""How many matrices belong into a chunk?"""
+"""How many matrices belong in a chunk?"""
 
 from .harness import _KernelQuestion, grid
 

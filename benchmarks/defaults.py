@@ -1,4 +1,4 @@
-"""How fast is what a user gets who chooses nothing?"""
+"""How fast are the defaults?"""
 
 from .harness import _KernelQuestion, grid
 

@@ -37,12 +37,12 @@ def read(path: Path = _FILE) -> list[dict[str, Any]]:
 
 
 def of(backend: str, sets: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of a backend."""
+    """The sets of a backend."""
     return [each for each in sets if (each["target"] == "cuda") == (backend == "cuda")]
 
 
 def versioned(sets: Sequence[Mapping[str, Any]]) -> str:
-    """That of a benchmark of these winners: another one where other kernels won."""
+    """The version of a benchmark of these winners: it changes if other kernels win."""
     measured = [[each[name] for name in ("target", "dtype", "batch")] for each in sets]
     measured += [[entry[name] for name in _MEASURED] for each in sets for entry in each["winners"]]
     return f"1-{sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()[:12]}"

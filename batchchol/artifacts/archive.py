@@ -1,6 +1,6 @@
 """Kernels of a cache as one file to be carried to another machine, or as bytes to be sent there.
 
-Both are a zip archive of the cache's own files: records, payloads, sources. Nothing of it is believed: names that
+Both are a zip archive of the cache's own files: records, payloads, sources. Nothing in it is trusted: names that
 are not those of cache files are refused, payloads are those of their hashes, no more is read than such files have,
 whatever their headers say, and what is damaged is named and left out while the rest is taken.
 """
@@ -177,7 +177,7 @@ def _by_stem(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class _Archive(io.FileIO):
-    """A regular file of which nobody reads very much at once, as zipfile would read a list of members."""
+    """A regular file that limits each read: zipfile would read a list of members of any size at once."""
 
     def __init__(self, file: Path) -> None:
         # Opening a pipe would wait for its writer.

@@ -75,7 +75,7 @@ class Build:
         Parameters
         ----------
         attempt : callable
-            The outcomes of a group's kernels; none if each of them is to be tried alone.
+            The outcomes of a group's kernels; none if each must be tried alone.
         stop : callable
             Ends all attempts that run.
         """

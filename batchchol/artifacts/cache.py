@@ -116,7 +116,7 @@ def default_folder() -> Path:
     if chosen:
         return Path(os.path.abspath(os.path.expanduser(chosen)))
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: a relative path is to be ignored.
+    # The XDG base directory specification: ignore relative paths.
     if os.path.isabs(base):
         return Path(base, "batchchol")
     try:
@@ -279,7 +279,7 @@ class ArtifactCache:
             raise _unusable(self.folder / name, error) from error
 
     def _trusted(self) -> Path:
-        """The folder, links resolved, that nobody else can change."""
+        """The folder, links resolved, which no other user can change."""
         try:
             return resolve_folder(self.folder)
         except Untrusted as error:

@@ -335,13 +335,13 @@ def _wait(process: subprocess.Popen[bytes], time_limit: float, running: Running)
 
 def kill_session(leader: int) -> None:
     """Kill all processes of a session that this process began, after its leader: the compilers that it ran."""
-    # What one of them began meanwhile is found by the next look; one that is dead and that nobody has asked for its
-    # status stays there, so that the looks are few.
+    # What one of them began meanwhile is found by the next look. A dead process whose status was never read stays in
+    # the list, so the number of looks is limited.
     for _ in range(3):
         kill_processes(lambda pid: pid not in (leader, os.getpid()) and os.getsid(pid) == leader)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # The group began with it, so that its number is its own and holds nobody else's processes.
+    # The group began with it, so that its number is its own and it holds no other processes.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""From CUDA sources to modules that the driver can load: out of the cache, or compiled; one, or all of a sweep."""
+"""From CUDA sources to modules that the driver can load: from the cache, or compiled; one, or all of a sweep."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Module", "Outcome", "build", "build_all", "find", "module_groups", "
 
 Group = tuple[KernelSource, ...]
 
-# Together, kernels save the compiler's start (0.3 s); long ones take so much more than that that they would only
-# bring their module near its time limit.
+# Together, kernels save the compiler's start (0.3 s); long ones take far longer, and would only bring
+# their module near its time limit.
 MODULE_CHARACTERS = 400_000
 
 

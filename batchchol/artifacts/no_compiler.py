@@ -13,7 +13,7 @@ _FIRST = Lock()
 
 
 def warn(error: Exception) -> None:
-    """Say what is missing, what is lost by that, and how to get it, where the library was called.
+    """Say what is missing, what that costs, and how to get it, where the library was called.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Temporary folders of builds, and the removal of those whose process was killed.
 
 A folder's process holds a lock on a file in it; the system takes the lock away when the process ends, however it
-ends. A later build removes the folders that nobody holds, and ends the compilers that still run in them.
+ends. A later build removes the folders that no process holds, and ends the compilers that still run in them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _remove_if_abandoned(folder: Path, status: os.stat_result) -> None:
 
 
 def kill_processes(chosen: Callable[[int], bool]) -> None:
-    """Kill the processes that are chosen by their number; one that cannot be asked about is left alone."""
+    """Kill the processes that are chosen by their number; those that cannot be inspected are left alone."""
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with suppress(OSError):
             # The descriptor stays that of the process which was looked at.

@@ -1,6 +1,6 @@
 """Folders and files that only root and the current user can change: what code may be loaded from.
 
-As ssh does for its keys: each folder on the way from the root must belong to one of the two, and nobody else may
+As ssh does for its keys: each folder on the way from the root must belong to one of the two, and no one else may
 write to it. A sticky folder such as /tmp may be on the way, since others cannot replace there what is not theirs; so
 may one that a group can write to whose only member is the user (Debian's user private groups).
 """
@@ -80,7 +80,7 @@ def _trusted_owners(on_the_way: bool = False) -> set[int]:
 
 
 def _owners_without_a_name() -> set[int]:
-    """Whom the machine's root seems to be in a container that has only some of its users; none elsewhere."""
+    """The user that the machine's root appears as in a container that maps only some users; none elsewhere."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == _EVERY_USER:
             return set()
@@ -96,7 +96,7 @@ def _writable_by_others(path: Path, status: os.stat_result) -> bool:
 
 
 def _is_private_group(path: Path, number: int) -> bool:
-    """Whether nobody but root and the user is in a file's group: root's, or the one that has the user's name."""
+    """Whether only root and the user are in a file's group: root's, or the one that has the user's name."""
     import grp
     import pwd
 
@@ -109,7 +109,7 @@ def _is_private_group(path: Path, number: int) -> bool:
 
 
 def _has_access_list(path: Path) -> bool:
-    """Whether more users than the mode tells may have been allowed to write."""
+    """Whether an access list may allow more users to write than the mode does."""
     try:
         return "system.posix_acl_access" in os.listxattr(path, follow_symlinks=False)
     except OSError:

@@ -43,7 +43,7 @@ class Series:
 
     @property
     def change(self) -> float:
-        """What the newest number differs from the one before it, as a part of that; NaN if there is only one."""
+        """The newest number's difference from the one before it, as a share of that; NaN if there is only one."""
         known = self.measured
         return known[-1] / known[-2] - 1 if len(known) > 1 and known[-2] else math.nan
 

@@ -61,7 +61,7 @@ def find_subject(folder: Path) -> Subject:
 
 
 def run_suite(subject: Subject, machine: str, environment: Mapping[str, str], log: Path, say: Say) -> None:
-    """Run asv on a commit; progress is said, and all that it printed of measured points goes to `log`.
+    """Run asv on a commit; progress goes to `say`, and everything printed about measured points to `log`.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def run_asv(
 
 
 def selected(subject: Subject, environment: Mapping[str, str], wanted: Sequence[str] = ()) -> list[str]:
-    """Regular expressions of the points that are measured: asv starts a process for every other point as well.
+    """Regular expressions that match the points to measure alone: asv would start a process for the others too.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def selected(subject: Subject, environment: Mapping[str, str], wanted: Sequence[
 
 @contextmanager
 def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Whatever ends this early interrupts asv, which then ends the benchmarks it runs."""
+    """If this ends early, interrupt asv, which then ends the benchmarks it runs."""
     try:
         yield
     except BaseException:

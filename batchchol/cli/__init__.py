@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "run": "the main job: data, generation, compile, check, the quick benchmarks, a table and a plot",
         "factor": "factor the matrices of a .npy or text file into another one",
         "info": "say what was found on this machine, what is missing and how to get it",
-        "emit": "print the generated source of a kernel; what is not said is the measured default",
+        "emit": "print the generated source of a kernel; options not given are the measured default's",
         "compile": "compile GPU kernels ahead of time, for any GPU, on any machine with nvcc",
         "cache": "what the cache of compiled kernels has; pack it into one file, unpack it elsewhere",
         "tune": "find the fastest kernels on this machine, for one case or a whole search space, and use them",
@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         ),
         "replay": "show what each search strategy needs: they search in the data set of a whole sweep",
         "compare": "time the library and its peers side by side, with the same data, clock and checks",
-        "suite": "run asv on the points that a profile has, on any commits, and show only what was measured",
+        "suite": "run asv on the points of a profile, for any commits, and show only what was measured",
         "publish": "write the suite's results over commits as one page, which needs no internet",
         "dataset": "list the data sets, generate one, convert between .npy and text, or show what a file holds",
         "gate": "say whether a commit is slower than another: proof where code is equal, else paired measurement",
@@ -71,7 +71,7 @@ def _run(argv: Sequence[str] | None) -> int:
     standard_streams.prepare()
     words = sys.argv[1:] if argv is None else argv
     for word in words:
-        # argparse takes the dashes for the end of the options, and then fails for want of a value.
+        # argparse takes the dashes for the end of the options, and then fails because there is no value.
         if word.endswith("=--"):
             return _failed(f"argument {word.removesuffix('=--')}: got '--', expected a value")
     try:

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--batch",
             type=sizes,
             metavar="B,...",
-            help="matrices in a batch (default: 16384); on a GPU also several, and as many as fill so much memory "
+            help="matrices in a batch (default: 16384); on a GPU also several, and memory to fill "
             "(default: 1024,16384,2GiB)",
         ),
         option("--threads", type=counts, metavar="T,...", help="a CPU's numbers of threads (default: 1 and all)"),
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option(
             "--out",
             type=Path,
-            help="written on the way; what it has of the same commit is not measured again "
+            help="rows are added as they are measured; those of the same commit are not measured again "
             "(default: compare.csv, on a GPU compare_cuda.csv, of another operation such as compare_potrs.csv)",
         ),
         option("--plot", type=Path, metavar="FOLDER", help="draw GFLOP/s over n there, as PNG and SVG"),

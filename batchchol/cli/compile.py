@@ -24,10 +24,10 @@ from kernelgen.emit.support import support_kernels
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.targets import ELEMENT_BYTES
 
-# Messages of failures are long: more of them than this are counted only.
+# Messages of failures are long: beyond this many they are only counted.
 _SHOWN_FAILURES = 3
 _MOST_COMBINATIONS = 100_000
-# What lists are of, besides the choices of schedules: the arguments of `_request`, in their order.
+# The options that take lists, besides the choices of schedules: the arguments of `_request`, in their order.
 _ASKED = ("n", "dtype", "uplo", "math", "layout", "order", "chunk", "arch")
 _NUMBERS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 _ROW = "{:10} {:8} {:>9} {:>7} {:>7} {:>7} {:>8} {:>7} {}"
@@ -43,7 +43,10 @@ class Selection:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The architectures, the fields of the specs, and how to compile."""
-    parser.epilog = "Lists are separated by commas. All combinations are compiled; what is not said is the default's."
+    parser.epilog = (
+        "Lists are separated by commas. All combinations are compiled; options that are not given take the default's "
+        "value."
+    )
     declare(
         parser,
         option("--arch", type=architectures, required=True, help="such as sm_90 or sm_80,sm_90"),
@@ -63,12 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--support",
             action=argparse.BooleanOptionalAction,
             default=True,
-            help="also what a GPU does besides factoring, such as packing (default: yes)",
+            help="also kernels besides the factorization, such as packing (default: yes)",
         ),
         JOBS,
         option("--time-limit", type=seconds, default=TIME_LIMIT, help="of one compiler, in s (default: 120)"),
         option("--per-module", type=positive, default=8, help="kernels in a module (default: 8)"),
-        option("--list", action="store_true", help="only say which kernels there are, and are in the cache"),
+        option("--list", action="store_true", help="compile nothing; list the kernels, and which are in the cache"),
     )
 
 
@@ -103,16 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def select(arguments: argparse.Namespace) -> Selection:
-    """The cross product of what was said, each combination on top of its measured default.
+    """The cross product of the options, each combination on top of its measured default.
 
     Raises
     ------
     SpecError
-        If there are more combinations than anybody waits for.
+        If there are too many combinations.
     """
     specs: dict[KernelSpec, None] = {}
     unsupported = []
-    # None is what is the best, or usual, there.
+    # None is the best, or the usual, value there.
     asked = [getattr(arguments, name) or [None] for name in _ASKED]
     choices_of = chosen(arguments)
     if (count := math.prod(map(len, [*asked, *choices_of.values()]))) > _MOST_COMBINATIONS:

@@ -23,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declare(
         parser,
         option("--n", type=positive, required=True, help="order of the matrices"),
-        option(
-            "--batch", type=size, required=True, help="how many there are, or as many as fill so much memory (2GiB)"
-        ),
+        option("--batch", type=size, required=True, help="how many there are, or memory to fill, such as 2GiB"),
         BACKEND,
         DTYPE,
         MATH,
@@ -43,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         arrays, batches = explain.of_arrays(asked), explain.of_batches(asked)
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
         found = {f"cholesky(a), a of shape ({batch}, {n}, {n}){packed}": arrays}
-        found["factor(batch), of a batch whose layout nobody chose"] = batches
+        found["factor(batch), of a batch in the default layout"] = batches
         own = explain.of_batches(asked, math)
         if own.layout != batches.layout:
             found[f"factor(batch), of one in default_layout(n, batch=..., math={math!r})"] = own

@@ -61,7 +61,7 @@ CHOICES: Mapping[str, Mapping[str, Axis]] = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """An option for the family and for each choice of a schedule; None if it is not given."""
-    parser.add_argument("--family", choices=tuple(FAMILIES), help="who works on a matrix; default: the default's")
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="family of kernels; default: the default kernel's")
     for name, axes in CHOICES.items():
         axis = next(iter(axes.values()))
         value: dict[str, Any] = {"choices": axis.words} if axis.words else {"type": integer}
@@ -110,17 +110,17 @@ def _help(axes: Mapping[str, Axis]) -> str:
 def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
     """The spec with these choices in its schedule; `family` may be one of them.
 
-    Where only the thread family has all of them it is meant.
+    If only the thread family has all of them, it is the one.
 
     Raises
     ------
     SpecError
-        If the family has no such choice, or has no default for one that is not said.
+        If the family has no such choice, or no default for one that is not given.
     """
     choices = {name: value for name, value in chosen.items() if name != "family"}
     family = FAMILIES[chosen.get("family") or _family_of(choices, spec.family)]
     if family is not ThreadSchedule:
-        # Before anything is asked of its choices.
+        # Before its choices are looked at.
         check_gpu(family.family, TARGETS[spec.target])
     has = axes_of(family)
     if foreign := [name for name in choices if name not in has]:

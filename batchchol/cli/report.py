@@ -219,7 +219,7 @@ def draw(rows: Sequence[Row], stem: Path) -> list[Path]:
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:
-    """The batch, or "largest" where each n has one of its own that fills so much memory."""
+    """The batch, or "largest" where each n has its own, chosen to fill an amount of memory."""
     batch = row.point.batch
     orders = {other.spec.problem.n for other in rows}
     everywhere = orders == {other.spec.problem.n for other in rows if other.point.batch == batch}

@@ -1,4 +1,4 @@
-"""`python -m batchchol suite`: `asv run`, of the points that a profile has, and no word of the others."""
+"""`python -m batchchol suite`: `asv run` on the points of a profile alone; the others are not shown."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option(
             "--batch",
             type=sizes,
-            help="matrices, or as many as fill so much memory (2GiB); comma-separated (default: 16384)",
+            help="matrices, or memory to fill, such as 2GiB; comma-separated (default: 16384)",
         ),
         option("--threads", type=positive, help="of the host (default: all for one case, else 1)"),
         option(
@@ -92,7 +92,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
             type=Path,
             nargs="+",
             metavar="FILE",
-            help="measure nothing: choose from what is in these files, for --table",
+            help="measure nothing: choose from the points in these files, for --table",
         ),
         option(
             "--table",
@@ -102,7 +102,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         option(
             "--keep-choices",
             action="store_true",
-            help="with --from: what a table chooses stays, only what was measured of that is put into it",
+            help="with --from: keep the table's choices, and only add what was measured of them",
         ),
     )
 

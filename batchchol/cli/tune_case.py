@@ -29,7 +29,7 @@ from batchchol.tune.one_case import Outcome, tune_case
 from kernelgen import KernelSpec, Problem, Schedule
 
 LAYOUTS = ["canonical", "chunked"]
-"""What `cholesky` and `Batch` use, if nobody says which layouts are to be tuned."""
+"""What `cholesky` and `Batch` use: the layouts that are tuned by default."""
 _STAYS = "today's choices stay; recorded as evidence"
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     declare(
         group,
-        option("--seconds", type=seconds, default=50.0, help="that an order and batch may take (default: 50)"),
+        option("--seconds", type=seconds, default=50.0, help="time limit of an order and batch (default: 50)"),
         option("--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"),
     )
 

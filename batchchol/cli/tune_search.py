@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a guided search."""
     group = parser.add_argument_group(
         "a guided search",
-        "With --strategy or --budget only some points of a space are measured: for each n, math, dtype and batch as "
-        "many as the budget says; which ones the strategy decides, by what was measured before.",
+        "With --strategy or --budget only part of a space is measured: for each n, math, dtype and batch the budget "
+        "says how many points, and the strategy which ones, from what was measured before.",
     )
     declare(
         group,
         option(
-            "--strategy", choices=tuple(STRATEGIES), help=f"who chooses the points (default with --budget: {DEFAULT})"
+            "--strategy", choices=tuple(STRATEGIES), help=f"how points are chosen (default with --budget: {DEFAULT})"
         ),
         option(
             "--budget", type=budget, metavar="POINTS", help="of each case: 40, or 5%% of its points (the default)"
@@ -80,11 +80,11 @@ def wanted(arguments: argparse.Namespace) -> bool:
 
 
 def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], here: Place, data: DataSet) -> Summary:
-    """Search among the points of a space, with what the data set has told first; print the best of each case."""
+    """Search the points of a space, starting from what the data set has; print the best of each case."""
     arch = here.facts()["architecture"]
 
     def build(asked: Sequence[Point]) -> Built:
-        # One kernel to a module: there are about as many of them as compilers.
+        # One kernel to a module: there are about as many kernels as compilers.
         return here.build(asked, arch, jobs=arguments.jobs, per_module=1, time_limit=arguments.compile_limit)
 
     name = arguments.strategy or DEFAULT

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a sweep."""
     group = parser.add_argument_group(
         "a search space",
-        "With --space every point of a search space is measured, each in a process that may die, and kept in a data "
+        "With --space every point of a search space is measured, in processes that may crash, and kept in a data "
         "set; after an interrupt, a crash or a reboot the same command goes on where it was. --n, --dtype, --math, "
         "--layout, --family and --batch narrow it.",
     )
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             choices=range(11),
             default=3,
             metavar="COUNT",
-            help="how many of the best of each case are measured again with code of their own (default: 3)",
+            help="how many of the best of each case are measured again with their own code (default: 3)",
         ),
         option("--t4", type=Path, metavar="FILE", help="also write the data set as T4 results (JSON)"),
         option("--samples", type=positive, default=20, help="of a point (default: 20)"),

@@ -40,7 +40,7 @@ NO_PEERS = "--peers: none of them can be used here, see above: install one, or n
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of the cases asked for, and who did not take part, with the reason."""
+    """The rows of the cases asked for, and what did not take part, with the reason."""
 
     rows: tuple[Row, ...]
     absent: dict[str, str]
@@ -92,12 +92,12 @@ def compare(
     known : sequence of batchchol.measure.row.Row
         Measured GPU kernels that are known to be good, besides those of the tables of defaults; of factorizations.
     required : bool
-        Whether it is an error that none of the peers is there.
+        Whether it is an error if there are no peers.
     out : Path, optional
         A CSV file that is written on the way. What it holds already, measured on this machine with these versions, is
         not measured again.
     report : callable
-        Gets a line at every step.
+        Called with a line at every step.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def compare(
     ResidualError
         If the library's own result is wrong.
     BatchcholError
-        If no peer is there that is required, memory does not suffice, `out` cannot be read or written, or the GPU
+        If a peer is required and there is none, memory does not suffice, `out` cannot be read or written, or the GPU
         cannot be used any more.
     """
     venue: Venue = GpuVenue(backend) if backend.name == "cuda" else CpuVenue(backend)
@@ -173,7 +173,7 @@ def _read(out: Path, run: Run) -> list[Row]:
 
 
 def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str], nrhs: int) -> None:
-    """Compile everything ahead, in parallel; what fails is found again, in words, when it is its turn.
+    """Compile everything ahead, in parallel; what fails is reported when it is its turn.
 
     Raises
     ------

@@ -43,9 +43,9 @@ class Run:
     about, machine
         Where a number comes from.
     absent : dict of str to str
-        Who did not take part, and why.
+        What did not take part, and why.
     approved : set of tuple
-        What has got its small batch right.
+        What got its small batch right.
     """
 
     backend: Backend
@@ -111,7 +111,7 @@ class Heat:
             self._run.report(f"{label}: {entrant.name} left out: {reason}")
 
     def _fastest(self, entrant: Entrant) -> Contender:
-        """The fastest of an entrant's ways, each of which has got the small batch right."""
+        """The fastest of an entrant's ways, each of which gets the small batch right."""
         trial = self._run.venue.trial(self._arena)
         ways = entrant.make(trial)
         self._approve(entrant, ways)

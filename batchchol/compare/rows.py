@@ -124,9 +124,9 @@ _DIGITS = 6
 
 
 def columns(on_gpu: bool, solves: bool = False) -> dict[str, Callable[[str], Any]]:
-    """The columns of a file of measurements on a GPU or on a CPU: what makes a field of the text of each.
+    """The columns of a file of measurements on a GPU or on a CPU, each with the function that reads its text.
 
-    Those of the operation are in files with other operations than potrf alone.
+    Only files of other operations than potrf have those of the operation.
     """
     place, read = ("cuda" if on_gpu else "cpu"), {"int": int, "float": float, "str": str}
     return {

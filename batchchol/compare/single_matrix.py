@@ -63,7 +63,7 @@ def sample_single(
     Raises
     ------
     ValueError, SpecError
-        If an argument is outside what there is.
+        If an argument is out of range.
     BackendUnavailable, ImportError
         If there is no GPU; if there is no CuPy.
     ResidualError

@@ -14,7 +14,7 @@ from kernelgen.schedules import has_math, in_math
 
 
 class Fitted(NamedTuple):
-    """A spec for a problem, what it has other than the entry, and the entry's evidence where it holds for it."""
+    """A spec for a problem, how it differs from the entry, and the entry's evidence where that applies."""
 
     spec: KernelSpec
     unlike: str

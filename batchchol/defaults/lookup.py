@@ -192,7 +192,7 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
 
 
 def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:
-    """How unlike a case of a table is to what is wanted; what comes first matters most."""
+    """How unlike a case of a table is to the wanted one; the first number matters most."""
     if wanted.layout == "canonical":
         layout = case.order != wanted.order if case.layout == "canonical" else 2
     else:
@@ -215,9 +215,9 @@ def default_layout(
     device: str | None = None,
     math: str | None = None,
 ) -> Layout:
-    """The layout in which `batch` matrices of order `n` are factored fastest; large batches, if nobody says how many.
+    """The layout in which `batch` matrices of order `n` are factored fastest; by default for large batches.
 
-    Where nobody says in which math, the best of both together. Where none was measured, chunks of as many matrices as
+    Without a math, the best of both together. Where none was measured, chunks of as many matrices as
     a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
     size.
     """
@@ -234,7 +234,7 @@ def default_layout(
 def _where_it_runs(
     chosen: Layout, n: int, batch: int, target: str, dtype: str, arch: str | None, math: str
 ) -> Layout:
-    """The layout or, where a GPU cannot run its kernel as it was measured, that whose kernel was the fastest.
+    """The layout or, where a GPU cannot run its kernel as it was measured, the one whose kernel was the fastest.
 
     Of those that it can run, if need be with less ahead of its turn; on the table's GPU.
     """
@@ -326,7 +326,7 @@ def shipped_placements(
 
 @cache
 def user_table(device: str, target: str, arch: str | None = None) -> UserTable:
-    """What the user measured on a device, as it was when this process asked first, or has itself learned since."""
+    """What the user measured on a device, as read first by this process, or learned by it since."""
     source_of(target, arch)
     return load(device, arch or target, target)
 
@@ -354,12 +354,12 @@ def learn(
 
 @cache
 def generation() -> object:
-    """A new object after each `forget`: a choice that was kept with another one is out of date."""
+    """A new object after each `forget`: a choice kept with an older one is out of date."""
     return object()
 
 
 def forget() -> None:
-    """Read the user's tables again at the next call: needed where something else than `learn` has changed them."""
+    """Read the user's tables again at the next call: needed after anything but `learn` has changed them."""
     remembered = (
         default_spec,
         default_choice,

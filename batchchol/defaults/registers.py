@@ -1,4 +1,4 @@
-"""Whether a GPU's threads have the registers that a kernel wants: where they have not, it spills values to memory.
+"""Whether a GPU's threads have the registers that a kernel wants: without them it spills values to memory.
 
 A rule, because defaults are chosen where there may be no compiler. Its numbers come from what CUDA's assembler
 reports (datasets/spills.csv, made by tests/cuda_spills.py). It errs on one side: it refuses some kernels that do
@@ -67,7 +67,7 @@ def spills(spec: KernelSpec) -> bool:
 
 
 def registers_of_a_thread(threads: int, blocks: int = 1) -> int:
-    """How many registers each thread can have if a multiprocessor is to hold `blocks` blocks of `threads` threads.
+    """How many registers each thread can have if a multiprocessor holds `blocks` blocks of `threads` threads.
 
     Each of its schedulers has as many warps of a block as any other.
     """

@@ -67,7 +67,7 @@ class Request:
 
     @property
     def size(self) -> int:
-        """How many matrices there are, or are taken to be."""
+        """How many matrices there are, or are assumed."""
         return TYPICAL_BATCH if self.batch is None else self.batch
 
     @property
@@ -81,5 +81,5 @@ class Request:
 
     @property
     def plain(self) -> KernelSpec:
-        """A kernel that can be built whatever is asked for; if it is refused, an argument is wrong."""
+        """A kernel that can be built for any valid request: if it is refused, an argument is wrong."""
         return KernelSpec(self.problem, self.layout, self.order, ThreadSchedule(1), self.target, self.in_place)

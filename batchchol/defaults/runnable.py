@@ -17,7 +17,7 @@ from kernelgen.gpu import PDL_CAPABILITY
 BLOCK_SHARED_KIB: Mapping[int, int] = MappingProxyType(
     {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 )
-# From which on there are copies that bypass registers, barriers at which nobody has to wait, and TF32: PTX ISA,
+# From which on there are copies that bypass registers, barriers that need not be waited at, and TF32: PTX ISA,
 # cp.async, mbarrier and mma.
 ASYNCHRONOUS = 80
 

@@ -1,4 +1,4 @@
-"""Tables of measured defaults: which schedule, and which layout, is the best for which case; one an architecture.
+"""Tables of measured defaults: the best schedule and layout of each case; a table an architecture.
 
 They are data: JSON with an entry a line, so that a change of one shows as one.
 """
@@ -54,7 +54,7 @@ class Evidence:
 class Entry:
     """The schedule to use up to order `n`, for batches near `batch`; None: for all.
 
-    Near are those up to `until`, where that of the next batch becomes the faster one; where nobody says, those that
+    Near are those up to `until`, where that of the next batch becomes the faster one; if that is None, those that
     are nearer to `batch` by ratio. Two entries are equal if they choose the same, whatever `evidence` they have.
     """
 
@@ -80,8 +80,8 @@ class Placement:
 class Table:
     """What was measured on one architecture: a GPU's, such as "sm_90", or for a CPU the name of the target.
 
-    `cases` has the entries of each case in ascending order of (n, batch), `layouts` the best layout of a batch that
-    nobody chose one for, `arrays` that of canonical arrays, copies between layouts included. `measured` says for each
+    `cases` has the entries of each case in ascending order of (n, batch), `layouts` the default layout
+    of batches, `arrays` that of canonical arrays, copies between layouts included. `measured` says for each
     dtype where and when.
     """
 
@@ -93,7 +93,7 @@ class Table:
     measured: Mapping[str, str] = field(default_factory=dict)
 
     def updated(self, other: Table) -> Table:
-        """The table with all that another one of the same architecture says of its dtypes in place of its own."""
+        """The table, with its entries of another table's dtypes replaced by that table's."""
         fresh = {case.dtype for case in other.cases}
         cases = {case: entries for case, entries in self.cases.items() if case.dtype not in fresh}
         return Table(
@@ -124,7 +124,7 @@ def rows(entries: Iterable[_Any], n: int) -> Iterator[tuple[_Any, ...]]:
 
 
 def nearest(row: Sequence[_Row], batch: int) -> _Row:
-    """The entry of a row that serves a batch: the nearest by ratio where none says until where it does."""
+    """The entry of a row that serves a batch: the nearest by ratio if no `until` decides."""
     ascending = sorted(row, key=lambda entry: entry.batch or 0)
     for entry, following in pairwise(ascending):
         if batch <= _until(entry, following):
@@ -206,7 +206,7 @@ def schedule_of(values: Mapping[str, Any]) -> Schedule:
 
 
 def values_of(schedule: Schedule) -> dict[str, Any]:
-    """The family and the choices of a schedule; what it leaves to the target is not said."""
+    """The family and the choices of a schedule; what it leaves to the target is left out."""
     choices = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
     return without_none({"family": schedule.family} | choices)
 
@@ -228,7 +228,7 @@ def _evidence_values(each: Evidence, entry: Entry) -> dict[str, Any]:
 
 
 def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
-    """What a schedule has other than the one that was chosen, or than its family's defaults."""
+    """How a schedule differs from the chosen one, or from its family's defaults."""
     same = type(schedule) is type(chosen)
     usual = {each.name: getattr(chosen, each.name) if same else each.default for each in fields(schedule)}
     named = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
@@ -236,7 +236,7 @@ def _unlike(schedule: Schedule, chosen: Schedule) -> dict[str, Any]:
 
 
 def _case_values(case: Case) -> dict[str, Any]:
-    """What a table says of a case; the oldest operation is not named."""
+    """A case as a table has it; the oldest operation is not named."""
     return without_none(asdict(case) | {"op": None if case.op == "potrf" else case.op})
 
 

@@ -106,7 +106,7 @@ class UserTable:
 
 
 def enabled() -> bool:
-    """Whether the user's tables are to be read.
+    """Whether the user's tables are read.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def path_of(device: str, architecture: str) -> Path:
 
 
 def load(device: str, architecture: str, target: str) -> UserTable:
-    """The table of a device; an empty one if there is none, or if it is not to be read.
+    """The table of a device; an empty one if there is none, or if it is not read.
 
     Whatever is wrong with it costs a `TableWarning`, and the entries that cannot be used.
     """
@@ -185,7 +185,7 @@ def merge(device: str, architecture: str, entries: Iterable[Tuned], placements: 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone with a file; the system takes the lock away when this process ends."""
+    """Hold a file's lock; the system releases it when this process ends."""
     # Not above: tables are read where there is no such module too.
     import fcntl
 
@@ -198,7 +198,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _content(path: Path, device: str, architecture: str) -> dict[str, Any]:
-    """What a file says, an empty table if there is none; its entries are whatever they are."""
+    """What a file says, an empty table if there is none; its entries are not checked."""
     empty = {"format": FORMAT, "device": device, "architecture": architecture, "entries": [], "placements": []}
     try:
         content = json.loads(read_file(path))
@@ -220,7 +220,7 @@ class _Newer(ValueError):
 
 
 def _known(path: Path, device: str, architecture: str) -> dict[str, Any]:
-    """What a file says before it is replaced; one that says nothing is set aside."""
+    """What a file says before it is replaced; an unreadable one is set aside."""
     try:
         return _content(path, device, architecture)
     except _Newer as error:
@@ -233,7 +233,7 @@ def _known(path: Path, device: str, architecture: str) -> dict[str, Any]:
 
 
 def _merged(known: Sequence[Any], new: Iterable[Tuned | Placed], names: Sequence[str]) -> list[Any]:
-    """Old and new, the new one where both are of the same; what is not understood stays as it is."""
+    """Old and new entries, the new where both are about the same; unknown ones stay as they are."""
     merged: dict[str, Any] = {}
     for values in (*known, *(each.values() for each in new)):
         same = [_op(values), *(values.get(name) for name in names)] if isinstance(values, dict) else [values]
@@ -328,7 +328,7 @@ def _positive(values: Mapping[str, Any], name: str) -> int:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A number that is finite, and not negative; None where an entry need not have one, and has none."""
+    """A finite number that is not negative; None if an optional one is missing."""
     value = values.get(name) if name in _OPTIONAL else values[name]
     if value is None and name in _OPTIONAL:
         return None

@@ -24,13 +24,13 @@ from batchchol.measure.timing import CACHES, rotating_buffers
 from kernelgen import Layout
 
 RECIPE = "diagonally_dominant"
-"""What is timed; every kernel is checked on Wishart matrices too, which it is harder to be right on."""
+"""What is timed; every kernel is also checked on Wishart matrices, which are harder."""
 
 _CHECK_RECIPE, _CHECK_BATCH = "wishart", 1_000
 _CONDITIONS_SECONDS = 0.5
-# What of the free memory data may keep that were used before.
+# The share of the free memory that data of earlier points may keep.
 _KEPT_SHARE = 0.5
-# The driver's answer to a block that a multiprocessor has not the resources for.
+# The driver's error for a block that needs more resources than a multiprocessor has.
 _OUT_OF_RESOURCES = 701
 _NAN_WORD = 0xFFFFFFFF
 
@@ -205,7 +205,7 @@ class Bench:
         return found
 
     def _make_room(self, point: Point) -> None:
-        """Drop the data that were used longest ago, if together with those of a point they would be too much."""
+        """Drop the data used longest ago until there is room for those of a point."""
         needed = 2 * point.nbytes + CACHES * self._backend.last_level_cache_bytes()
         while self._data and needed + sum(data.nbytes for data in self._data.values()) > self._budget:
             self._data.popitem(last=False)

@@ -1,8 +1,8 @@
 """A data set on disk: rows are safe one by one while a sweep runs, and Parquet files for all readers.
 
 A folder holds `points-*.parquet`, each written in one step and never changed. Rows that are in none of them yet are
-lines of a journal; all of them are, where there is no pyarrow. What readers of the Parquet files are not to see has a
-name with an underscore in front.
+lines of a journal; all of them are, where there is no pyarrow. Names of files that
+readers of the Parquet files must skip begin with an underscore.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Warn = Callable[[str], None]
 
 
 class DataSet(AbstractContextManager["DataSet"]):
-    """The data set of a folder, open for more rows; nobody else can have it open at the same time.
+    """The data set of a folder, open for more rows; no other process can have it open at the same time.
 
     Parameters
     ----------
@@ -43,7 +43,8 @@ class DataSet(AbstractContextManager["DataSet"]):
     device : str
         What is measured: the rows of a folder are all of one device.
     warn : callable
-        Told, in a sentence, what of the folder was damaged: it is set aside, and its points are to be measured anew.
+        Called with a sentence about each damaged file of the folder: it is set aside, its points must be measured
+        again.
 
     Raises
     ------
@@ -130,7 +131,7 @@ class DataSet(AbstractContextManager["DataSet"]):
             os.close(self._lock)
 
     def _restart_journal(self) -> None:
-        """A journal with the rows that are in no Parquet file, in place of the one there may be."""
+        """Write a journal with the rows that are in no Parquet file, in place of the old one."""
         path = self.folder / _JOURNAL
         lines = b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in self._rows)
         replace_file(path, lines)
@@ -161,7 +162,7 @@ def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def device_of(folder: Path) -> str | None:
-    """What the rows of a folder are of; None if that is not known, such as of a folder that is yet to be made."""
+    """The device of a folder's rows; None if it is not known, such as of a folder that does not exist yet."""
     try:
         return str(json.loads((folder / _MANIFEST).read_bytes())["device"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -171,7 +172,7 @@ def device_of(folder: Path) -> str | None:
 def read(path: Path, warn: Warn = lambda _: None) -> Any:
     """The Arrow table of a data set: of a folder, also while it is written to, or of one Parquet file.
 
-    Of a folder what is damaged is left out, and `warn` told so in a sentence.
+    What is damaged in a folder is left out, with a sentence to `warn`.
 
     Raises
     ------
@@ -304,7 +305,7 @@ def _number(path: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """A lock that the system takes away when this process ends."""
+    """A lock that the system releases when this process ends."""
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

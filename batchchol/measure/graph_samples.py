@@ -1,4 +1,4 @@
-"""Samples of factorizations that a graph launches: `batchchol.measure.timing`'s rules, but for the way to the GPU."""
+"""Samples of factorizations that a graph launches: as in `batchchol.measure.timing`, but through graphs."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ TIME_LIMITS: Mapping[str, float] = MappingProxyType({"cpu": 600.0, "cuda": 60.0}
 """Default seconds that a point may take: a CPU is slower."""
 
 START_LIMIT = 300.0
-# So many points in a row that each end their process are no property of the points.
+# When this many points in a row end their process, the points are not to blame.
 MOST_LOSSES = 25
 _GRACE_SECONDS = 30.0
 _QUOTED_CHARACTERS = 500
 
 
 class MachineFailure(BatchcholError):
-    """Points cannot be measured here any more, whichever they are: what was measured so far is kept."""
+    """No point can be measured here any more; what was measured so far is kept."""
 
 
 class Measurer(AbstractContextManager["Measurer"]):
@@ -89,7 +89,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         self.close()
 
     def close(self) -> str:
-        """End the process, whatever it does; how it ended if it had by itself, as the end of a sentence.
+        """End the process; return, as the end of a sentence, how it had ended if it had by itself.
 
         A point that was submitted is not measured.
         """
@@ -133,7 +133,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         Raises
         ------
         MachineFailure
-            If that many points in a row were lost that it cannot be their fault.
+            If `MOST_LOSSES` points in a row were lost: the points are not to blame.
         """
         point, process = self._pending, self._process
         if point is None or process is None:
@@ -169,7 +169,7 @@ class Measurer(AbstractContextManager["Measurer"]):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What interrupts an exchange ends the process: its next answer would be to the last question."""
+        """End the process if an exchange is interrupted: its next answer would be to the last question."""
         try:
             yield
         except (TimeoutError, EOFError):
@@ -208,7 +208,7 @@ class _Process:
     def __init__(self, environment: Mapping[str, str]) -> None:
         requests, answers, life = os.pipe(), os.pipe(), os.pipe()
         theirs = (requests[0], answers[1], life[0])
-        # What it writes goes to a file: a pipe that nobody reads would stop it.
+        # What it writes goes to a file: a pipe that is not read would block it.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         folder = str(Path(__file__).resolve().parents[2])
         variables = {**os.environ, **environment}
@@ -237,7 +237,7 @@ class _Process:
         return self._process.poll() is not None
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Give it something to do; that it has died shows when it is asked for the answer."""
+        """Give it something to do; whether it has died shows when the answer is read."""
         with suppress(BrokenPipeError):
             self._requests.send(message)
 
@@ -328,7 +328,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_with_parent(life: int) -> None:
-    """Nothing is ever written to this pipe: it is read to its end when nobody holds the other end any more."""
+    """Nothing is ever written to this pipe: reading ends once no process holds the other end."""
     os.read(life, 1)
     kill_session(os.getpid())
     os._exit(1)

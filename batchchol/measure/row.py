@@ -159,7 +159,7 @@ def toolkit_of(about: Mapping[str, Any]) -> str:
 
 
 def rows_of(values: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of a data set, but for those of kernels that this version cannot build any more."""
+    """The rows of a data set, except those of kernels that this version can no longer build."""
     for each in values:
         try:
             yield Row.of(each)

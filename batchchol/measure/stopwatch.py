@@ -1,4 +1,4 @@
-"""Timing calls of any library by the GPU's clock: such as overwrite their input, launch slowly or take very long.
+"""Timing calls of any library by the GPU's clock, also those that overwrite their input or take very long.
 
 Events and the gate are on the default stream. Work on that stream, or on any other stream that waits for it (all but
 those made with the flag "non-blocking"), begins behind the gate and ends before the last event. A library with a
@@ -29,7 +29,7 @@ _PROBE_CALLS = 8
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call of each sample; `calls` of them make a sample, and `last` is whose result is to be checked."""
+    """Seconds per call of each sample; `calls` calls make a sample, and `last` is the call whose result to check."""
 
     seconds: tuple[float, ...]
     calls: int

@@ -18,7 +18,7 @@ WARM_UP_CALLS = 3
 # How often over the last-level cache is exceeded by the buffers of cold calls.
 CACHES = 4
 QUIET = 0.25
-"""What two measurements of the same thing may differ by on a quiet machine, as a part of the faster."""
+"""By how much two measurements of the same thing may differ on a quiet machine, as a share of the faster."""
 
 Buffers = Sequence[tuple[Batch, Batch]]
 Conditions = Mapping[str, str | int | float]
@@ -66,7 +66,7 @@ def spread(seconds: Sequence[float]) -> float:
 
 
 def disagreement(first: float, second: float) -> float:
-    """What two measurements of the same thing differ by, as a part of the faster: 0.0 if they are equal.
+    """By how much two measurements of the same thing differ, as a share of the faster: 0.0 if they are equal.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def disagreement(first: float, second: float) -> float:
 
 
 def drift(seconds: Sequence[float]) -> float:
-    """What the medians of the first and the second half of a contender's calls differ by; 0.0 of fewer than four."""
+    """By how much the medians of the two halves of a contender's calls differ; 0.0 for fewer than four calls."""
     if len(seconds) < 4:
         return 0.0
     middle = len(seconds) // 2

@@ -65,7 +65,7 @@ class Case:
 
 
 def load(path: Path, warn: dataset.Warn = lambda _: None) -> Data:
-    """Read a data set, a folder or a Parquet file; `warn` is told what of a folder is damaged and left out.
+    """Read a data set, a folder or a Parquet file; `warn` is told what is damaged in a folder and left out.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> Data:
 
 
 def choose(correct: Any, **wanted: Any) -> Case:
-    """The case that most of the points are of, among those with the values that are `wanted` (None: any).
+    """The case that most points belong to, among those with the values that are `wanted` (None: any).
 
     Of the families "thread" comes first, the study's; of the batches the one with the most orders.
 
@@ -119,7 +119,7 @@ def of_case(correct: Any, case: Case) -> Any:
 
 
 def alike(rows: Any, case: Case, *columns: str) -> Any:
-    """The points that are as the case says in these columns."""
+    """The points that agree with the case in these columns."""
     return rows[(rows[list(columns)] == [getattr(case, name) for name in columns]).all(axis=1)]
 
 

@@ -1,4 +1,4 @@
-"""Every figure of a report in the study's order, each with what there is to be seen; or why it is not there."""
+"""Every figure of a report in the study's order, each with what it shows; or why it is missing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Drawing:
     name : str
         Of its files.
     title, caption, message : str
-        What is drawn, how, and what there is to be seen.
+        What is drawn, how, and what it shows.
     paint : callable
         Draws it.
     """

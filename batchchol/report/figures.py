@@ -237,7 +237,7 @@ def _prediction(axes: Axes, prediction: Prediction) -> Any:
 def _shares(axes: Axes, shares: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
     """Lines of shares of the best."""
     lines(axes, shares, styles)
-    # In steps of a fifth: what differs little is to be seen, and what differs much not to look like all.
+    # In steps of a fifth: small differences stay visible, and large ones do not look like everything.
     lowest = math.floor(shares.min(axis=None) * 5) / 5
     over_orders(axes, shares.index, "share of the best at this n", bottom=lowest - 0.01)
     axes.set_ylim(top=1.02)
@@ -254,7 +254,7 @@ def _map(figure: Figure, axes: Axes, shares: Any, name: str) -> None:
 
 
 def _keys(rows: Any) -> list[Any]:
-    """What marker, colour and fill mean, of what there is to see."""
+    """What marker, colour and fill mean, of those in the figure."""
     from matplotlib.lines import Line2D
 
     def key(label: str, marker: str, colour: str, filled: bool) -> Line2D:

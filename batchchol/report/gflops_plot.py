@@ -73,7 +73,7 @@ def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "")
     Parameters
     ----------
     points : iterable of Point
-        At each n the highest of their rooflines is drawn, but for those that are NaN: not known.
+        At each n the highest of their rooflines is drawn, except those that are NaN: not known.
     stem : Path
         Where to: ".png" and ".svg" are added, folders are made. The same points give the same bytes.
     title, subtitle : str
@@ -179,7 +179,7 @@ def _plot(
 
 
 def _label(axes: Axes) -> None:
-    """Name each line at its right end, in its colour, moved up or down as far as its neighbours require."""
+    """Name each line at its right end, in its colour, moved up or down to clear its neighbours."""
     axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
     ends = sorted(((np.asarray(line.get_xydata())[-1], line) for line in axes.lines), key=lambda end: end[0][1])
     places = axes.transData.transform([point for point, _ in ends])[:, 1] * 72 / _DOTS_PER_INCH

@@ -35,7 +35,7 @@ _COMPILED = {
     "code_bytes": "bytes of code",
     "occupancy": "occupancy",
 }
-# So many trees score as 500 do, but for half a percent of the variance.
+# This many trees score within half a percent of the variance of what 500 do.
 _ENOUGH = 100
 
 Numbers = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Prediction:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def without(self, orders: Sequence[int]) -> Prediction:
-        """That of the other orders."""
+        """The prediction of the other orders."""
         kept = ~np.isin(self.orders, orders)
         return Prediction(self.observed[kept], self.predicted[kept], self.orders[kept])
 
@@ -83,7 +83,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Told:
-    """A prediction by forests that were told more than the parameters, and what, in words."""
+    """A prediction by forests that were told more than the parameters, and what that was, in words."""
 
     prediction: Prediction
     names: tuple[str, ...]
@@ -142,7 +142,7 @@ class Forest:
 def grow(rows: Any, trees: int = TREES) -> Forest | str:
     """Fit a forest to points, see `Forest`; or say why there is none.
 
-    The same rows give the same forest, but for rounding. The points of one order are together in the
+    The same rows give the same forest, up to rounding. The points of one order are together in the
     cross-validation, because a point is predicted well when its neighbours of the same order are known, and that
     says little of an order that is not.
     """

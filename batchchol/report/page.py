@@ -55,7 +55,7 @@ class Report(Material):
 
     @property
     def headlines(self) -> Iterator[tuple[str, str]]:
-        """The numbers that say most, each with what it is."""
+        """The most telling numbers, each with what it is."""
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
         yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
@@ -76,7 +76,7 @@ class Report(Material):
 
     @property
     def lost(self) -> float:
-        """The share of points that have no number for another reason than a time limit or being impossible."""
+        """The share of points without a number, apart from those that ran out of time or cannot run."""
         lost = sum(count for status, count in self.statuses.items() if status not in {"correct", *_EXPECTED})
         return lost / sum(self.statuses.values())
 
@@ -146,7 +146,7 @@ def make(
 
 
 def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Stability:
-    """Whether a second sweep chooses as this one."""
+    """Whether a second sweep makes the same choices."""
     try:
         second = of_case(load(path, say).correct, case)
         return stability.compare(rows, second)
@@ -168,7 +168,7 @@ def _own_code(rows: Any) -> str:
 
 
 def _provenance(rows: Any) -> dict[str, str]:
-    """What the rows say of machine and software, and in which days they were measured."""
+    """What the rows say of machine and software, and the days when they were measured."""
     told = {name: rows[name].dropna().unique() for name in _PROVENANCE}
     found = {name: ", ".join(sorted(map(str, values))) for name, values in told.items() if any(values)}
     dates = rows["date"].dropna()

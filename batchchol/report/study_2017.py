@@ -288,7 +288,7 @@ def _verdict(holds: Any) -> str:
 
 
 def _of(true: Any) -> str:
-    """At how many orders something holds, or at which if there is but one."""
+    """At how many orders something holds, or at which if there is only one."""
     if len(true) == 1:
         return pivots.orders(true.index[true])
     return f"{int(true.sum())} of {len(true)} orders"
@@ -327,7 +327,7 @@ def _percent(gain: float) -> str:
 
 
 def _signed(gain: float) -> str:
-    """A share in percent, with a minus sign that is one, and none before zero."""
+    """A share in percent, with a true minus sign, and none before zero."""
     return f"{round(gain, 3) + 0.0:+.1%}".replace("-", "−")
 
 

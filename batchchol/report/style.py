@@ -149,7 +149,7 @@ def dark() -> Any:
 
 
 def over_orders(axes: Axes, ns: Sequence[int], label: str, *, log: bool = False, bottom: float | None = 0.0) -> None:
-    """Orders on a logarithmic axis, as many as there is room for."""
+    """Orders on a logarithmic axis, labelled where there is room."""
     plain(axes, ORDER, label, log=log)
     octaves(axes, room(ns, 1 / 3))
     if not log:
@@ -164,7 +164,7 @@ def octaves(axes: Axes, shown: Sequence[int], size: float = 9) -> None:
 
 
 def room(ns: Sequence[int], octaves: float, *, last: bool = True) -> list[int]:
-    """The orders that are at least so far from the one before; the last one in any case, unless it is like any."""
+    """The orders at least that many octaves from the one before; always the last, unless told otherwise."""
     shown: list[int] = []
     for n in ns:
         if not shown or math.log2(n / shown[-1]) >= octaves:
@@ -187,7 +187,7 @@ def plain(axes: Axes, across: str, up: str, *, log: bool = False) -> None:
 
 
 def percent(axis: Axis, sign: bool = False) -> None:
-    """Shares as percentages, with a sign if asked, which is a minus sign where it is one."""
+    """Shares as percentages, with a sign if asked, and a true minus sign."""
 
     def words(value: float, _: float) -> str:
         number = round(100 * value, 6)

@@ -39,7 +39,7 @@ BLOCK_TILE_SIZES = (4, 5, 6, 7, 8)
 # Matrices of a block up to each order: with fewer, warps are half empty wherever few tiles have work; with more, the
 # block has too many threads.
 BLOCK_LANES = {16: (16, 32), 32: (8, 16, 32), 48: (4, 8, 16), 64: (4, 8), 96: (2, 4), 128: (1, 2, 4)}
-# So many tile sizes: those that need the least padding.
+# How many tile sizes: those that need the least padding.
 BLOCK_FITTING = 2
 # Blocks of a multiprocessor: as many as have registers for a tile and what else a thread of the block family needs.
 RESIDENT_BLOCKS, REGISTERS_BESIDE_A_TILE = (1, 2, 3, 4, 5, 6, 8), 32
@@ -64,7 +64,7 @@ SIMD_FULL_UNROLL_MAX_N = 16
 
 
 def schedules(n: int, target: str, layout: str = "chunked", dtype: str = "float32") -> Iterator[ThreadSchedule]:
-    """The candidates for order n; what `variations` says is asked of the best alone."""
+    """The candidates for order n; only the best are tried with their `variations`."""
     if TARGETS[target].gpu:
         words = ELEMENT_BYTES[dtype] // 4
         if layout == "canonical" and words * n * (n + 1) // 2 <= STAGED_REGISTERS:
@@ -101,7 +101,7 @@ def block_schedules(n: int, dtype: str = "float32") -> Iterator[BlockSchedule]:
 
 
 def _pipelines(problem: Problem, fitting: Sequence[int]) -> Iterator[BlockSchedule]:
-    """With tiles of the size that fits best, and with the largest ones where they do not."""
+    """Pipelines with tiles of the best-fitting size, and with the largest where that is another one."""
     lanes = next(numbers for largest, numbers in PIPELINE_LANES.items() if problem.n <= largest)
     for nb, number in itertools.product(dict.fromkeys((fitting[0], max(fitting))), lanes):
         for stride in dict.fromkeys((DEFAULT_THREADS, max(number, 2))):
@@ -178,7 +178,7 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
 
 
 def _direct(schedule: ThreadSchedule) -> list[ThreadSchedule]:
-    """By threads of a block and caches, and with all the registers that the code can use: then it needs no cache."""
+    """Block sizes and caches, and one with all the registers that the code can use, which needs no cache."""
     choices = itertools.product(BLOCK_THREADS, CACHES)
     varied = [replace(schedule, threads=threads, blocks=None, cache=cache) for threads, cache in choices]
     return [*varied, replace(schedule, threads=ROOMY_THREADS, blocks=1, cache="l1")]
@@ -193,7 +193,7 @@ def _resident_blocks(schedule: BlockSchedule, problem: Problem, beside: int = RE
 
 
 def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSchedule]:
-    """With as many spare warps as leave every thread its registers, or all that it needs beside its tile.
+    """With the most spare warps that leave every thread its registers, or all that it needs beside its tile.
 
     The last columns are theirs: more are fetched early, so that some are of other warps.
     """
@@ -206,7 +206,7 @@ def _with_spare_warps(schedule: BlockSchedule, problem: Problem) -> list[BlockSc
 
 
 def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
-    """Numbers of blocks: one, which leaves a thread all registers, and as many as there are registers for."""
+    """Numbers of blocks: one, which leaves a thread all registers, and the most that there are registers for."""
     shape = schedule.shape(problem)
     warps, tiles = shape.threads // WARP, 4 * schedule.matrices * shape.most_tiles
     fitting = [

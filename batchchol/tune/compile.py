@@ -71,7 +71,7 @@ def build(
     Raises
     ------
     CompilerNotFound
-        If something is to be compiled and there is no compiler.
+        If something needs compiling and there is no compiler.
     CacheError
         If the cache folder cannot be written.
     """

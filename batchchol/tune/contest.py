@@ -27,7 +27,7 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class Site:
-    """Where it is measured and how: what the user's tables are kept by, and what their entries say of themselves."""
+    """Where and how it is measured: the keys of the user's tables, and what their entries say of themselves."""
 
     device: str
     target: str
@@ -91,7 +91,7 @@ class Contest:
         return self.decided(rows, site)
 
     def decided(self, rows: Iterable[Row], site: Site) -> Tuned | None:
-        """Who wins by these measurements: another than today's only if it is faster by more than a margin.
+        """The winner by these measurements: another than today's only if it is faster by more than a margin.
 
         The margin is 3%, or what the rounds of either differ by, or the spread of the samples where there is one
         round: whichever is the largest.
@@ -132,7 +132,7 @@ def spec_of(case: Case, n: int, schedule: Schedule, target: str) -> KernelSpec:
 
 
 def _noise(rows: Sequence[Row]) -> float:
-    """What the rounds of a schedule differ by, as a part of the fastest; of one alone the spread of its samples."""
+    """By how much the rounds of a schedule differ, as a share of the fastest; of one round, its samples' spread."""
     if len(rows) == 1:
         return rows[0].spread
     medians = [row.median_seconds for row in rows]
@@ -140,7 +140,7 @@ def _noise(rows: Sequence[Row]) -> float:
 
 
 def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> list[Placed]:
-    """The layouts of batches and arrays that entries of one session speak for.
+    """The layouts of batches and arrays that the entries of one session support.
 
     Those of today stay unless another is faster by more than the margin of either. A CPU has one layout for each.
     Only the default math counts.

@@ -15,7 +15,7 @@ from kernelgen.schedules import has_math, in_math
 
 
 def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
-    """The table with what rows say of its entries: what is chosen at their batches stays.
+    """The table with what rows say of its entries; its choices stay.
 
     Entries of a dtype that no row is of stay as they are.
 
@@ -92,7 +92,7 @@ def _of(schedule: Schedule, rows: Sequence[Row], math: str) -> Row | None:
 
 
 def _crossing(entry: Entry, following: Entry, measured: Mapping[int, Sequence[Row]], math: str) -> int | None:
-    """The largest batch that an entry's schedule is the faster one for; None if that is not known."""
+    """The largest batch for which an entry's schedule is faster than the next one's; None if that is not known."""
     if entry.batch is None or following.batch is None or entry.schedule == following.schedule:
         return None
     first, last = measured.get(entry.batch, ()), measured.get(following.batch, ())

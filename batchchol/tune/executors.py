@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> Iterator[Place]:
-    """The place that the command line asks for.
+    """The place that the command line names.
 
     Parameters
     ----------
     arguments : Namespace
         See `cli.tune_space.add_arguments`.
     folder : Path
-        Of the data set: it may be of one of a cluster's devices.
+        The data set's, which may be of one of a cluster's devices.
     say : callable
-        Told, in a sentence, who takes part of a cluster, and who does not.
+        Called with sentences about which workers of a cluster take part, and which do not.
     """
     backend = chosen_backend(arguments.backend) or DEFAULT_BACKEND
     settings = Settings(samples=arguments.samples)
@@ -53,7 +53,7 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
         seats = Seats(crew, setup, ClusterCompilers(crew), arguments.workers or 1)
         if not arguments.compile_only:
             seats.open()
-            # Those take part that have the device of the data set, if there is one already.
+            # Workers that have the device of the data set, if there already is one.
             seats.choose(dataset.device_of(folder))
             those = f"{len(seats.ready)} measure ({seats.device})"
             say(f"workers: {len(crew.members)}, of which {those}; others may join")
@@ -68,11 +68,11 @@ class Here:
 
     @property
     def device(self) -> str:
-        """What is measured there: the name of the GPU, or of the CPU."""
+        """The device that is measured: the name of the GPU, or of the CPU."""
         return str(self.measurer.about()["device"])
 
     def facts(self) -> Mapping[str, Any]:
-        """What a search space has to know of it; see `Bench.facts`."""
+        """What a search space needs to know about it; see `Bench.facts`."""
         return self.measurer.facts()
 
     def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:

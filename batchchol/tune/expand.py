@@ -1,4 +1,4 @@
-"""From a search space to the points of a machine, one by one; what cannot be built there is counted by reason."""
+"""From a search space to the points of a machine, one by one; those that cannot be built are counted by reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Machine:
 
     @classmethod
     def cuda(cls) -> Machine:
-        """A GPU that is not here: what can be compiled for one."""
+        """A GPU that is not here, to compile for."""
         return cls("cuda", "cuda", "queued", dict.fromkeys(ELEMENT_BYTES, 32))
 
 
@@ -105,7 +105,7 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
 
 
 def _other_backends(space: Space, machine: Machine) -> str:
-    """Which backends the points are for, if they are for others alone."""
+    """Which backends the points are for, if they are only for others."""
     backends = list(dict.fromkeys(backend for table in space.tables for backend in table.backends))
     if machine.backend in backends:
         return ""
@@ -113,7 +113,7 @@ def _other_backends(space: Space, machine: Machine) -> str:
 
 
 def _narrowed(table: Table | Best, kept: Mapping[str, set[Any]]) -> Table | Best:
-    """The table without the values of its axes that are not wanted, as far as they are no words for others."""
+    """The table with the wanted values of its axes alone, as far as these are no words for other values."""
     plain = {name: values for name, values in kept.items() if name in ("n", "dtype", "math", "layout")}
     if isinstance(table, Best):
         return table.narrowed(lambda point: all(value_of(point, name) in values for name, values in plain.items()))
@@ -163,7 +163,7 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
 
 
 def _schedule(family: str, choice: Mapping[str, Any], layout: str, chunk: int | None) -> Schedule:
-    """The family's schedule of these choices, of which some are words."""
+    """The family's schedule with these choices, of which some are words."""
     kind = FAMILIES[family]
     chosen = {name: choice[name] for name in axes_of(kind) if choice.get(name, DEFAULT) != DEFAULT}
     for name, value in chosen.items():

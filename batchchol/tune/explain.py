@@ -1,4 +1,4 @@
-"""Why a kernel and a layout are used for an order and a batch, what they take, and what the next best would."""
+"""Why a kernel and a layout are used for an order and a batch, how long they take, and the next best."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 class Timing(NamedTuple):
     """Nanoseconds of a matrix that a kernel took, in a batch of `batch` of order `n`.
 
-    `said` is what else was not as it is now, such as the layout, empty if nothing was; `where` is the machine, empty
+    `said` is what else differed from now, such as the layout, empty if nothing did; `where` is the machine, empty
     if it is this one.
     """
 
@@ -64,13 +64,13 @@ def of_arrays(asked: Request) -> Explanation:
 
 
 def of_batches(asked: Request, layout_math: str | None = None) -> Explanation:
-    """What `factor` does with a batch for which nobody chose a layout, or that is in the one for a math."""
+    """What `factor` does with a batch in the default layout, or in the default layout of a math."""
     layout = default_layout(asked.problem.n, batch=asked.batch, math=layout_math, **asked.where)
     return of_layout(asked, layout, _why(asked, "layouts", layout_math))
 
 
 def usual_layout(asked: Request, kind: str) -> Layout:
-    """The layout of a kind that is the usual one: NumPy's order, or the chunk of batches."""
+    """The usual layout of a kind: NumPy's order, or the chunk of batches."""
     if kind == "chunked":
         return default_layout(asked.problem.n, batch=asked.batch, **asked.where)
     return Layout.canonical() if kind == "canonical" else Layout.interleaved()
@@ -90,7 +90,7 @@ def of_layout(asked: Request, layout: Layout, reason: str = "it was asked for") 
 
 
 def _confirmed(choice: Choice, own: Iterable[Choice], batch: int) -> Tuned | None:
-    """The user's entry by which what is used stayed what comes with the library."""
+    """The user's entry that confirmed the choice that comes with the library."""
     near = [each for each in own if within_reach(each.batch, batch) and each.spec == choice.spec]
     kept = [each for each in near if each.tuned and each.tuned.kept]
     return nearest(kept, batch).tuned if kept and choice.tuned is None else None
@@ -143,7 +143,7 @@ def _evidence(
 
 
 def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:
-    """In what a measurement was of something else than what is used."""
+    """How what was measured differs from what is used."""
     spec, case = choice.spec, choice.case
     assert case is not None, "what has evidence is an entry"
     dtype, math, chunk = case.dtype, found.math or case.math, found.chunk or case.chunk
@@ -154,7 +154,7 @@ def _otherwise(choice: Choice, found: Evidence, layout: Layout) -> str:
 
 
 def _why(asked: Request, section: Literal["layouts", "arrays"], math: str | None) -> str:
-    """Why matrices go into the layout that they do."""
+    """Why this layout is chosen."""
     n, dtype, batch, target, arch = asked.problem.n, asked.problem.dtype, asked.size, asked.target, asked.arch
     if own := tuned_placement(section, n, batch, target, dtype, arch, asked.device, math):
         before = "" if own.incumbent_ns is None else f", {own.ns:g} ns a matrix against {own.incumbent_ns:g}"

@@ -1,4 +1,4 @@
-"""What a sweep has learned for the user's table: of each case, order and batch the best, against today's."""
+"""What a sweep has learned for the user's table: the best of each case, order and batch, against today's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def learn(
     jobs: int | None = None,
     show: Show = lambda _: None,
 ) -> tuple[Site, list[Tuned], list[Placed], KeyboardInterrupt | None]:
-    """The entries and placements that the rows of a data set speak for, and where they were measured.
+    """The entries and placements that the rows of a data set support, and where they were measured.
 
     Only correct rows of the specs' own code count. Where something else than today's choice was the faster one, both
     are measured again, in turns; today's is measured then even if it was not among the rows. Without a measurer such
@@ -69,7 +69,7 @@ def learn(
 
 
 def usable(row: Mapping[str, Any]) -> bool:
-    """Whether something can be learned of a row: correct, of the spec's own code, of a kind that is chosen from."""
+    """Whether a row teaches something: correct, of the spec's own code, and of a kind that tables choose from."""
     own = row["status"] == "correct" and not row["any_block"] and not row["in_place"]
     return own and row["uplo"] == "lower" and (row["layout"] == "canonical" or row["order"] == "col")
 
@@ -94,7 +94,7 @@ def _contest(rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
 
 
 def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) -> Tuned | None:
-    """What is decided without another measurement: that today's stays, or all there is to decide by."""
+    """What is decided without another measurement: that today's stays, or whatever the rows say."""
     own = [row for row in rows if row.spec == contest.incumbent.spec]
     others = [row for row in rows if row.spec != contest.incumbent.spec]
     if not own:
@@ -106,7 +106,7 @@ def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) ->
 def _held(
     contests: Sequence[Contest], measurer: Measurer, site: Site, jobs: int | None, show: Show
 ) -> tuple[list[Tuned], KeyboardInterrupt | None]:
-    """The contests, one after another, with all kernels compiled ahead; those before an interrupt, and that."""
+    """The contests, one after another, all kernels compiled ahead: the entries made before an interrupt, and that."""
     begin = time.monotonic()
     entries: list[Tuned] = []
     try:
@@ -129,9 +129,9 @@ def keep(
     measurer: Measurer | None,
     warn: Callable[[str], None],
 ) -> None:
-    """Put what a data set says into the user's table, unless that is to be left alone; say what has changed.
+    """Update the user's table from a data set, unless told to leave it alone; print what has changed.
 
-    That this cannot be done costs a warning: the measurements are in the data set.
+    If this fails there is a warning: the measurements are in the data set.
     """
     if arguments.no_table or not user.enabled():
         return

@@ -35,8 +35,8 @@ def table(
 ) -> Table:
     """The table of defaults that the rows of one target make, whatever their families, batches and maths.
 
-    The fastest schedule of each case, order and batch is chosen, but for one that is within the margin of noise of
-    what serves the order or the batch before it: then that is kept, so that the table is short and stable.
+    The fastest schedule of each case, order and batch is chosen, unless what serves the order or the batch before it
+    is within the margin of noise of it: then that is kept, so that the table is short and stable.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def period(days: Iterable[str]) -> str:
 
 
 def _where(rows: Iterable[Row]) -> dict[str, str]:
-    """For each dtype on what it was measured, and from when to when."""
+    """For each dtype the device, and from when to when it was measured."""
     said = {}
     for dtype, own in _of_dtypes(rows):
         places = grouped(own, lambda row: f"{row.about['device']}, {row.toolkit}")
@@ -140,7 +140,7 @@ def _cases(rows: Sequence[Row]) -> dict[Case, tuple[Entry, ...]]:
 
 
 def _places(rows: Sequence[Row]) -> list[Case]:
-    """The cases that were measured, but for dtype and math: those for any chunk before those of one."""
+    """The cases that were measured, without dtype and math: those for any chunk before those of one."""
     found = {_place(row) for row in rows}
     found |= {replace(place, chunk=None) for place in found}
     return sorted(
@@ -153,7 +153,7 @@ def _place(row: Row) -> Case:
 
 
 def _by_math(rows: Sequence[Row], place: Case) -> dict[str, dict[Cell, Schedule]]:
-    """The schedules of a place for each math that was measured; what one lacks is the other's."""
+    """The schedules of a place for each math that was measured; what one lacks is taken from the other."""
     chosen = {math: cells for math, own in _of_maths(rows).items() if (cells := _schedules(own, place))}
     for math, other in permutations(chosen, 2):
         for cell, schedule in chosen[other].items():
@@ -265,7 +265,7 @@ def _serving(chunks: Mapping[int, Layout], n: int) -> Layout:
 def _times_of_the_best(rows: Sequence[Row]) -> dict[int | None, float]:
     """How much longer than on the best chunk each one takes, in the geometric mean of the maths, if it has them all.
 
-    Who packs a batch does not say in which it will be factored.
+    When a batch is packed it is not known in which math it will be factored.
     """
     by_math = [_seconds_by_chunk(own) for own in _of_maths(rows).values()]
     common = set.intersection(*map(set, by_math)) or set(by_math[0])

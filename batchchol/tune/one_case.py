@@ -115,7 +115,7 @@ def tune_case(
     The schedules of today are measured first. What is promising follows (`ranking.candidates`), compiled in
     parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
     measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
-    more is measured: what is not decided by then is decided by the rows that there are, where today's is among them.
+    more is measured: what is not decided by then is decided by the rows so far, where today's is among them.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def tune_case(
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
     search.measure(usual, FINAL_SAMPLES)
     known = [row for row in search.rows.values() if row.correct]
-    # So many layouts are decided, each by today's schedule and its challengers.
+    # Each layout is decided between its current schedule and the challengers.
     each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
     entries, interrupt = list[Tuned](), None
@@ -143,7 +143,7 @@ def tune_case(
             statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
             raise BatchcholError(f"nothing could be measured: {'; '.join(statuses[:3])}")
     except KeyboardInterrupt as error:
-        # Whatever its process was at, the answer is not waited for.
+        # The answer of its process is not waited for.
         measurer.close()
         interrupt = error
         done = {entry.case for entry in entries}
@@ -156,7 +156,7 @@ def tune_case(
 
 
 def _explore(search: _Search, found: Sequence[Point], kinds: Sequence[str], seconds: float) -> None:
-    """Measure candidates, and variations of the best of them, for so long."""
+    """Measure candidates, and variations of the best of them, for `seconds`."""
     search.deadline = seconds * (1 - _VARIATIONS_SHARE)
     search.measure(found)
     search.deadline = seconds

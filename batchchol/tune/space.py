@@ -28,7 +28,7 @@ SPACES = ("paper", "study2", "full", "quick")
 
 ALL_FAMILIES = "all"
 CHUNK, DEFAULT = "chunk", "default"
-"""Words for numbers: that of the point's chunk, and what is chosen if nobody says."""
+"""Words for numbers: the chunk of the point, and the default."""
 
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -47,8 +47,8 @@ def sweep(
 ) -> Summary:
     """Measure the points that the data set lacks.
 
-    While a point is measured the row before it is written: whatever ends this costs the point in work, and the one
-    before at most. An interrupt, or `seconds` that are over, ends it after a finished point.
+    While a point is measured the row before it is written: an abrupt end costs the point in work, and at most the one
+    before. An interrupt, or `seconds` that are over, ends it after a finished point.
 
     Parameters
     ----------
@@ -110,10 +110,10 @@ class Keeper:
 
 
 class Estimate:
-    """How long the points that are left will take, by what those like them took.
+    """How long the remaining points will take, estimated from similar ones that are done.
 
-    Like each other are points of the same order, batch and family. What nothing like it was measured of takes as
-    long as a line through all that were says: so much a point, and so much for each flop.
+    Points of the same order, batch and family are alike. Where nothing alike was measured, the time is that of a line
+    through all groups that were: a constant for each point, and a rate for its flops.
     """
 
     def __init__(self, points: Iterable[Point]) -> None:

@@ -123,7 +123,7 @@ class Best:
     def winners(self, target: str) -> list[Point]:
         """The fastest points of a target, of everything that a table of defaults tells apart.
 
-        Kernels for any chunk are in no competition with those for one: a table has use for both.
+        Kernels for any chunk do not compete with those for one chunk: a table has use for both.
         """
         known = latest(row for row in self.rows if counts(row) and row.spec.target == target)
         rivals = grouped(known, lambda row: (case_of(row.point), row.spec.schedule.stride is None, cell_of(row)))

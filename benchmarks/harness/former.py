@@ -61,7 +61,7 @@ class _Former(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Where the commit that is measured has no rooms, have its modules found by their paths of today."""
+    """Where the commit that is measured has no rooms, have its modules found by their current paths."""
     if find_spec("batchchol.batches") is not None:
         return
     sys.meta_path.insert(0, _Former())

@@ -27,7 +27,7 @@ WARP_THREADS = 32
 
 
 def blueprint(arch: str | None = None) -> Any:
-    """What a plan asks of the backend of an architecture, as far as no GPU is needed to know."""
+    """A stand-in for the backend of an architecture: what a plan needs of it that needs no GPU."""
     from batchchol.defaults.lookup import default_layout
 
     return SimpleNamespace(

@@ -31,7 +31,7 @@ def expressions(wanted: Sequence[str] = ()) -> Iterator[str]:
 
 
 def point_names(benchmark: Any) -> Iterator[str]:
-    """What asv compares with an expression, of each point."""
+    """The text of each point that asv compares with an expression."""
     for values in itertools.product(*benchmark.params):
         yield f"{benchmark.name}({', '.join(values)})"
 

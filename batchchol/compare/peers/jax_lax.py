@@ -16,7 +16,7 @@ from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
-    """Each call waits for its result: JAX's streams are not to be had, and do not wait for the default one."""
+    """Each call waits for its result: JAX's streams cannot be obtained, and do not wait for the default one."""
     jax, inputs = _jax(), _imported(arena, [(array,) for array in arena.each(arena.input)])
     factor = jax.jit(partial(jax.lax.linalg.cholesky, symmetrize_input=False))
     made = Latest(lambda a: factor(*a).block_until_ready(), inputs)

@@ -126,7 +126,7 @@ class _Compiling:
         self._stopped = threading.Event()
 
     def outcomes(self, build: Build, groups: Sequence[Group]) -> dict[Any, Outcome]:
-        """Those of all kernels."""
+        """The outcomes of all kernels."""
         jobs = _WAITING * sum(member.threads for member in self._able())
         build.run(groups, self._attempt, jobs=max(1, jobs), stop=self._stop)
         return build.outcomes
@@ -145,7 +145,7 @@ class _Compiling:
         return [each for each in _able(self._crew, self._compiler) if each.address not in self._unable]
 
     def _attempt(self, group: Group) -> Sequence[Outcome]:
-        """The outcomes of a group; a kernel whose workers are lost is tried again while no other such one is."""
+        """The outcomes of a group; a kernel whose workers are lost is tried again, one such kernel at a time."""
         try:
             return self._made(group)
         except WorkersLost:

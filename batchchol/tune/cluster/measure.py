@@ -29,7 +29,7 @@ from batchchol.tune.compile import Built, build
 from batchchol.tune.sweep import Estimate, Keeper, Summary
 from batchchol.tune.winners import grouped
 
-# What a task is to take: long against the way there and back, short against what a lost worker costs.
+# How long a task should take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5
 _TASK_POINTS = 16
 # One is measured while the other waits there.
@@ -38,14 +38,14 @@ _TICK_SECONDS = 0.5
 
 
 class Seats:
-    """Who measures on a cluster, and on what: the place of a sweep, as `executors.Here` is.
+    """The workers that measure, and their devices: the place of a sweep on a cluster, like `executors.Here`.
 
     Parameters
     ----------
     setup : Setup
         How, without the GPU.
     per_host : int
-        So many workers of a host measure at a time on a CPU.
+        How many workers of a host measure at a time on a CPU.
     """
 
     measurer = None
@@ -61,7 +61,7 @@ class Seats:
         self._refused: dict[str, str] = {}
         self._facts: dict[str, Any] = {}
         self.ready: dict[str, Ready] = {}
-        """What those measure on that were there at the beginning, by address."""
+        """What the workers that were there at the start measure on, by address."""
         self.about: dict[str, Value] = {}
         """The columns of a machine with the chosen device."""
 
@@ -84,7 +84,7 @@ class Seats:
             raise self._nobody()
 
     def choose(self, device: str | None) -> None:
-        """Only workers with this device measure, or with that of most of them."""
+        """Let only workers with this device measure, or with the commonest one."""
         devices = Counter(str(ready.about["device"]) for ready in self.ready.values())
         chosen = device if device in devices else devices.most_common(1)[0][0]
         self._setup = replace(self._setup, device=chosen)
@@ -104,7 +104,7 @@ class Seats:
         return str(self._setup.device)
 
     def facts(self) -> Mapping[str, Any]:
-        """What all of them can do: points that fit in the memory of the one with the least; see `Bench.facts`."""
+        """What all of them can do: the free memory is that of the smallest; see `Bench.facts`."""
         return self._facts
 
     def build(self, points: Sequence[Point], arch: str | None, **limits: Any) -> Built:
@@ -178,7 +178,7 @@ class Seats:
         return MachineFailure(f"no worker of the cluster can measure: {reason}")
 
     def _place(self, member: Member) -> str | None:
-        """What a member measures on, which nobody else who is there does."""
+        """What a member measures on: nothing that another present member has."""
         host = member.host
         if self._setup.backend == "cuda":
             places = list(member.gpus) or [host]
@@ -301,7 +301,7 @@ class _Measuring:
             self._submit("", (self._suspects.popleft(),))
 
     def _submit(self, address: str, points: tuple[Point, ...]) -> None:
-        """Send points; dask gives them to another worker if that one is lost, whose cache may be another."""
+        """Send points; if the worker is lost, dask gives them to another one, whose cache may differ."""
         keys: set[str] = set()
         if not all(member.shares_cache for member in self._crew.members.values()):
             keys = {key for point in points for key in self._seats.compilers.keys(point)}
@@ -312,7 +312,7 @@ class _Measuring:
         self._flights[future] = _Flight(address, points)
 
     def _collect(self, seconds: float) -> None:
-        """Take all answers that are there; wait so long for the first."""
+        """Take all answers that are there; wait at most `seconds` for the first."""
         if not self._flights:
             time.sleep(seconds / 10)
         done, _ = wait(self._flights, seconds, FIRST_COMPLETED)

@@ -138,7 +138,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Ran:
-    """Rows of points, the seconds that each took, and why a worker, by its address, measures no more."""
+    """Rows of points, the seconds that each took, and why a worker, by its address, has stopped measuring."""
 
     rows: tuple[Row, ...]
     seconds: tuple[float, ...]
@@ -148,7 +148,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Made:
-    """Outcomes of kernels, packed kernels, and why a worker, by its address, compiles no more."""
+    """Outcomes of kernels, packed kernels, and why a worker, by its address, has stopped compiling."""
 
     outcomes: Sequence[Outcome] = ()
     packed: bytes = b""
@@ -162,7 +162,7 @@ def token(sweep: str) -> str:
 
 
 async def join(sweep: str, version: str, ours: bool, dask_worker: Worker) -> Member:
-    """Take part in a sweep, and offer the compilers; a worker of the client's own leaves Ctrl-C to it."""
+    """Take part in a sweep, and offer the compilers; the client's own workers leave Ctrl-C to the client."""
     if version != VERSION:
         raise BatchcholError(f"it has {VERSION}, expected {version}: install that there")
     if ours:
@@ -182,7 +182,7 @@ async def sit(sweep: str, setup: Setup, dask_worker: Worker) -> None:
 
 
 async def withdraw(sweep: str, resource: str, dask_worker: Worker) -> None:
-    """Have the scheduler send no more tasks of a kind; those that it has sent are answered."""
+    """Have the scheduler send no more tasks of a kind; those already sent are answered."""
     resources = {_station(dask_worker, sweep).resource(resource): 0.0}
     await dask_worker.scheduler.set_resources(resources=resources, worker=dask_worker.contact_address)
 
@@ -204,7 +204,7 @@ def _station(worker: Worker, sweep: str) -> Station:
 
 
 def reconsider(dask_scheduler: Scheduler) -> None:
-    """Send the tasks that wait for a worker: dask looks for one when it joins, and not when it offers more."""
+    """Send the tasks that wait for a worker: dask does so when a worker joins, but not when it offers more."""
     waiting: dict[Any, Any] = {task.key: "processing" for task in dask_scheduler.unrunnable}
     dask_scheduler.transitions(waiting, f"batchchol-{time.time()}")
 
@@ -217,7 +217,7 @@ def call(sweep: str, method: str, *arguments: Any) -> Any:
 class Station(WorkerPlugin):
     """A worker's part in a sweep: its compilers, and the process that measures.
 
-    The resources that it offers bear the sweep's name, so that nobody asks for them after that.
+    The resources that it offers bear the sweep's name, so that nothing asks for them once it has ended.
     """
 
     member: Member
@@ -241,7 +241,7 @@ class Station(WorkerPlugin):
             threading.Thread(target=self.seat.close, daemon=True).start()
 
     def resource(self, name: str) -> str:
-        """The sweep's name of something that is offered."""
+        """The name of a resource of this sweep."""
         return f"{self._sweep} {name}"
 
     def ready(self) -> Ready:
@@ -255,7 +255,7 @@ class Station(WorkerPlugin):
             return measurer.about(dtype, threads)
 
     def measure(self, points: Sequence[Point], packed: bytes, _: object = None) -> Ran:
-        """One point after another, with kernels that were sent; what has failed once fails at once again."""
+        """One point after another, with kernels that were sent; after a failure all others fail at once."""
         rows: list[Row] = []
         seconds: list[float] = []
         try:
@@ -328,7 +328,7 @@ def _describe(sweep: str, address: str, threads: int) -> Member:
 
 
 class Seat:
-    """The measurer of a GPU, used by one at a time; it ends when it was not used for a while."""
+    """The measurer of a GPU, used by one task at a time; it ends after a while without use."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -369,7 +369,7 @@ class Seat:
 
 
 def _claimed(gpu: str) -> int | None:
-    """A lock on a GPU that the system takes away when this process ends; None if there is nothing to lock."""
+    """A lock on a GPU that the system releases when this process ends; None if there is nothing to lock."""
     if not gpu:
         return None
     path = Path(tempfile.gettempdir(), f"batchchol-{gpu}.lock")

@@ -25,7 +25,7 @@ from batchchol.tune.cluster.remote import MEASURE, Member, Setup
 LOCAL = "local"
 
 _LOOK_SECONDS = 0.5
-# All may be without work that they can do for so long: longer than a worker takes to be started again.
+# How long all may be without work that they can do: longer than it takes to restart a worker.
 _PATIENCE_SECONDS = 60.0
 _RETRIES = 2
 _NO_SCHEDULER = (
@@ -38,7 +38,7 @@ _WORKER_SECONDS = 30.0
 _CONFIGURATION = {
     # Compiled kernels travel with the points to measure.
     "distributed.admin.large-graph-warning-threshold": "1GiB",
-    # Nobody is to ask a GPU anything while it is measured.
+    # Nothing may query a GPU while it is measured.
     "distributed.diagnostics.nvml": False,
     # Of a scheduler of our own: a task whose worker is lost twice is to blame for it, or is beside one that is.
     "distributed.scheduler.allowed-failures": 1,
@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 
 
 class WorkersLost(MachineFailure):
-    """Workers were lost while they did something, or had it to do next."""
+    """Workers were lost while they worked on something, or had it queued."""
 
 
 class Crew:
@@ -66,7 +66,7 @@ class Crew:
         self._idle: float | None = None
 
     def look(self) -> set[str]:
-        """See every now and then which workers there are; the addresses of those that are gone.
+        """Look, every now and then, which workers there are; return the addresses of those that are gone.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Crew:
         return self._tasks.submit(remote.call, self.name, method, *arguments, **options)  # type: ignore[no-any-return]
 
     def anchor(self, address: str) -> Any:
-        """Something that is kept by a worker: tasks that have it as an argument go there, while the worker lives."""
+        """A value kept by a worker: tasks that have it as an argument go there while the worker lives."""
         return self._client.submit(str, address, workers=[address], allow_other_workers=True, pure=False)
 
     def result(self, future: Future[Any]) -> Any:
@@ -137,7 +137,7 @@ class Crew:
             raise MachineFailure(f"a worker of the cluster failed: {type(error).__name__}: {error}") from error
 
     def wait(self, able: bool) -> None:
-        """Go on to wait for workers, unless none has been able to do what is left for a long time.
+        """Keep waiting for workers, unless for a long time none could do what is left.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class Crew:
             self._client.run(remote.leave, self.name, on_error="ignore")
 
     def _executor(self) -> Any:
-        # What fails as nothing should may be a worker's fault.
+        # An unexpected failure may be a worker's fault.
         return self._client.get_executor(pure=False, retries=_RETRIES)  # type: ignore[no-untyped-call]
 
     def _run(self, function: Callable[..., Any], *arguments: Any, workers: list[str]) -> dict[str, Any]:
@@ -211,11 +211,11 @@ def connect(
     backend : str
         "cpu" or "cuda": what local workers there are, one for each visible GPU, or one.
     workers : int, optional
-        So many local workers instead.
+        How many local workers to start instead.
     threads : int, optional
-        What local workers do at a time, all together; by default as many things as there are cores.
+        How many tasks local workers run at a time, all together; by default the number of cores.
     say : callable
-        Told, in a sentence, who does not take part and who was lost.
+        Called with sentences about workers that do not take part, or were lost.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A guided search: every case asks its strategy, what was asked for is compiled and measured, and told; again."""
+"""A guided search: in rounds, each case asks its strategy for points, which are compiled, measured and told."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Search:
     ----------
     case : Case
     points : sequence of Point
-        All that there are.
+        All of the case.
     strategy : Strategy
     budget : int
         Points that may be measured, those included that were known before.

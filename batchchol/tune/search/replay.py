@@ -142,7 +142,7 @@ def replay(
     ahead: int = 1,
     show: Show = lambda _: None,
 ) -> list[Run]:
-    """Search every case with every strategy so often; the exhaustive one, which has no seed, once.
+    """Search every case `repeats` times with every strategy; once with the exhaustive one, which has no seed.
 
     The same data give the same runs.
 
@@ -211,7 +211,7 @@ class _Trail:
         self._limit = len(surface.points)
         if task.strategy not in _QUICK:
             self._limit = math.ceil(FARTHEST * self._limit)
-        # Nobody knows that it is done: to the others it would go on telling what it measures.
+        # A real search does not know that it has the best: it would go on measuring, and teach the other cases.
         self._least = math.ceil(2 * SHARE * len(surface.points)) if task.strategy in TOGETHER else 1
         self.regret: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Strategies: which point of a case is to be measured next."""
+"""Strategies: which point of a case to measure next."""
 
 from __future__ import annotations
 
