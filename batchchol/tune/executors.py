@@ -29,7 +29,7 @@ def place(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None
     Parameters
     ----------
     arguments : Namespace
-        See `cli.tune_space.add_arguments`.
+        See `cli.tune.space.add_arguments`.
     folder : Path
         The data set's, which may be of one of a cluster's devices.
     say : callable

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchchol.cli import tune_case
+from batchchol.cli.tune import case
 from batchchol.defaults.lookup import Choice
 from batchchol.defaults.tables import Case
 from batchchol.measure.row import Row
@@ -68,7 +68,7 @@ def test_the_verdict_says_which_one_is_the_faster(own: float | None, theirs: flo
     lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
     entry = CONTEST.decided([lost if own is None else row(ROWWISE, own), row(FAST, theirs)], SITE)
     assert entry is not None
-    todays, other = tune_case.describe(entry, "cuda")
+    todays, other = case.describe(entry, "cuda")
     assert other.endswith(f"  {words}")
     assert todays.endswith("stays") == ("past" not in words and own is not None)
 

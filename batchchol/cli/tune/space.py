@@ -11,8 +11,8 @@ from typing import Any
 
 from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
-from batchchol.cli import tune_search
 from batchchol.cli.options import JOBS, declare, option
+from batchchol.cli.tune import search
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
 from batchchol.measure import dataset, parquet, shared_code, t4
@@ -120,8 +120,8 @@ def _sweep(arguments: argparse.Namespace, space: str, folder: Path, expansion: E
         _introduce(space, expansion)
         # A kernel of any block may turn out to be too large for a point, which then has its own.
         pending = [point for point in expansion.points if point.known_as(data.done) is None]
-        if tune_search.wanted(arguments):
-            summary = tune_search.search(arguments, space, expansion.points, here, data)
+        if search.wanted(arguments):
+            summary = search.search(arguments, space, expansion.points, here, data)
         else:
             print(f"{folder}: {len(data.done):,} points are there, {len(pending):,} are to do", file=sys.stderr)
             summary = _measure(arguments, space, pending, here, data)
@@ -157,7 +157,7 @@ def _merged(folder: Path) -> Path:
 
 @contextmanager
 def _learning_at_the_end(arguments: argparse.Namespace, folder: Path, here: Place) -> Iterator[None]:
-    """What the data set says by then goes into the user's table; of an interrupted sweep without measuring more."""
+    """Update the user's table from the data set at the end; after an interrupt without measuring more."""
     try:
         yield
     except KeyboardInterrupt:

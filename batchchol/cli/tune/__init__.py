@@ -1,6 +1,6 @@
 """`python -m batchchol tune`: measure on this machine what is fastest, and have the library use it.
 
-One case in under a minute (`tune_case`), a whole search space (`tune_space`), or, into a file of its own,
+One case in under a minute (`case`), a whole search space (`space`), or, into a file of its own,
 every schedule of the families asked for.
 """
 
@@ -16,8 +16,8 @@ from batchchol import interrupts
 from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
-from batchchol.cli import tune_case, tune_search, tune_space
 from batchchol.cli.options import BACKEND, declare, option
+from batchchol.cli.tune import case, search, space
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import check_writable, read_file, replace_file
@@ -71,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="GPU architecture, such as sm_90, that the points of --from were measured on, or to compile for",
         ),
     )
-    tune_case.add_arguments(parser)
-    tune_space.add_arguments(parser)
-    tune_search.add_arguments(parser)
+    case.add_arguments(parser)
+    space.add_arguments(parser)
+    search.add_arguments(parser)
     _add_files(parser)
 
 
@@ -109,7 +109,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
-    tune_search.wanted(arguments)
+    search.wanted(arguments)
     if arguments.arch and not (arguments.source or arguments.compile_only):
         raise BatchcholError(
             f"--arch: got {arguments.arch!r} without --from or --compile-only; what is measured is measured here: "
@@ -117,14 +117,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:
         arguments.threads = arguments.threads or _DEFAULTS["threads"]
-        return tune_space.run(arguments, _narrowing(arguments))
+        return space.run(arguments, _narrowing(arguments))
     if arguments.source:
         return _choose(arguments)
     if arguments.keep_choices:
         raise BatchcholError("--keep-choices: got no --from, say which files have the measurements")
     if arguments.out or arguments.table:
         return _measure_all(arguments)
-    return tune_case.run(arguments)
+    return case.run(arguments)
 
 
 def _measure_all(arguments: argparse.Namespace) -> int:
@@ -138,7 +138,7 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     for n, size in itertools.product(arguments.n, arguments.batch):
         require_memory(matrices(size, n, arguments.dtype), n, arguments.dtype, backend.free_bytes())
     target = arguments.target or backend.target
-    families = tune_case.families(arguments.family, target)
+    families = case.families(arguments.family, target)
     pools = {
         (n, math, layout): specs
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
@@ -187,7 +187,7 @@ def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:
 
 
 def _choose(arguments: argparse.Namespace) -> int:
-    """The table of defaults out of files of rows."""
+    """Make the table of defaults from files of rows."""
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
     _check_table(arguments.table)
@@ -239,7 +239,7 @@ def _tables(path: Path) -> dict[str, tables.Table]:
 def _print(row: Row) -> None:
     spec, batch = row.spec, row.point.batch
     print(
-        f"{spec.problem.n:4} {batch:10,} {tune_case.short_name(spec):52} {row.median_seconds / batch * 1e9:10.2f} "
+        f"{spec.problem.n:4} {batch:10,} {case.short_name(spec):52} {row.median_seconds / batch * 1e9:10.2f} "
         f"{row.gflops:9.2f} {row.spread:6.1%} {row.ratio:6.3f}",
         flush=True,
     )

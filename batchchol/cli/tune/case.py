@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _tune(
     wanted: Request, arguments: argparse.Namespace, families: Sequence[str], site: Site, measurer: Measurer
 ) -> KeyboardInterrupt | None:
-    """Tune one case, keep and print what came of it; what interrupted it."""
+    """Tune one case, keep and print the result; return what interrupted it."""
     kinds = arguments.layout or LAYOUTS
     with ProgressDisplay(sys.stderr, f"n={wanted.problem.n}, batch={wanted.size:,}") as display:
         outcome = tune_case(
