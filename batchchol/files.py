@@ -1,4 +1,4 @@
-"""Files that a user names: what is read is never waited for, and what is written replaces a file whole.
+"""Files that a user names: reading never blocks, and writing replaces a file whole.
 
 Readers see the old bytes or all of the new ones, and nothing but a regular file is ever replaced.
 
@@ -66,7 +66,7 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def replace_entry(path: Path, data: bytes, mode: int) -> None:
-    """Have a name in a folder of the library's own stand for these bytes, whatever it stood for: links and pipes too.
+    """Make a name in a folder of the library's own stand for these bytes, in place of anything, links and pipes too.
 
     Not flushed to the disk: for what can be made again. The umask takes permissions from `mode`.
 

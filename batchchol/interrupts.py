@@ -56,7 +56,7 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def advice(how: str) -> Iterator[None]:
-    """Have an interrupt of what is done inside say how to go on, such as "the same command goes on from there"."""
+    """Make an interrupt inside say how to go on, such as "the same command goes on from there"."""
     try:
         yield
     except KeyboardInterrupt as error:

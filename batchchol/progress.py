@@ -1,4 +1,4 @@
-"""How far a long build is, and showing it: a bar on a terminal, a line every few seconds elsewhere."""
+"""The progress of a long build, and its display: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

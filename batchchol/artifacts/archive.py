@@ -89,7 +89,7 @@ def pack(cache: ArtifactCache, file: Path, architectures: Collection[str] | None
 
 
 def pack_bytes(cache: ArtifactCache, keys: Iterable[str]) -> bytes:
-    """What a cache has of these entries, without their sources; empty if that is nothing."""
+    """What a cache has of these entries, without their sources; empty if it has none."""
     stream = io.BytesIO()
     packed = _pack(stream, cache, {key: [f"{key}.json"] for key in keys})
     return stream.getvalue() if packed.entries else b""
@@ -145,7 +145,7 @@ def _pack(
     files: Mapping[str, Sequence[str]],
     architectures: Collection[str] | None = None,
 ) -> Packed:
-    """Write entries of these keys, of each its payload and these files, every one once."""
+    """Write the entries of these keys, their payloads and these files, each file once."""
     packed, written = Packed(), set[str]()
     with zipfile.ZipFile(stream, "w") as archive:
         for key, names in files.items():
@@ -267,7 +267,7 @@ class _Unpacking:
         return "", ".c"
 
     def _read(self, name: str) -> bytes | None:
-        """The bytes of a member, or None, and it is refused, if they are damaged, or more than it may have."""
+        """The bytes of a member; None, and it is refused, if they are damaged or too many."""
         most = RECORD_BYTES if name.endswith(".json") else PAYLOAD_BYTES
         data = bytearray()
         try:

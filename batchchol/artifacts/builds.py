@@ -1,4 +1,4 @@
-"""Many kernels compiled in threads: what is done so far, and how far that is."""
+"""Many kernels compiled in threads: the outcomes so far, and the progress."""
 
 from __future__ import annotations
 

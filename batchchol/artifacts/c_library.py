@@ -164,7 +164,7 @@ def _from_memory(data: bytes, name: str) -> ctypes.CDLL:
 
 
 def _detour(data: bytes) -> str:
-    """A way from a folder to itself that no other bytes have.
+    """A path from a folder to itself that is unique to these bytes.
 
     The loader takes what has the same path for the same object, and descriptors are used again.
     """
@@ -173,7 +173,7 @@ def _detour(data: bytes) -> str:
 
 
 def load_copy(data: bytes, name: str) -> ctypes.CDLL:
-    """`load_library` by a file of its own: what has the same bytes is loaded once more, apart from itself."""
+    """`load_library` from a file of its own: equal bytes are loaded again, as another object."""
     with scratch_folder() as folder:
         path = Path(folder, f"{name[:200]}.so")
         path.write_bytes(data)

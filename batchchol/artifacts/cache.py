@@ -155,7 +155,7 @@ class ArtifactCache:
         return Artifact(self.folder / record.payload, data, record.metadata) if record.names(data) else None
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of one of the cache's files, whatever they are; None if it cannot be read."""
+        """The bytes of one of the cache's files, unchecked; None if it cannot be read."""
         try:
             return read_file(self._trusted() / name, PAYLOAD_BYTES)
         except (OSError, Untrusted):
@@ -239,7 +239,7 @@ class ArtifactCache:
         return sorted(path.stem for path in self.folder.glob("*.json") if _KEY.fullmatch(path.stem))
 
     def keep_failed(self, source: str, suffix: str) -> Path:
-        """Keep a source that did not compile, once however often it fails; return its file.
+        """Keep a source that did not compile, only once if it fails again; return its file.
 
         Raises
         ------
@@ -312,7 +312,7 @@ def _digest(data: bytes) -> str:
 
 
 def _check(key: str, payload: str, metadata: Mapping[str, Any]) -> str:
-    """What tells a record from a damaged one, and from that of another key."""
+    """A hash that tells a record from a damaged one, and from that of another key."""
     return _digest(json.dumps([key, payload, metadata], sort_keys=True).encode())
 
 

@@ -195,7 +195,7 @@ class Compilation:
         return CompileError(status, "\n".join(part for part in parts if part))
 
     def _keep(self) -> str:
-        """Keep the source, once however often it fails, and say where."""
+        """Keep the source, only once if it fails again, and say where."""
         try:
             return f"the source was kept in {ArtifactCache().keep_failed(self.source, Path(self.file).suffix)}"
         except CacheError as error:

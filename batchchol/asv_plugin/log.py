@@ -24,7 +24,7 @@ _INDENT = " " * 13
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of progress and what followed it, less what is said of points that were left out."""
+    """A line of progress and what followed it, without the points that were left out."""
 
     progress: str
     details: tuple[str, ...] = ()

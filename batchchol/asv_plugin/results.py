@@ -92,7 +92,7 @@ _Key = tuple[Path, str, str, str, str]
 
 
 def _recorded(paths: Iterable[Path]) -> dict[_Key, list[SampleRecord]]:
-    """The records in some files by what they are records of."""
+    """The records of some files, by the point that they are about."""
     recorded: dict[_Key, list[SampleRecord]] = defaultdict(list)
     for path in sorted(paths):
         for record in load_samples(path):

@@ -101,7 +101,7 @@ def load_samples(path: Path | str) -> list[SampleRecord]:
 def of_result(
     records: Iterable[SampleRecord], started: datetime.datetime, seconds: float
 ) -> tuple[SampleRecord, ...]:
-    """Of the records of one point, those that its result was made of: all rounds of one run of asv.
+    """Of the records of one point, those behind its result: all rounds of one run of asv.
 
     Parameters
     ----------

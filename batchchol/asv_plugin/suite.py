@@ -1,4 +1,4 @@
-"""Running the asv suite: on the last commit of a clone, or on a snapshot of a folder that is none."""
+"""Running the asv suite: on the last commit of a clone, or on a snapshot of a folder that is not a clone."""
 
 from __future__ import annotations
 

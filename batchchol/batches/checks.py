@@ -39,7 +39,7 @@ def flag(argument: str, got: object) -> bool:
 
 
 def check_range(argument: str, got: int, least: int, most: int | None = None) -> None:
-    """Refuse a number that is not in `least` to `most`, or to any if that is None."""
+    """Refuse a number below `least`, or above `most` if that is given."""
     if got < least or (most is not None and got > most):
         expected = f"at least {least}" if most is None else f"{least} to {most}"
         raise ValueError(f"{argument}: got {got}, expected {expected}")
@@ -59,7 +59,7 @@ def check_math(math: str | None) -> None:
 
 
 def check_choice(spec: KernelSpec | None, math: str | None) -> None:
-    """Refuse what is no spec, no math, or a spec of another math."""
+    """Refuse anything but a spec and a math, each optional, that agree."""
     check_math(math)
     if spec is None:
         return

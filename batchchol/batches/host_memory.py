@@ -107,7 +107,7 @@ class _Files:
     idle: str
 
     def free(self, folder: Path) -> int | None:
-        """What a group leaves; None if it has no limit, or is not to be seen."""
+        """What a group leaves; None if it has no limit, or cannot be seen."""
         try:
             limit = int((folder / self.limit).read_text())
             used = int((folder / self.used).read_text())

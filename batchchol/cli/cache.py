@@ -1,4 +1,4 @@
-"""`python -m batchchol cache`: what the cache of compiled kernels has, and carrying it to another machine."""
+"""`python -m batchchol cache`: what is in the cache of compiled kernels, and carrying it to another machine."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those of the recipe, checked."""
+    """The recipe's parameters, checked."""
     recipe = catalogue.find(arguments.name)
     parameters: dict[str, Any] = {}
     for assignment in arguments.param:

@@ -138,7 +138,7 @@ def with_choices(spec: KernelSpec, chosen: Mapping[str, Any]) -> KernelSpec:
 
 
 def _changed(spec: KernelSpec, choices: Mapping[str, Any]) -> KernelSpec:
-    """The spec with these choices; what a GPU's default stages is not where they exclude that."""
+    """The spec with these choices; a GPU's default is not staged where they exclude that."""
     staged = TARGETS[spec.target].gpu and getattr(spec.schedule, "staged", None)
     if staged and "staged" not in choices:
         with suppress(SpecError):

@@ -164,14 +164,14 @@ def _case(row: Row) -> tuple[str, str, int, int, str]:
 
 
 def disagreements(rows: Iterable[Row]) -> list[float]:
-    """What measurements of the same kernel on the same batch differ by."""
+    """By how much measurements of the same kernel on the same batch differ."""
     same = grouped(rows, lambda row: (row.spec, row.point.batch, row.point.protocol, row.about["device"]))
     times = ([row.median_seconds for row in found] for found in same.values())
     return [disagreement(min(found), max(found)) for found in times]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table; without the columns of what none of them says."""
+    """The rows as a Markdown table; without columns that are empty in all of them."""
     columns = {
         "n": [f"{row.spec.problem.n}" for row in rows],
         "batch": [f"{row.point.batch:,}" for row in rows],

@@ -181,7 +181,7 @@ def summary(
 
 
 def doubts(rows: Sequence[BestRow], timed: Sequence[float]) -> list[str]:
-    """What says that something else used the machine while it was measured."""
+    """Signs that something else used the machine during the measurements."""
     found = []
     if timed and max(timed) > BUSY * min(timed):
         times = " and ".join(f"{seconds * 1e9:,.0f}" for seconds in timed)

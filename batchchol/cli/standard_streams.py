@@ -32,7 +32,7 @@ def prepare() -> None:
 
 
 def flush() -> None:
-    """Write what has been printed now: at exit, where Python does it otherwise, no error can be handled.
+    """Write what has been printed now: at exit, when Python would do it, no error can be handled.
 
     Raises
     ------

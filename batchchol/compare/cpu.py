@@ -126,7 +126,7 @@ def _factor(arena: Arena, specs: tuple[KernelSpec, ...]) -> list[Contender]:
 
 @contextmanager
 def own_threads(threads: int) -> Iterator[None]:
-    """Hold `cholesky` to a number of threads: it has no such argument, as it is NumPy's signature."""
+    """Hold `cholesky` to a number of threads: it has no such argument, since its signature is NumPy's."""
     before = os.environ.get(THREADS_VARIABLE)
     os.environ[THREADS_VARIABLE] = str(threads)
     try:

@@ -32,7 +32,7 @@ def read(path: Path) -> list[Row]:
 
 
 def best_packed(known: Iterable[Row], family: str, request: Request) -> Point | None:
-    """The best kernel of a family on chunks, measured or out of the tables; None if none is known at this order."""
+    """The best kernel of a family on chunks, measured or from the tables; None if none is known at this order."""
     measured = [row for row in known if row.spec.family == family and row.spec.layout == "chunked"]
     found = _best(measured, request)
     return found or next((each for each in _of_tables(request) if each.spec.family == family), None)

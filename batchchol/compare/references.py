@@ -27,7 +27,7 @@ class Reference:
 
     @property
     def label(self) -> str:
-        """Such as "magma, 2026-11-21": what marks it as what it is."""
+        """Such as "magma, 2026-11-21", which marks it as a dated figure."""
         return f"{self.library}, {self.date}"
 
 
@@ -41,7 +41,7 @@ def references() -> tuple[Reference, ...]:
 
 
 def lines(gpu: str, dtype: str, measured: Iterable[str], ns: Iterable[int], batch: int) -> list[Reference]:
-    """Of libraries that were not measured here, on the same GPU: one for each order, at the nearest batch.
+    """The figures of libraries not measured here, on the same GPU: one for each order, at the nearest batch.
 
     A batch that is more than a half away is another question. Larger ones than were measured count as the largest:
     a GPU that is full is not fuller for more.

@@ -115,7 +115,7 @@ class Row:
 
     @property
     def point(self) -> tuple[object, ...]:
-        """What was measured and where: of rows of the same, the last counts."""
+        """What was measured and where: of several rows of one point, the last counts."""
         return self.contender, *self.case, self.protocol, self.machine, self.threads
 
 

@@ -1,4 +1,4 @@
-"""Measuring points in this process: the data stay on the device, results are checked before they are believed."""
+"""Measuring points in this process: the data stay on the device, results are checked before they count."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Data:
 
 
 class Bench:
-    """Measures points on a backend; see `Row` for what comes of one."""
+    """Measures points on a backend; see `Row` for the result of one."""
 
     def __init__(self, backend: Backend | str, settings: Settings = Settings()) -> None:
         self._backend = get_backend(backend) if isinstance(backend, str) else backend
@@ -80,7 +80,7 @@ class Bench:
         return {**about(self._backend), **known, "device": name, "recipe": RECIPE}
 
     def facts(self) -> dict[str, Any]:
-        """What a search space has to know of the device."""
+        """What a search space needs to know about the device."""
         backend = self._backend
         return {
             "backend": backend.name,

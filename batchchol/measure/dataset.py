@@ -78,7 +78,7 @@ class DataSet(AbstractContextManager["DataSet"]):
         self.close()
 
     def append(self, row: Row) -> None:
-        """Keep a row: it is there after whatever happens to this process, or not at all, as `done` says.
+        """Keep a row: whatever happens to this process, it is there whole or not at all, as `done` says.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class DataSet(AbstractContextManager["DataSet"]):
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def _shard_rows(self, path: Path, warn: Warn) -> list[dict[str, Any]]:
-        """What `done` says of the points of a Parquet file; one that is damaged is set aside."""
+        """The `done` columns of a Parquet file's points; a damaged file is set aside."""
         try:
             rows: list[dict[str, Any]] = parquet.read(path).select(_DONE_COLUMNS).to_pylist()
         except DataFileError as error:

@@ -98,7 +98,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         return "was ended" if process is None else process.end()
 
     def facts(self) -> dict[str, Any]:
-        """What a search space has to know of the device, found by the first process and kept; see `Bench.facts`."""
+        """What a search space must know about the device, found by the first process and kept; see `Bench.facts`."""
         if not self._facts:
             self._facts = dict(self._ask("facts"))
         return dict(self._facts)
@@ -112,7 +112,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         return self._about | self._ceilings[dtype, threads]
 
     def measure(self, point: Point, samples: int | None = None) -> Row:
-        """One point, with `samples` samples or the settings' number: whatever happens to it is its row's status."""
+        """One point, with `samples` samples or the settings' number: what happens to it becomes its row's status."""
         self.submit(point, samples)
         return self.result()
 

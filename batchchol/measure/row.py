@@ -1,4 +1,4 @@
-"""One measured row: a point, what came of it and under which conditions, in a schema (docs/tuning-data.md)."""
+"""One measured row: a point, its result and the conditions, in a schema (docs/tuning-data.md)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _outcome(dtype: str, doc: str, unit: str = "", *, default: Any = MISSING) ->
 
 @dataclass(frozen=True)
 class Row:
-    """One point and what came of it: see `timed` for a correct one, and `COLUMNS` for what the fields say.
+    """One point and its result: see `timed` for a correct one, and `COLUMNS` for the meaning of the fields.
 
     `about` has more columns by name: of the code, of the device at that moment, of the machine and the software.
     """

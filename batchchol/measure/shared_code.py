@@ -1,4 +1,4 @@
-"""The code of a point: the spec's own, or code that many specs share, so that thousands of points are fewer compiles.
+"""The code of a point: the spec's own, or code that many specs share, so that points need fewer compiles.
 
 On a GPU what the on-chip memory favours is decided at launch, and so is the size of a block for code of the thread
 family that was compiled for blocks of any size.

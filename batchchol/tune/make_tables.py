@@ -197,7 +197,7 @@ def _before(chosen: Mapping[Cell, Schedule], cell: Cell) -> list[Schedule]:
 
 
 def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
-    """The cells as (n, batch, what): a batch of None serves all, an order that is served as the next is left out."""
+    """The cells as (n, batch, what): a batch of None serves all; an order served like the next is left out."""
     by_order: dict[int, list[tuple[int | None, _Any]]] = {}
     for n, found in grouped(sorted(cells), lambda cell: cell[0]).items():
         alike = all(cells[cell] == cells[found[0]] for cell in found)
@@ -214,7 +214,7 @@ def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
 def _placements(
     rows: Sequence[Row], chosen: Callable[[list[Row], str | None], dict[Cell, Layout]]
 ) -> Iterator[Placement]:
-    """The chosen layouts of each dtype: those for all maths, and for each one that has others in that alone."""
+    """The chosen layouts of each dtype: those for all maths, and those of each math that has its own."""
     for dtype, own in _of_dtypes(rows):
         usual = _merged(chosen(own, None))
         yield from (Placement(dtype, *cell) for cell in usual)
@@ -263,7 +263,7 @@ def _serving(chunks: Mapping[int, Layout], n: int) -> Layout:
 
 
 def _times_of_the_best(rows: Sequence[Row]) -> dict[int | None, float]:
-    """How much longer than on the best chunk each one takes, in the geometric mean of the maths, if it has them all.
+    """How much longer each chunk takes than the best one, in the geometric mean of the maths that all have.
 
     When a batch is packed it is not known in which math it will be factored.
     """
@@ -276,8 +276,8 @@ def _times_of_the_best(rows: Sequence[Row]) -> dict[int | None, float]:
 
 
 def _no_slower_than_larger(cells: Sequence[tuple[Cell, list[Row]]]) -> list[tuple[Cell, list[Row]]]:
-    """Without orders at which nothing as fast as at a larger one was measured, nor anything on the chunk that was the
-    best there, in every math: what serves that one serves them.
+    """Leave out orders that a larger one serves: nothing as fast was measured there, nor, in every math, anything on
+    the larger one's best chunk.
     """
     maths = {row.spec.problem.math for _, rivals in cells for row in rivals}
     kept: list[tuple[Cell, list[Row]]] = []
@@ -315,7 +315,7 @@ def _arrays_of(copy_bytes_per_second: float, rows: Sequence[Row], math: str | No
 def packed_seconds(
     seconds: float, n: int, dtype: str, batch: int, copy_bytes_per_second: float, floor_seconds: float
 ) -> float:
-    """Seconds that arrays (batch, n, n) take which are packed, factored in `seconds`, and unpacked."""
+    """Seconds for arrays (batch, n, n) that are packed, factored in `seconds`, and unpacked."""
     # Whole matrices are read and written, twice.
     copied = 4 * n * n * ELEMENT_BYTES[dtype] * batch / copy_bytes_per_second
     return seconds + copied + 2 * floor_seconds

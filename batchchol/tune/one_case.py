@@ -35,7 +35,7 @@ _MIN_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of tuning an order and a batch: entries and placements for the user's table, and what was tried.
+    """The result of tuning an order and a batch: entries and placements for the user's table, and what was tried.
 
     `interrupt` is what ended it early, to be raised again once the entries are kept.
     """
@@ -167,7 +167,7 @@ def _explore(search: _Search, found: Sequence[Point], kinds: Sequence[str], seco
 
 
 def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
-    """What the rows of the search decide, of the contests whose schedule of today they have."""
+    """What the rows of the search decide: the contests whose current schedule is among them."""
     rows = {point: row for point, row in search.rows.items() if row.correct}
     entries = []
     for contest in contests:
@@ -179,7 +179,7 @@ def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
 
 
 def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) -> list[Contest]:
-    """Those of today's layouts, and of the chunk that was the fastest."""
+    """The contests of today's layouts, and of the fastest chunk."""
     fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
     return [_contest(search, layout) for layout in dict.fromkeys([*today, *fastest])]
 

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 def layouts_of_today(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
-    """The layouts whose schedules are used today, of these kinds: that of arrays, and that of batches."""
+    """The layouts in use today, of these kinds: those of arrays and of batches."""
     n, math, at = wanted.problem.n, wanted.problem.math, wanted.where
     chunked = [default_layout(n, batch=wanted.batch, math=each, **at) for each in (None, math)]
     chunked.append(array_layout(n, wanted.size, math=math, **at))
@@ -39,7 +39,7 @@ def layouts_of_today(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
 
 
 def candidates(wanted: Request, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Point]:
-    """Everything that is worth trying, of these kinds of layouts in turns.
+    """Everything worth trying, the kinds of layouts in turns.
 
     First what tables name for orders, batches and chunks nearby, the nearest first; then the candidates of each
     family in turns, of tile sizes near those of the neighbours first.

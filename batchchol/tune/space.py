@@ -83,7 +83,7 @@ class Table:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Those that it is for."""
+        """The backends that it is for."""
         return self.axes.get("backend", _WORDS["backend"])
 
 
@@ -147,7 +147,7 @@ def parse_space(text: str, file: str, name: str, folder: Path = Path()) -> Space
 
 @dataclass(frozen=True)
 class _Source:
-    """A text, to say where in it something is wrong."""
+    """A text, to say where an error is in it."""
 
     text: str
     file: str

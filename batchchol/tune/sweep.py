@@ -27,7 +27,7 @@ class Summary:
 
     @property
     def lost(self) -> int:
-        """How many of the points should have been measured and could not be."""
+        """How many points should have been measured and could not be."""
         return self.statuses.total() - self.statuses["correct"] - self.statuses["unsupported"]
 
     def plus(self, other: Summary) -> Summary:
@@ -103,7 +103,7 @@ class Keeper:
         self.summary.statuses[row.status] += 1
 
     def keep_failed(self, rows: Iterable[Row], about: Callable[[str, int], Mapping[str, Value]]) -> None:
-        """Rows of points that have no kernel, with the columns of the machine that `about` says."""
+        """Append the rows of points without a kernel, with the machine's columns from `about`."""
         for row in rows:
             if row.point.key not in self.data.done:
                 self.keep(replace(row, about=about(row.point.spec.problem.dtype, row.point.threads)))
@@ -122,7 +122,7 @@ class Estimate:
         self._last = time.monotonic()
 
     def add(self, point: Point, now: float | None = None, took: float | None = None) -> None:
-        """A point is done, at this moment; it took `seconds`, or all since the one before."""
+        """Count a point as done now; it `took` that many seconds, or all since the one before."""
         now = time.monotonic() if now is None else now
         group = _group(point)
         count, seconds = self._seconds.get(group, (0, 0.0))
@@ -141,7 +141,7 @@ class Estimate:
 
 
 def _line(means: Mapping[Group, float], unseen: Sequence[Group]) -> dict[Group, float]:
-    """Seconds of points of other groups, never less than of the quickest known ones."""
+    """Seconds of points of other groups, never less than those of the quickest known group."""
     if not unseen:
         return {}
     work = np.array([_work(group) for group in means])

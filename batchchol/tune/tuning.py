@@ -1,4 +1,4 @@
-"""Measuring the schedules of every family; what is chosen from the rows is `batchchol.tune.make_tables`'s."""
+"""Measuring the schedules of every family; `batchchol.tune.make_tables` chooses from the rows."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def grouped(items: Iterable[_Any], key: Callable[[_Any], _Key]) -> dict[_Key, li
 
 
 def counts(row: Row) -> bool:
-    """Whether choices are made of a row: a correct one, on a GPU of launches in a queue."""
+    """Whether a row counts for choices: it is correct, and on a GPU of queued launches."""
     return row.correct and (not TARGETS[row.spec.target].gpu or row.point.protocol == "queued")
 
 
@@ -44,7 +44,7 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 
 
 def case_of(point: Point) -> Case:
-    """The case that a point is of; of the upper triangle the mirrored one of the lower."""
+    """The case of a point; for the upper triangle the mirrored case of the lower."""
     spec = point.spec
     return Request(spec.problem, spec.target, spec.layout, spec.order, point.chunk).case
 

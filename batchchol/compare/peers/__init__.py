@@ -1,4 +1,4 @@
-"""The libraries that batchchol is measured against, all optional but NumPy and SciPy."""
+"""The libraries that batchchol is measured against, all optional except NumPy and SciPy."""
 
 from __future__ import annotations
 

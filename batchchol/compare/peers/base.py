@@ -74,7 +74,7 @@ def blas_limit(threads: int) -> AbstractContextManager[object]:
 
 
 def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None]) -> Contender:
-    """A routine on an array of pointers that is there before: column-major lower triangles, in place, on a GPU.
+    """A routine on an array of pointers made ahead: column-major lower triangles, in place, on a GPU.
 
     `factor` is called with the addresses of a set's first pointer and of its info.
     """

@@ -1,4 +1,4 @@
-"""cuSOLVER: its batched routines through CuPy, in place, on arrays of pointers that are there before."""
+"""cuSOLVER: its batched routines through CuPy, in place, on arrays of pointers made ahead."""
 
 from __future__ import annotations
 

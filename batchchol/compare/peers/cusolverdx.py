@@ -63,7 +63,7 @@ def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: in
 
 
 def prepare(ns: Iterable[int], dtype: str, nrhs: int = 0, *, pdl: bool = False) -> None:
-    """Compile the kernels of all orders, in parallel; what fails is found again when it is used."""
+    """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used."""
     architecture = device().architecture
     work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl, nrhs=nrhs)]
     if not work:

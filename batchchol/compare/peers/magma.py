@@ -1,4 +1,4 @@
-"""MAGMA: `magma_spotrf_batched`, in place, on an array of pointers that is there before; through ctypes."""
+"""MAGMA: `magma_spotrf_batched`, in place, on an array of pointers made ahead; through ctypes."""
 
 from __future__ import annotations
 

@@ -73,13 +73,13 @@ def case_of(point: Point) -> Case:
 
 @dataclass(frozen=True)
 class Budget:
-    """How many points of a case may be measured: a number, or a share of those there are."""
+    """How many points of a case may be measured: a number, or a share of all."""
 
     points: int | None = None
     share: float | None = None
 
     def of(self, count: int) -> int:
-        """The measurements of a case of `points` points, at least one and no more than there are."""
+        """The measurements for a case of `count` points, at least one and at most all."""
         wanted = self.points if self.points is not None else math.ceil((self.share or 0.0) * count - 1e-9)
         return min(count, max(1, wanted))
 

@@ -61,7 +61,7 @@ class Parameter:
 
 
 def parameters(rows: Any) -> tuple[Parameter, ...]:
-    """The parameters that have more than one value in these rows; of two that say the same only one is there."""
+    """The parameters that have more than one value in these rows; of two that say the same, one."""
     names = [name for name in COLUMNS if rows[name].nunique(dropna=False) > 1]
     explanations = dict(_EXPLANATIONS)
     if {"chunk", "block"} <= set(names) and tied(rows):
@@ -84,7 +84,7 @@ def encode(rows: Any, chosen: tuple[Parameter, ...]) -> Numbers:
 
 
 def expand(numbers: Numbers, chosen: tuple[Parameter, ...]) -> Numbers:
-    """Add what follows from the parameters, so that a forest can tell it of orders that it has not seen.
+    """Add what follows from the parameters, so that a forest can use it for orders that it has not seen.
 
     These are the tiles of a row, the size of the last one, and the elements of the batch.
     """

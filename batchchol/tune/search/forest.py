@@ -1,4 +1,4 @@
-"""A random forest that predicts what points take; what may be the fastest is measured next (Hutter et al., 2011).
+"""A random forest predicts the times of points; the most promising are measured next (Hutter et al., 2011).
 
 Each case may have a forest of its own, or all cases of a search one together: what one of them learns of a parameter
 is mostly true of its neighbours.
@@ -77,12 +77,12 @@ class Pool:
         return not self._logs and not any(self._known)
 
     def learn(self, case: int, number: int, seconds: float | None) -> None:
-        """Of a case's point of that number."""
+        """Take in what a case's point of that number took."""
         self._known[case][number] = math.inf if seconds is None else math.log(seconds)
         self._bound = None
 
     def promise(self, case: int) -> Numbers:
-        """Less the faster each point of a case may be: a lower confidence bound, or what one of the trees says.
+        """How fast each point of a case may be, less is faster: a lower confidence bound, or one tree's prediction.
 
         Without the latter, whose choices differ, a forest that was led astray by its first points stays there.
         """
@@ -117,7 +117,7 @@ class Pool:
 
 
 class Forest(Strategy):
-    """Asks for what the lower confidence bound of a forest is least of, see `Pool.promise`, or one of its trees.
+    """Asks for the point with the least lower confidence bound, see `Pool.promise`, or for the best of one tree.
 
     A point without a number counts as slower than all others.
     """
@@ -144,7 +144,7 @@ class Forest(Strategy):
         self._pool.learn(self._case, number, seconds)
 
     def _far(self, free: NDArray[np.int64]) -> int:
-        """Of some points the one that is farthest from those that were taken."""
+        """The farthest, among some random free points, from those that were taken."""
         some = self._pool.random.choice(free, min(len(free), _CANDIDATES), replace=False)
         encoding, mine = self._pool.encoding, self._pool.slices[self._case]
         nearest = np.full(len(some), math.inf)

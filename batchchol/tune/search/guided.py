@@ -46,7 +46,7 @@ class Search:
     told: dict[str, tuple[Point, float | None]] = field(default_factory=dict)
 
     def learn(self, done: Done, points: Iterable[Point]) -> None:
-        """Tell the strategy those of the points that are known by now."""
+        """Tell the strategy which of the points are known by now."""
         for point in points:
             key = point.known_as(done)
             if key is not None and point.key not in self.told:
@@ -73,7 +73,7 @@ def prepare(
     seed: int = 0,
     taught: Sequence[Lesson] = (),
 ) -> list[Search]:
-    """The searches of the cases that points are of, with what is known told.
+    """The searches of the points' cases, told what is known.
 
     Raises
     ------

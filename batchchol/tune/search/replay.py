@@ -103,7 +103,7 @@ class Task:
 
 
 def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
-    """The cases of a data set, a folder or a file, that have points enough, by n.
+    """The cases of a data set, a folder or a file, that have enough points, by n.
 
     A finalist that was measured once more with own code counts once.
 
@@ -178,7 +178,7 @@ def replay(
 
 
 def search(surfaces: Sequence[Surface], task: Task) -> list[Run]:
-    """Make the runs of a task: in every round each case that is not done asks."""
+    """Make the runs of a task: in every round each unfinished case asks for points."""
     mine = [surfaces[number] for number in task.numbers]
     # Not hash(): it differs from process to process.
     seed = zlib.crc32(f"{mine[0].case} {task.repeat}".encode())

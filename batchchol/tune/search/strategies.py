@@ -50,7 +50,7 @@ class Strategy(ABC):
         """Return the point to measure next; None when all were asked for or told."""
 
     def tell(self, point: Point, seconds: float | None) -> None:
-        """Take in what a point of the case took, in seconds of a call, or None where there is no number.
+        """Take in the seconds of a call that a point of the case took, or None if it has no number.
 
         Also of points that were not asked for, such as those of an earlier search.
 
@@ -116,7 +116,7 @@ class Exhaustive(Strategy):
 
 
 class Random(Exhaustive):
-    """Every point, in a random order: what a strategy has to be better than."""
+    """Every point, in a random order: the baseline that a strategy must beat."""
 
     def _sequence(self, count: int, seed: int) -> Sequence[int]:
         numbers = list(range(count))

@@ -22,7 +22,7 @@ _BEGIN = 6
 
 
 class Tpe(Strategy):
-    """Optuna proposes values of the parameters; the nearest point of the case that is free is what is asked for.
+    """Optuna proposes values of the parameters; the nearest free point of the case is asked for.
 
     A parameter that is a number is an ordinal distribution of its values there, a word a categorical one. What Optuna
     proposes need be no point of the case, or one that is known: neither costs a measurement.
