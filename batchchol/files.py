@@ -59,7 +59,7 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
                 stream.flush()
                 os.fsync(stream.fileno())
     except BrokenPipeError:
-        # The reader of a stream has had enough: no fault of the file.
+        # The reader of a stream has stopped reading: the file is not to blame.
         raise
     except OSError as error:
         raise _unwritable(path, error) from error

@@ -11,7 +11,7 @@ import numpy as np
 from .harness import TIMED_RECIPE, Question, grid, library, skipping
 
 CHECKED_MATRICES = 128
-# The largest batch would be larger than many a machine's memory, twice: as array and as result.
+# Twice the largest batch, array and result, exceeds the memory of many machines.
 BATCH = grid.BATCH[:3]
 
 

@@ -134,7 +134,7 @@ def build_all(
     missing, nvcc = _look_up(cache, build, sources, arch)
     if missing and nvcc is not None:
         cache.prepare()
-        # No fuller than gives every compiler something to do.
+        # Only as full as leaves every compiler something to do.
         groups = module_groups(missing, min(per_module, -(-len(missing) // jobs)))
         attempt = partial(attempt_module, cache, arch, nvcc, time_limit, running)
         build.run(groups, attempt, jobs=jobs, stop=running.stop)

@@ -12,7 +12,7 @@ _EXECUTABLE = _ALLOCATED | 0x4  # with instructions
 _PROGBITS, _RELA, _NOBITS, _DYNSYM = 1, 4, 8, 11
 # Sections of a kernel: code, its constants, and those of a CUDA module.
 _RUN = ("text", "rodata", "data", "nv.constant", "nv.shared", "nv.global")
-# Of a CUDA module these are all kernels'.
+# In a CUDA module these belong to all kernels.
 _COMMON = (".nv.constant3", ".nv.constant4", ".nv.global", ".nv.global.init")
 
 

@@ -43,7 +43,7 @@ _PROBE_SECONDS = 20.0
 _VERSION = re.compile(r"^Cuda compilation tools, release .*\bV(?P<version>\d+(?:\.\d+)+)", re.MULTILINE)
 _BUILD = re.compile(r"^Build (?P<build>\S+)", re.MULTILINE)
 _ARCHITECTURE = re.compile(r"(?P<code>sm|compute)_(?P<number>[0-9]{2,3})(?P<suffix>[af]?)")
-# What CUDA's assembler says of each kernel.
+# What CUDA's assembler says about each kernel.
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -140,7 +140,7 @@ def compile_target(nvcc: Compiler, arch: str) -> tuple[Kind, str]:
     numbers = [parse_architecture(known)[1] for known in known_architectures(nvcc)]
     if code == "sm" and number in numbers:
         return "cubin", arch
-    # What a suffix promises, no other architecture has.
+    # No other architecture has what a suffix promises.
     earlier = [known for known in numbers if known <= number]
     if not earlier:
         raise CompileError(

@@ -54,7 +54,7 @@ def _place() -> Path:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    # Not above: kernels in the cache are found where there is no such module too.
+    # Not at the top: kernels in the cache are also found where there is no such module.
     import fcntl
 
     # Locked before it has its name: any process that finds it unlocked may remove the folder.

@@ -13,7 +13,7 @@ from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.tune.winners import grouped
 
-# Of the small chart of a point.
+# The size of a point's small chart.
 WIDTH, HEIGHT = 120, 24
 # Slower or faster by more is coloured; the gate decides what it means.
 NOTABLE = 0.1

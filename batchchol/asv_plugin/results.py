@@ -59,7 +59,7 @@ def load_results(folder: Path | str, machine: str | None = None) -> list[ResultR
     DataFileError
         If there are no results there, or a file is not what asv 0.6 writes.
     """
-    # Not above: what says that asv is missing needs this module.
+    # Not at the top: the message that asv is missing needs this module.
     from asv.benchmarks import Benchmarks
     from asv.util import load_json
 

@@ -61,7 +61,7 @@ class Batch:
     triangle: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What calls remember in a batch is of this process alone.
+        # What calls remember in a batch belongs to this process alone.
         return {each.name: self.__dict__[each.name] for each in fields(self)}
 
     def __post_init__(self) -> None:

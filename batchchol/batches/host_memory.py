@@ -84,7 +84,7 @@ def _system_free() -> int:
 def _limits_free() -> int:
     """What the limits of the process leave."""
     try:
-        # Not above: other systems have no such module.
+        # Not at the top: other systems have no such module.
         import resource
 
         status = system_values(Path("/proc/self/status"))

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pack(arguments: argparse.Namespace) -> int:
     packed = pack(ArtifactCache(), arguments.file, arguments.arch)
-    # Not behind an archive that goes to the standard output.
+    # Not after an archive that goes to the standard output.
     kept = arguments.file.is_file()
     size = f", {megabytes(arguments.file.stat().st_size)}" if kept else ""
     print(f"{arguments.file}: {packed.entries} entries{size}", file=sys.stdout if kept else sys.stderr)

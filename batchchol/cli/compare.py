@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print the table and draw the plots."""
     backend = get_backend(arguments.backend)
     on_gpu = backend.name == "cuda"
-    # Known before hours of measuring, not after.
+    # Checked before hours of measuring, not after.
     out = arguments.out or Path(
         "compare" + "_cuda" * on_gpu + f"_{arguments.op}" * (arguments.op != POTRF.name) + ".csv"
     )

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
     asked, where = _asked(arguments)
     n, batch, dtype, math = asked.problem.n, asked.size, asked.problem.dtype, asked.problem.math
-    # All of it before the first line: what cannot be explained is an error and nothing else.
+    # All of it before the first line, so that an error prints nothing else.
     if arguments.layout is None:
         arrays, batches = explain.of_arrays(asked), explain.of_batches(asked)
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""

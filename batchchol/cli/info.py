@@ -66,7 +66,7 @@ def _print_device(found: set[str]) -> bool:
         print(f"fastest     none: {error}")
         return False
     print(f"fastest     {backend.name}, {backend.free_bytes() / 2**30:.1f} GiB free")
-    # Why there is no GPU has been said; why the one that is there runs nothing has not.
+    # The reason for no GPU has been printed; that for a GPU which runs nothing has not.
     if why_no_gpu and "cuda" in found:
         print(f"            not cuda: {why_no_gpu}")
     for key, value in backend.device().items():

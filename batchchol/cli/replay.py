@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, print the table, write table and figure."""
     gflops_plot.require_matplotlib("search")
     folder = arguments.out or beside(arguments.data, "replay")
-    # Before the work, so that a folder that cannot be written to costs none.
+    # Before the work, so that no work is lost to a folder that cannot be written.
     check_folder(folder)
     surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
     points = sum(len(surface.points) for surface in surfaces)

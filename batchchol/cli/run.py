@@ -231,7 +231,7 @@ def table(rows: Sequence[BestRow]) -> str:
     heads = "n", "best schedule", "ns per matrix", "spread", "GFLOP/s", "roofline fraction", *TIMES_NUMPY
     lines = [f"| {' | '.join(heads)} |", "| ---: | --- |" + " ---: |" * (len(heads) - 2)]
     for row in rows:
-        # Unknown of points of an earlier run.
+        # Not known for points of an earlier run.
         spread = "" if isnan(row.spread) else f"{row.spread:.0%}"
         call = f"{row.call_times_numpy:.1f}" if row.call_times_numpy is not None else ""
         lines.append(

@@ -30,7 +30,7 @@ from kernelgen import MAX_N
 from kernelgen.operations import OPERATIONS
 
 TIMED_RECIPE = "diagonally_dominant"
-# Only those that get these right too are timed: in a batch whose last chunk is not full.
+# Only contenders that also get these right are timed: a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 _ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS)
 ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
@@ -206,7 +206,7 @@ def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Ro
                 run.report(f"{run.label(arena)}: {', '.join(each.name for each in heat)}: there already")
                 yield old
             else:
-                # The matrices are made here, where it ends the comparison that they do not fit.
+                # The matrices are made here, where not fitting ends the comparison.
                 yield Heat(run, small, arena.changed(inputs=arena.inputs), size).rows(heat)
 
 

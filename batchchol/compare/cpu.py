@@ -118,7 +118,7 @@ def _shortlist(n: int, dtype: str, target: str) -> tuple[KernelSpec, ...]:
 def _factor(arena: Arena, specs: tuple[KernelSpec, ...]) -> list[Contender]:
     outcomes = zip(specs, arena.backend.build(specs), strict=True)
     built = [spec for spec, outcome in outcomes if outcome.status == "built"]
-    # If none is, the first says why.
+    # If none was built, the first says why.
     first = specs[0]
     layout = Layout(first.layout, first.lanes if first.layout == "chunked" else None, first.order)
     return own.packed_kernels(arena, built or specs[:1], layout)

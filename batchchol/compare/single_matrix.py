@@ -24,7 +24,7 @@ from kernelgen.emit.shared import generate_single
 
 CUSOLVER = "cusolver"
 WAYS = ("shared", CUSOLVER)
-# Enough to be cold from order 128 on; smaller matrices are there to be right.
+# Enough to be cold from order 128 on; smaller matrices are only checked.
 _MOST_SETS = 4096
 
 

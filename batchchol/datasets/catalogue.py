@@ -126,7 +126,7 @@ def _parameter(recipe: Recipe, name: str) -> Parameter:
 def _conform(recipe: str, parameter: Parameter, value: Any) -> Value:
     wanted = type(parameter.default)
     kind = _KINDS[wanted]
-    # What cannot be listed is no list.
+    # A value that cannot be listed is not a list.
     with suppress(TypeError):
         items = list(value) if wanted is tuple and not isinstance(value, str) else [value]
         if all(isinstance(item, kind.items) and not isinstance(item, bool) for item in items):

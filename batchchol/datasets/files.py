@@ -23,7 +23,7 @@ SLICE_BYTES = 1 << 24
 Source = Path | str | BinaryIO
 """A file to read: its path, or one that is open and can be read from any byte."""
 
-# A batch without elements has no bytes that could tell whether its header is true.
+# Without elements there are no bytes to check the header against.
 _MOST_EMPTY, _LARGEST_EMPTY = 1 << 24, (1 << 16) - 1
 # More than NumPy writes; a header of version 2.0 may announce 4 GiB.
 _LONGEST_HEADER = 10_000
@@ -116,7 +116,7 @@ def load(source: Source) -> NDArray[Any]:
     with opened(source) as file:
         shape, fortran, dtype = _npy_header(source, file)
         offset, size = file.tell(), os.fstat(file.fileno()).st_size
-        # True is an int, and no number of matrices.
+        # True is an int, but not a number of matrices.
         if len(shape) != 3 or shape[1] != shape[2] or any(type(length) is not int or length < 0 for length in shape):
             raise failure(source, "header", f"shape {shape}, expected (batch, n, n)")
         if dtype.name not in DTYPES:

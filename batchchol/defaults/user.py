@@ -186,7 +186,7 @@ def merge(device: str, architecture: str, entries: Iterable[Tuned], placements: 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a file's lock; the system releases it when this process ends."""
-    # Not above: tables are read where there is no such module too.
+    # Not at the top: tables are also read where there is no such module.
     import fcntl
 
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -289,7 +289,7 @@ def _tuned(values: Mapping[str, Any], target: str) -> Tuned:
         runner_up_ns=_number(values, "runner_up_ns"),
         **_timed(values),
     )
-    # That it can be built.
+    # Check that it can be built.
     order = "col" if case.order is None else case.order
     KernelSpec(Problem(tuned.n, case.dtype, op=case.op, math=case.math), case.layout, order, tuned.schedule, target)
     return tuned

@@ -170,7 +170,7 @@ class Bench:
         pairs = data.pairs
         info = self._backend.info(pairs[0][0], point.spec)
         a, out = pairs[(samples - 1) % len(pairs)]
-        # Another kernel's result must not pass for this one's.
+        # Another kernel's result must not be taken for this one's.
         _poison(out)
         calls = [partial(kernel, *pair, info, threads=point.threads) for pair in pairs]
         warm_up = self._settings.warm_up

@@ -21,9 +21,9 @@ _WRITTEN = (
     *("gpu_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle"),
     *("copy_bytes_per_second", "peak_flops_per_second"),
 )
-# A file of a CPU's points lacks what says nothing of one.
+# A CPU's file lacks the columns that only a GPU has.
 _MACHINE = ("gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date")
-# What a file of any version has, and what older ones took for granted.
+# The columns that a file of any version has, and the values that older ones took for granted.
 _NEEDED = (
     *("n", "dtype", "target", "layout", "math", "batch", "threads", "status", "median_seconds", "spread", "ratio"),
     *("samples", "gpu or cpu", "toolkit or compiler", "date"),

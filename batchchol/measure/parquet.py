@@ -75,7 +75,7 @@ def read(path: Path) -> Any:
     """
     arrow = pyarrow()
     with opened(path):
-        # Missing, a folder or a pipe: not to be called damaged.
+        # A missing file, a folder or a pipe must not be called damaged.
         pass
     try:
         found = arrow.parquet.ParquetFile(path)

@@ -80,7 +80,7 @@ def numbers(backend: Backend, kernel: Kernel) -> dict[str, Value]:
     return values if occupancy is None else values | {"occupancy": occupancy(kernel)}
 
 
-# As many as there are of one order: points that follow each other share them.
+# About the number of one order: consecutive points share them.
 @lru_cache(maxsize=512)
 def _code(spec: KernelSpec, any_block: bool) -> Code:
     if any_block:

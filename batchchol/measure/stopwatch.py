@@ -15,14 +15,14 @@ from itertools import count, cycle, islice
 
 from batchchol.backends.cuda.clock import BURST_SECONDS, HOST_SECONDS, MOST_CALLS, Call, Clock
 
-# Kernels that take long have fewer samples, but never fewer than these, so that a table of many ends on the same day.
+# Slow kernels get fewer samples, but never fewer than these, so that a long table is done in a day.
 BUDGET_SECONDS, FEWEST_SAMPLES = 0.3, 5
 WARM_UP_SAMPLES = 2
 # Another library may launch several kernels a call; a queue that is full makes the host wait, gate or none.
 FOREIGN_CALLS = 64
 # No gate stays closed longer, whatever the host needs for a burst.
 LONGEST_GATE_SECONDS = 20e-3
-# How much longer than the host needed before a gate stays closed.
+# By how much a gate stays closed longer than the host needed before.
 _MARGIN = 1.5
 _PROBE_CALLS = 8
 

@@ -40,7 +40,7 @@ _PER_SECOND = 1e3
 def results(table: Any) -> dict[str, Any]:
     """The T4 object of a data set as `dataset.read` returns it: a result for each row, the time as its objective."""
     rows = table.to_pylist()
-    # What has one value, or none, is no parameter; but the problem and the batch are always said.
+    # Columns with one value, or none, are no parameters, except the problem and the batch, which are always given.
     chosen = [name for name in choice_columns() if any(row[name] is not None for row in rows)]
     parameters = list(dict.fromkeys((*_PROBLEM, *chosen)))
     return {

@@ -15,7 +15,7 @@ from batchchol.batches.checks import check_range
 from kernelgen import KernelSpec
 
 WARM_UP_CALLS = 3
-# How often over the last-level cache is exceeded by the buffers of cold calls.
+# How many times the last-level cache fits into the buffers of cold calls.
 CACHES = 4
 QUIET = 0.25
 """By how much two measurements of the same thing may differ on a quiet machine, as a share of the faster."""

@@ -141,7 +141,7 @@ def _roofline(rows: Any) -> Any:
         for n, layout, order, dtype in kinds.itertuples(index=False)
     ]
     matrix = rows[columns].merge(kinds, on=columns, how="left")["bytes"].to_numpy()
-    # Each process of a sweep measured them: the best is the ceiling, the others met other work on the machine.
+    # Each process of a sweep measured them: the best is the ceiling, the others shared the machine with other work.
     alike = rows.groupby(["device", "threads", "dtype"], dropna=False)
     by_memory = alike["copy_bytes_per_second"].transform("max").to_numpy() / matrix
     by_memory *= rows["n"].map(flops).to_numpy() / 1e9

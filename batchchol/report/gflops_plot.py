@@ -27,7 +27,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "reference": {"linestyle": ":", "linewidth": 1.0, "markersize": 4, "markerfacecolor": "white", "alpha": 0.8},
 }
 _SIZE_INCHES, _DOTS_PER_INCH = (9.0, 5.4), 160
-# A panel, and how much of the caption there is to an inch.
+# The size of a panel, and the caption's characters to an inch and inches to a line.
 _PANEL_INCHES, _CAPTION_CHARACTERS, _CAPTION_LINE_INCHES = (6.4, 6.2), 15.5, 0.16
 # Labels at the ends of the lines keep this distance, in points.
 _LABEL_SPACING = 13.0

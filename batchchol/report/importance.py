@@ -22,7 +22,7 @@ _HELD_OUT = 0.2
 # The share of the parameters that a split may choose from, and what is still split: the defaults of R for a
 # regression. Where orders are held out, a split among all of them predicted worse.
 _SHARE, _SPLIT = 1 / 3, 6
-# So few orders have no inside to speak of; a rise of R² by less is none.
+# With this few orders all are at the edge; a smaller rise of R² does not count.
 _FEW, _MORE = 4, 0.02
 _FOLDS, _REPEATS, _SEED = 5, 5, 2017
 # Shuffling is repeated for every parameter: this many of the held-out points are enough.

@@ -32,7 +32,7 @@ _PROVENANCE = (
     "numpy",
     "pycuda",
 )
-# What the study calls a lost point is one that a sweep had reason to expect a number of.
+# What the study calls a lost point is one that should have had a number.
 _EXPECTED = ("timeout", "unsupported")
 
 

@@ -90,7 +90,7 @@ def _counts(surface: Surface) -> list[int]:
 
 def _needed(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, Sequence[Run]], close: float) -> None:
     """The median of the runs of each n, and the line below which nine out of ten are."""
-    # Of cases of one n that with the most points.
+    # Among cases of one n, the one with the most points.
     sizes = {surface.case.n: len(surface.points) for surface in sorted(surfaces, key=lambda each: len(each.points))}
     ns = sorted(sizes)
     for runs, (colour, marker, _) in zip(by_strategy.values(), STYLES, strict=False):

@@ -68,7 +68,7 @@ def compare(first: Any, second: Any) -> Stability:
         If they have no order and accuracy class in common.
     """
     pandas, _ = require()
-    # Of a point that was measured twice the faster time.
+    # If a point was measured twice, the faster time counts.
     sweeps = (first, second)
     speeds = [rows["gflops"].groupby([rows[name].fillna(0) for name in KEY_COLUMNS]).max() for rows in sweeps]
     both = pandas.concat(speeds, axis=1, keys=(0, 1), join="inner")

@@ -55,9 +55,9 @@ WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 
 WARP_REGISTERS = (48, 80)
 # Strips: of orders where they may win, by warps of a multiprocessor, and by strips in two places.
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
-# The most registers of a triangle that is staged, few of them in local memory; threads of blocks.
+# The most registers of a staged triangle, a few of them in local memory; sizes of blocks.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
-# Of a block whose threads have all the registers that they can use.
+# The size of a block whose threads have all the registers that they can use.
 ROOMY_THREADS = 64
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16

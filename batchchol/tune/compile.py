@@ -115,7 +115,7 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     """`build_all`, or an error if there is no compiler for what is missing."""
     found = build_all(sources, arch, **limits)
     if any(outcome.status != "built" for outcome in found):
-        # Without a compiler it is not the kernels that fail.
+        # Without a compiler the kernels are not to blame.
         find_nvcc()
     return found
 

@@ -19,7 +19,7 @@ from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecErro
 from kernelgen.schedules.axes import axes_of
 from kernelgen.targets import ELEMENT_BYTES
 
-# Of the free memory for the input and the output of a call, beside what the check and the library need.
+# The share of the free memory for the input and output of a call; the check and the library need the rest.
 _SHARE = 0.9
 _SEED = 2017
 
@@ -142,7 +142,7 @@ def _kernels(table: Table, machine: Machine) -> Iterator[Point | str]:
     for values in itertools.product(*axes.values()):
         choice = dict(zip(axes, values, strict=True))
         if choice["layout"] != "chunked" and choice["chunk"] != axes["chunk"][0]:
-            # It has none: one of them stands for all.
+            # It has no chunk: one value stands for all.
             continue
         try:
             yield _point(table.families[0], choice, machine)
@@ -180,7 +180,7 @@ def _schedule(family: str, choice: Mapping[str, Any], layout: str, chunk: int | 
 def _best(table: Best, machine: Machine) -> Iterator[Point | str]:
     for point in table.winners(machine.target):
         spec, old = point.spec, asdict(point.spec.schedule)
-        # Older files do not say it: they have the default one alone.
+        # Older files do not name it: they have only the default one.
         chunk = point.chunk or candidates.layout_of(spec).chunk
         changes = {name: values for name, values in table.changes.items() if name in old}
         rest = {"batch": point.batch, "protocol": DEFAULT, "any_block": False}

@@ -21,7 +21,7 @@ from batchchol.tune.compile import build
 from batchchol.tune.contest import Contest, Site, placements
 from batchchol.tune.winners import MARGIN, case_of, cell_of, grouped
 
-# A case is measured again if another schedule seems faster: the most of them, and how often in turns with today's.
+# Where other schedules seem faster: how many of them are measured again, and how often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3
 
 

@@ -24,9 +24,9 @@ from kernelgen import Layout
 SECONDS = 50.0
 """The default time limit of tuning a case."""
 
-# Of a case, those that are measured in turns with today's, and those whose variations are tried.
+# How many kernels of a case are measured in turns with today's, and how many have their variations tried.
 _CHALLENGERS, _VARIED = 2, 2
-# Of the time: what is kept for the variations of the best, and what the last measurements may take at most.
+# Shares of the time: kept for the variations of the best, and the most that the last measurements may take.
 _VARIATIONS_SHARE, _FINAL_SHARE = 0.25, 0.4
 # A compiler that takes this long is at straight-line code that is too long to be fast.
 _COMPILE_SECONDS, _LEAST_SECONDS = 15.0, 2.0

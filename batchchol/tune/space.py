@@ -278,7 +278,7 @@ def _expanded(item: Any, refuse: Callable[[str], SpaceError], kind: str) -> Sequ
     allowed = (*_WORDS.get(kind, ()), *((DEFAULT,) if kind in ("protocol", "cache") else ()))
     # Of the kinds whose items are one value each: whether this is one, and what is expected.
     single = dict.fromkeys(_WORDS, (item in allowed, f"some of {', '.join(allowed)}")) | {
-        # A family's own words: the family refuses what is none of them.
+        # A family's own words: the family refuses others.
         "texts": (isinstance(item, str), "a text"),
         "bools": (isinstance(item, bool), "true or false"),
         "choices": (isinstance(item, bool) or item == DEFAULT, f'true or false or "{DEFAULT}"'),

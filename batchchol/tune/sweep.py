@@ -146,7 +146,7 @@ def _line(means: Mapping[Group, float], unseen: Sequence[Group]) -> dict[Group, 
         return {}
     work = np.array([_work(group) for group in means])
     seconds = np.array(list(means.values()))
-    # Through points of one amount of work there is no line but a level one.
+    # If all have the same amount of work, the line is level.
     slope = max(0.0, float(np.polyfit(work, seconds, 1)[0])) if np.ptp(work) > 0 else 0.0
     offset = float(np.mean(seconds - slope * work))
     least = float(seconds.min())

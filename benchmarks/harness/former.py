@@ -55,7 +55,7 @@ class _Former(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has written the spec of the path of today into the module.
+        # The import system has written the spec of the current path into the module.
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
 

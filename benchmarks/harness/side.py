@@ -154,7 +154,7 @@ class Side:
         except SkipNotImplemented as error:
             return {"skipped": str(error)}
         finally:
-            # What is tracked may choose another cache: the next case shall not.
+            # A tracked function may choose another cache, which the next case must not use.
             os.environ.clear()
             os.environ.update(environment)
         return {"value": float(value), "unit": getattr(function, "unit", "")}

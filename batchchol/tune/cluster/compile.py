@@ -27,7 +27,7 @@ from batchchol.tune.compile import compile_here
 from kernelgen import KernelSource, KernelSpec, generate
 
 _FETCHED_AT_ONCE = 64
-# As many again as are compiled at a time wait for a worker, or for one that joins.
+# For each task that compiles, one more waits for a worker, or for one that joins.
 _WAITING = 2
 
 
@@ -108,7 +108,7 @@ class ClusterCompilers:
             missing = [key for key in wanted if cache.get(key) is None]
             for start in range(0, len(missing), _FETCHED_AT_ONCE):
                 some = missing[start : start + _FETCHED_AT_ONCE]
-                # What a worker that fails does not send is compiled.
+                # Whatever a failing worker does not send is compiled.
                 with suppress(MachineFailure):
                     unpack_bytes(self._crew.result(self._crew.submit("fetch", some, worker=worker)), cache)
 

@@ -281,7 +281,7 @@ class _Measuring:
                     self._give()
                 self._collect(_TICK_SECONDS)
         finally:
-            # What was answered is kept, whatever ends this.
+            # However this ends, the answers are kept.
             self._collect(0.0)
             self._crew.cancel()
             self._report()
@@ -327,7 +327,7 @@ class _Measuring:
                 self._suspects += flight.points
             else:
                 (point,) = flight.points
-                # Without the ceilings: to ask for them takes another worker, and this is kept at once.
+                # Without the ceilings, which another worker would have to measure: the row is kept at once.
                 self._keeper.keep(Row(point, "runtime", str(error), about=self._seats.about))
                 self._noted(point, None)
             return

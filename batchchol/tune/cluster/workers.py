@@ -40,7 +40,7 @@ _CONFIGURATION = {
     "distributed.admin.large-graph-warning-threshold": "1GiB",
     # Nothing may query a GPU while it is measured.
     "distributed.diagnostics.nvml": False,
-    # Of a scheduler of our own: a task whose worker is lost twice is to blame for it, or is beside one that is.
+    # For a scheduler of our own: a task that loses two workers is to blame, or ran beside one that is.
     "distributed.scheduler.allowed-failures": 1,
 }
 

@@ -149,7 +149,7 @@ class Encoding:
         return np.asarray(np.where(numbers, steps / ranges, steps > 0).sum(axis=1))
 
 
-# As many as a space has cases.
+# About the number of cases in a space.
 @lru_cache(maxsize=64)
 def encoded(points: tuple[Point, ...]) -> Encoding:
     """The encoding of points; a case that is searched again and again is encoded once.

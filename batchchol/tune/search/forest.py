@@ -18,18 +18,18 @@ from batchchol.tune.search.cases import Lesson, Numbers, relative
 from batchchol.tune.search.features import encoded, package
 from batchchol.tune.search.strategies import Strategy
 
-# All of it is what the replay was best with.
+# All settings are those that did best in the replay.
 _TREES = 32
-# Of them this many are grown anew when something is told: the others have not seen it yet.
+# How many of them are grown anew when something is told: the others have not seen it yet.
 _AFRESH = 16
-# Of the features, those that a split may choose from.
+# The share of the features that a split may choose from.
 _SHARE = 0.6
-# How much of what the trees disagree about is taken for promise; how often one of them is believed alone.
+# How much of the trees' disagreement counts as promise; how often one tree decides alone.
 _HOPE, _DOUBT = 1.0, 0.3
 # Points before the first forest, of all cases together and of each at least; of these candidates the one farthest
 # from the others is taken.
 _BEGIN, _BEGIN_EACH, _CANDIDATES = 6, 2, 3
-# More lessons make trees that take long to grow, and no better ones.
+# More lessons make trees slower to grow, and no better.
 _LESSONS = 1_000
 _SEED_LIMIT = 2**31
 _TIE = 1e-9
@@ -106,7 +106,7 @@ class Pool:
             if known:
                 rows.append(self._features[place][list(known)])
                 logs.append(relative(np.array(list(known.values()))))
-        # The root, so that the slow points, which differ most, do not decide every split.
+        # Square roots, so that the slow points, which differ most, do not decide every split.
         x, y = np.concatenate(rows), np.sqrt(np.concatenate(logs))
         for _ in range(_AFRESH if self._answers else _TREES):
             drawn = self.random.integers(len(y), size=len(y))

@@ -59,7 +59,7 @@ class Tpe(Strategy):
 
     def tell(self, point: Point, seconds: float | None) -> None:
         number = self.told(point)
-        # The worst there is: Optuna would forget a trial that is told to have failed, and propose it again.
+        # The worst value: Optuna would forget a trial reported as failed, and propose it again.
         value = math.inf if seconds is None else seconds
         trial = self._asked.pop(number, None)
         if trial is not None:
