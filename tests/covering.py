@@ -91,18 +91,17 @@ def _complete(
 ) -> Choice:
     """The choice with its other factors set, one after another, to the value that brings most missing pairs."""
     choice = dict(begun)
-    order = list(factors)
-    for name in order:
+    places = {name: place for place, name in enumerate(factors)}
+    for name in factors:
         if name in choice:
             continue
         values = source.sample(list(factors[name]), len(factors[name]))
-        gains = {value: _gain(order, choice, (name, value), missing) for value in values}
+        gains = {value: _gain(places, choice, (name, value), missing) for value in values}
         choice[name] = max(gains, key=gains.__getitem__)
     return choice
 
 
-def _gain(order: list[str], choice: Choice, new: tuple[str, Any], missing: Mapping[Pair, None]) -> int:
+def _gain(places: Mapping[str, int], choice: Choice, new: tuple[str, Any], missing: Mapping[Pair, None]) -> int:
     """The missing pairs that a choice and one more value hold."""
-    place = order.index(new[0])
-    pairs = ((known, new) if order.index(known[0]) < place else (new, known) for known in choice.items())
-    return sum(pair in missing for pair in pairs)
+    place = places[new[0]]
+    return sum([((known, new) if places[known[0]] < place else (new, known)) in missing for known in choice.items()])

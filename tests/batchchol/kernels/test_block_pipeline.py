@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
-from kernelgen import KernelSpec, Launch, Layout, SpecError, generate
+from kernelgen import BlockSchedule, KernelSpec, Launch, Layout, Problem, SpecError, generate
 from kernelgen.gpu import PIECE_BYTES
 from kernelgen.schedules.block import BlockShape
 
@@ -60,19 +60,21 @@ CASE_COST = 20_000
 
 def cost_of(choice: Choice) -> float:
     """What a choice costs, in turns of threads; infinite for what is refused."""
-    try:
-        launched = launch_of(*(choice[name] for name in CONSTRAINED[:-1]))
-    except SpecError:
+    launched = launch_of(*(choice[name] for name in CONSTRAINED[:-1]))
+    if launched is None:
         return inf
     side = -(-choice["n"] // choice["nb"])
     return float(launched.blocks(choice["batch"]) * launched.threads * 3 * side + CASE_COST)
 
 
 @cache
-def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int, spare: int, fold: int) -> Launch:
-    """As much as a double takes."""
-    choices = {"pipeline": pipeline, "early": early, "spare": spare, "fold": fold}
-    make_spec(n, nb, family="block", target="cuda", lanes=lanes, dtype="float64", **choices)
+def launch_of(n: int, nb: int, lanes: int, pipeline: int, early: int, spare: int, fold: int) -> Launch | None:
+    """As much as a double takes; None where that is refused."""
+    try:
+        schedule = BlockSchedule(nb, lanes, pipeline=pipeline, early=early, spare=spare, fold=fold)
+        schedule.check(Problem(n, "float64"), "chunked")
+    except SpecError:
+        return None
     return Launch(BlockShape(n, nb, lanes, "float64", spare=spare, fold=fold).threads, lanes)
 
 
