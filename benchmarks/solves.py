@@ -1,4 +1,4 @@
-"""How long does a solve take, by given factors and by the matrices themselves, for one right-hand side and several?"""
+"""How long does a solve take, by given factors and by the matrices themselves, for one right-hand side or more?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, grid, library, plan, skipping, supported
+
 
 class Solves(
     Question,
