@@ -31,8 +31,11 @@ _MOST_THREADS = 1 << 16
 _SEMAPHORE_BYTES = 64  # sem_t of every C library has fewer
 
 
-def available_threads() -> int:
+def available_threads(work_bytes: int | None = None) -> int:
     """Threads to use: BATCHCHOL_THREADS, else the cores that this process may run on.
+
+    For work on so few bytes that `over_ranges` leaves it to the calling thread the cores are not counted, which
+    would take longer than the rest of a small call.
 
     Raises
     ------
@@ -41,6 +44,8 @@ def available_threads() -> int:
     """
     chosen = os.environ.get("BATCHCHOL_THREADS")
     if not chosen:
+        if work_bytes is not None and work_bytes < _SHARE_BYTES:
+            return 1
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     digits = chosen.isascii() and chosen.isdecimal() and chosen.lstrip("0")
     if not digits or len(digits) > len(str(_MOST_THREADS)) or int(digits) > _MOST_THREADS:

@@ -1,4 +1,4 @@
-"""How long does a solve take, by given factors and by the matrices themselves, for one right-hand side or more?"""
+"""How long does a solve take, by given factors or by the matrices, for one right-hand side and for several?"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Operation:
         """Whether a CPU's kernel works on padding too: all arguments have room for whole groups of matrices."""
         return all(argument.packed for argument in self.arguments)
 
-    @property
+    @cached_property
     def factors(self) -> bool:
         """Whether it factors its matrices, and so has an info of each."""
         return any(each.shape == "info" for each in self.arguments)

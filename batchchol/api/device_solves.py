@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -155,7 +156,9 @@ def _meet(first: int, size: int, second: int, other: int) -> bool:
     return first < second + other and second < first + size
 
 
+@cache
 def _memory() -> Any:
+    """The module: imported late, and once, which is more than a statement does at each call."""
     from batchchol.backends.cuda import memory
 
     return memory

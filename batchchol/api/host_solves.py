@@ -24,6 +24,7 @@ from batchchol.parallel import available_threads
 from batchchol.plan import chosen_kernel, kernel_choice
 from kernelgen import MAX_N, Layout, SpecError
 
+_CANONICAL = Layout.canonical()
 Info = NDArray[np.int32]
 # Computes solutions (batch, n, nrhs) into an array, which may be that of the right-hand sides; the info, if there is.
 Run = Callable[[NDArray[Any], NDArray[Any]], Info | None]
@@ -48,8 +49,8 @@ def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> tuple[
         if backend == "cuda":
             return _on_gpu(dense, wanted, panels, x)
         if n > MAX_N:
-            return lapack.solve(wanted.op, dense, panels, x, wanted.upper, _threads(wanted))
-        return _by_batch(Batch(dense, n, how.count, Layout.canonical()), wanted, panels, x)
+            return lapack.solve(wanted.op, dense, panels, x, wanted.upper, int(wanted.threads or available_threads()))
+        return _by_batch(Batch.over_checked(dense, n, how.count, _CANONICAL), wanted, panels, x)
 
     x, info = _solved(given, columns, how, wanted, run)
     return x, info.reshape(outer)
@@ -67,8 +68,9 @@ def _solved(
     matrices: NDArray[Any], columns: NDArray[Any], how: Fit, wanted: Wanted, run: Run
 ) -> tuple[NDArray[Any], Info]:
     """Have `run` solve for right-hand sides of any shape and strides, into the array that is asked for."""
-    dtype = matrices.dtype.newbyteorder("=")
-    check_columns_dtype(columns.dtype.newbyteorder("="), dtype, wanted.what)
+    dtype = matrices.dtype
+    if columns.dtype != dtype:
+        check_columns_dtype(columns.dtype.newbyteorder("="), dtype, wanted.what)
     out = None if wanted.out is None else host_out(wanted.out, how.x, dtype)
     as_it_is = how.plain and columns.flags.c_contiguous and columns.dtype == dtype
     room = _room(matrices, columns, how, wanted, out, as_it_is)
@@ -114,7 +116,7 @@ def _room(
 
 def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -> Info | None:
     """Solve for (batch, n, nrhs): by one kernel or two, or by LAPACK where there is no compiler."""
-    threads = _threads(wanted)
+    threads = int(wanted.threads or available_threads(batch.nbytes + b.nbytes))
     try:
         device, form = get_backend("cpu"), Form.of(batch)
         choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
@@ -168,7 +170,3 @@ def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -
         if info is not None:
             memory.to_host(status, out=info[first:last])
     return info
-
-
-def _threads(wanted: Wanted) -> int:
-    return int(wanted.threads or available_threads())

@@ -146,7 +146,7 @@ class CpuBackend:
         generation.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)
 
     def info(self, batch: Batch, spec: KernelSpec, *, poisoned: bool = True) -> NDArray[np.int32]:
-        return info_array(batch, spec.lanes)
+        return info_array(batch, spec.lanes, poisoned=poisoned)
 
     def place(self, array: NDArray[Any]) -> NDArray[Any]:
         return array.copy()

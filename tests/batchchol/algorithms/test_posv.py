@@ -15,7 +15,8 @@ from batchchol import Layout, default_spec, get_backend, solve, solve_ex
 from batchchol.algorithms.posv import CACHE_PART, FactorThenSolve, slices
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.operations.posv import ratio_bound, ratios
+from batchchol.operations.posv import ratios
+from batchchol.operations.potrs import ratio_bound
 
 from ...fake_pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
