@@ -25,7 +25,8 @@ EXAMPLES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "an operation (potrs)": (
             r"\bpotrs\b|\bPOTRS\b|\b(cho|device|generate|sample)_solve\b|\bsolve_(batch|program|spec)\b|Solver\b|\Asolve",
             # Five of them are the comparison's: who takes part, and how each of the peers solves; one is the gate's.
-            23,
+            # Five more are what posv, which factors and then solves in the same way, has in common with it.
+            28,
         ),
     }
 )
