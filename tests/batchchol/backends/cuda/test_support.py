@@ -107,6 +107,36 @@ def test_unpack_reads_its_matrices(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "axes", "broadcast"),
+    [
+        ((1000,), (0,), ()),
+        ((3, 4, 5), (2, 0, 1), ()),
+        ((1, 7, 1, 2), (0, 1, 2, 3), (0, 2)),
+        ((2, 1, 3, 1, 5, 1), (1, 3, 0, 4, 2, 5), (1, 3, 5)),
+        ((40, 6, 2), (1, 0, 2), ()),
+    ],
+    ids=str,
+)
+def test_gather_copies_any_strides(
+    device: Device, shape: tuple[int, ...], axes: tuple[int, ...], broadcast: tuple[int, ...], dtype: str
+) -> None:
+    source = np.random.default_rng(len(shape)).random(shape).astype(dtype)
+    whole = tuple(4 if axis in broadcast else size for axis, size in enumerate(shape))
+    expected = np.ascontiguousarray(np.broadcast_to(source, whole).transpose(axes))
+    steps = tuple(step // source.itemsize for step in np.broadcast_to(source, whole).transpose(axes).strides)
+    found = np.full(expected.shape, SENTINEL, dtype)
+    source.flags.writeable = False
+    support.gather(device, device.address(source), device.address(found), expected.shape, steps, dtype)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_gather_refuses_more_axes_than_it_has(device: Device) -> None:
+    with pytest.raises(ValueError, match=r"^sizes: got .*, expected at most 6 axes apart"):
+        support.gather(device, 0, 0, (2,) * 7, (1, 0) * 3 + (1,), "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [64, 127, 128])
 @pytest.mark.parametrize(
     "layout",
