@@ -200,7 +200,7 @@ def test_last_matrices_of_a_batch_past_32_bits(layout: Layout) -> None:
 MUTANTS: Mapping[str, tuple[str, str, str]] = {
     "an update dropped": ("registers", r"l\[i\]\[j\] -= l\[i\]\[p\] \* l\[j\]\[p\];", "if (p != 3) \\g<0>"),
     "a row that does not go back": ("rows that go back", r"if \(j < RETURNED\)", "if (j < RETURNED - 1)"),
-    "the forward solve without a row": ("registers", r"y\[c\]\[j\] -= y\[c\]\[p\] \* l\[j\]\[p\];", "if (p) \\g<0>"),
+    "the forward solve without a row": ("registers", r"y\[0\]\[j\] -= y\[0\]\[p\] \* l\[j\]\[p\];", "if (p) \\g<0>"),
     "a tile's update of another column": ("tiles", r"from \+= \(N - 1 - p\) \* APART;", "from += (N - p) * APART;"),
     "the last right-hand sides left out": ("tiles", r"c < nrhs; c \+= RHS", "c + 1 < nrhs; c += RHS"),
     "no wait for the others": ("arrays", r"wait_for_fetched\(\);\n    __syncwarp\(\);", "wait_for_fetched();"),
