@@ -87,16 +87,21 @@ def _support_kernel(template: str, entry: str, dtype: str, target: str) -> Kerne
 
 def target_variables(target: Target, dtype: str) -> dict[str, object]:
     """What the templates of a SIMD target ask of it."""
+    lanes, word = target.lanes(dtype), 16 // ELEMENT_BYTES[dtype]
+    shuffles = transposition(lanes, word)
     return {
         "target": target,
         "dtype": dtype,
         "scalar": SCALARS[dtype],
         "integer": {"float32": "int32_t", "float64": "int64_t"}[dtype],
-        "lanes": target.lanes(dtype),
+        "lanes": lanes,
+        "word": word,
         "element_bytes": ELEMENT_BYTES[dtype],
         "max_n": MAX_N,
         "max_chunk": MAX_CHUNK,
-        "transposition": transposition(target.lanes(dtype), 16 // ELEMENT_BYTES[dtype]),
+        "transposition": shuffles,
+        # Words one below another are transposed as the first ones of a block are, before they change places.
+        "word_transposition": tuple(shuffle for shuffle in shuffles if shuffle.second < word),
     }
 
 
