@@ -107,7 +107,7 @@ def choose(correct: Any, **wanted: Any) -> Case:
             value = _commonest(rows, name)
         elif value not in set(rows[name]):
             there = ", ".join(f"{each:,}" if name == "batch" else str(each) for each in sorted(rows[name].unique()))
-            raise BatchcholError(f"--{name}: got {value!r}, and no correct point is of it; there are {there}")
+            raise BatchcholError(f"--{name}: got {value!r}, which no correct point has; there are {there}")
         chosen[name] = value
         rows = rows[rows[name] == value]
     return Case(chosen["dtype"], chosen["protocol"], chosen["family"], int(chosen["batch"]))

@@ -54,7 +54,7 @@ def learn(
     """
     known = list(filter(usable, rows))
     if not known:
-        raise ValueError("rows: got none of which something can be learned")
+        raise ValueError("rows: got none to learn from")
     site = Site.of(facts, known[-1], known[-1]["threads"])
     contests = _contests(known, site)
     settled = [(contest, _settled(contest, found, site, measurer is None)) for contest, found in contests]

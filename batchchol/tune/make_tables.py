@@ -60,7 +60,7 @@ def table(
     targets = {row.spec.target for row in usable}
     if len(targets) != 1:
         got = ", ".join(sorted(targets)) or "none"
-        raise BatchcholError(f"points: got correct ones of {got}, expected one target: a table has no more")
+        raise BatchcholError(f"points: got correct ones of {got}, expected one target: a table is for one")
     made = Table(
         name,
         targets.pop(),

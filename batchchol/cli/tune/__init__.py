@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     search.wanted(arguments)
     if arguments.arch and not (arguments.source or arguments.compile_only):
         raise BatchcholError(
-            f"--arch: got {arguments.arch!r} without --from or --compile-only; what is measured is measured here: "
+            f"--arch: got {arguments.arch!r} without --from or --compile-only; points are measured on this machine: "
             "leave it out"
         )
     if arguments.space or arguments.data or arguments.t4 or arguments.cluster or arguments.workers:

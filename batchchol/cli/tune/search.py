@@ -75,7 +75,7 @@ def wanted(arguments: argparse.Namespace) -> bool:
             "the search compiles what it asks for"
         )
     if arguments.learn and (arguments.strategy or DEFAULT) not in TOGETHER:
-        raise BatchcholError(f"--learn: strategy {arguments.strategy!r} cannot, use {' or '.join(TOGETHER)}")
+        raise BatchcholError(f"--learn: strategy {arguments.strategy!r} cannot learn, use {' or '.join(TOGETHER)}")
     return True
 
 

@@ -72,7 +72,7 @@ def test_a_space_is_searched_and_the_search_goes_on(
     assert sum(each["any_block"] for each in rows) == 36
     assert {each["space"] for each in rows} == {"tiles"}
     assert tune("--strategy", "tpe", "--budget", 10, "--learn", tmp_path / "data.parquet") == 2
-    assert "--learn: strategy 'tpe' cannot, use transfer" in capsys.readouterr().err
+    assert "--learn: strategy 'tpe' cannot learn, use transfer" in capsys.readouterr().err
     other = tmp_path / "other"
     assert tune("--data", other, "--budget", 1, "--n", 20, "--learn", tmp_path / "data.parquet") == 0
     said = capsys.readouterr()
