@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from .gate_evidence import DATA, tables
+from batchchol.asv_plugin.gate.answer import to_json
+from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
+
+from .gate_evidence import DATA, commits, commits_table, tables
 
 PAGE = DATA.parent / "docs" / "gate.md"
 
@@ -18,3 +21,20 @@ def test_the_tables_are_those_of_the_data() -> None:
     page = Path(PAGE).read_text(encoding="utf-8")
     for name, lines in made.items():
         assert "\n".join(lines) in page, f"{name}: print the tables with python -m tests.gate_evidence"
+
+
+def test_a_commit_that_could_not_be_measured_is_shown(tmp_path: Path) -> None:
+    slower = Outcome("Tiles(n=8)", "kernel", Verdict.SLOWER, ratio=1.05, low=1.04, high=1.06, log_ratios=(0.05,) * 8)
+    outcomes = (slower, Outcome("Tiles(n=9)", "kernel", Verdict.UNCHANGED), Outcome("C", "kernel", Verdict.SKIPPED))
+    answers = (
+        Answer("b" * 40, "a" * 40, {}, "ci", outcomes, 12.3, 40.0),
+        Answer("c" * 40, "b" * 40, {}, "ci", (), 0.4, 40.0, failure="c cannot be imported"),
+    )
+    paths = [tmp_path / f"{number}.json" for number in range(len(answers))]
+    for path, answer in zip(paths, answers, strict=True):
+        path.write_text(to_json(answer), encoding="utf-8")
+    commits(paths, tmp_path / "made.csv")
+    assert commits_table(tmp_path / "made.csv")[2:] == [
+        "| aaaaaaaa | 1 | 0 | 0 | 1 | +5.0% | 12 |",
+        "| bbbbbbbb | failed |  |  |  |  | 0 |",
+    ]

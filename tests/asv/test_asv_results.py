@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DATE = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
 COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
 TILES = "tiles.Tiles.device_factor"
+PUBLISHED = Path(__file__).parents[2] / "datasets" / "asv_h200"
 
 
 def stored(machine: str = "mine", commit: str = COMMIT, **results: Any) -> dict[str, Any]:
@@ -103,6 +105,16 @@ def test_a_row_has_the_records_of_its_own_samples(folder: Path) -> None:
     assert clocks == [1980, 1965]
     assert rows[16].records == ()
     assert all(row.records == () for row in load_results(folder, machine="other"))
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="datasets/ is not part of an installed package")
+def test_published_results_are_read_with_their_records() -> None:
+    rows = [row for row in load_results(PUBLISHED, machine="h200") if row.status == "measured"]
+    assert len({row.commit for row in rows}) == 3
+    assert len(rows) == 3 * (11 + 2)
+    for row in rows:
+        assert [record.about["device"]["gpu"] for record in row.records] == ["NVIDIA H200"] * 2
+        assert median(sample for record in row.records for sample in record.samples) == pytest.approx(row.median)
 
 
 def test_a_damaged_record_is_named(folder: Path) -> None:
