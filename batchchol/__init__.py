@@ -5,7 +5,24 @@ without packing, and so do `solve` and `cho_solve`.
 """
 
 from batchchol import _former
-from batchchol.api import Cholesky, Factor, Solution, cho_solve, cholesky, cholesky_ex, factor, solve, solve_ex
+from batchchol.api import (
+    Cholesky,
+    Factor,
+    Inverse,
+    LogDeterminant,
+    LogDeterminantInfo,
+    Solution,
+    cho_solve,
+    cholesky,
+    cholesky_ex,
+    factor,
+    inv,
+    inv_ex,
+    slogdet,
+    slogdet_ex,
+    solve,
+    solve_ex,
+)
 from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
 from batchchol.defaults.lookup import default_spec
@@ -32,8 +49,11 @@ __all__ = [
     "BlockSchedule",
     "Cholesky",
     "Factor",
+    "Inverse",
     "KernelSpec",
     "Layout",
+    "LogDeterminant",
+    "LogDeterminantInfo",
     "NoCompilerWarning",
     "Problem",
     "SharedSchedule",
@@ -48,6 +68,10 @@ __all__ = [
     "default_spec",
     "factor",
     "get_backend",
+    "inv",
+    "inv_ex",
+    "slogdet",
+    "slogdet_ex",
     "solve",
     "solve_ex",
 ]

@@ -1,6 +1,25 @@
 """The public calls: factorizations and solves of arrays and batches."""
 
+from batchchol.api.determinants import LogDeterminant, LogDeterminantInfo, slogdet, slogdet_ex
 from batchchol.api.factorizations import Cholesky, Factor, cholesky, cholesky_ex, factor
+from batchchol.api.inverses import Inverse, inv, inv_ex
 from batchchol.api.solves import Solution, cho_solve, solve, solve_ex
 
-__all__ = ["Cholesky", "Factor", "Solution", "cho_solve", "cholesky", "cholesky_ex", "factor", "solve", "solve_ex"]
+__all__ = [
+    "Cholesky",
+    "Factor",
+    "Inverse",
+    "LogDeterminant",
+    "LogDeterminantInfo",
+    "Solution",
+    "cho_solve",
+    "cholesky",
+    "cholesky_ex",
+    "factor",
+    "inv",
+    "inv_ex",
+    "slogdet",
+    "slogdet_ex",
+    "solve",
+    "solve_ex",
+]

@@ -52,6 +52,16 @@ def check_square(argument: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{argument}: got shape {shape}, expected square matrices (..., n, n)")
 
 
+def check_assumed(assume_a: Any) -> None:
+    """Refuse matrices that are assumed to be anything but symmetric positive definite."""
+    # Arrays are compared element by element.
+    if not (isinstance(assume_a, str) and assume_a == "pos"):
+        raise ValueError(
+            f"assume_a: got {assume_a!r}, expected 'pos': only symmetric positive definite matrices are taken; "
+            "numpy.linalg and torch.linalg have functions for others"
+        )
+
+
 def check_threads(threads: Any) -> None:
     """Refuse what is no number of threads, nor None."""
     if threads is not None and (whole(threads) or 0) < 1:

@@ -120,10 +120,7 @@ def cholesky(
         Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
     """
     factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math)
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
-    if known.any():
-        host = np.asarray(a) if known is info else None
-        raise np.linalg.LinAlgError(describe_failures(known, host, upper))
+    raise_failures(info, a, upper, "cholesky_ex")
     return factors
 
 
@@ -256,13 +253,23 @@ def factor(
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
-def describe_failures(
-    info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str = "cholesky_ex"
-) -> str:
-    """What an exception says of the matrices whose info is not 0; `a` holds them, if they are an array of the host.
+def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
+    """Refuse matrices whose info is not 0; `a` holds them, None if it does not any more.
 
     `instead` is the function that does not raise.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If there are any; names the first.
     """
+    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if known.any():
+        on_host = known is info and a is not None and not isinstance(a, Batch)
+        raise np.linalg.LinAlgError(_describe(known, np.asarray(a) if on_host else None, upper, instead))
+
+
+def _describe(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str) -> str:
     failed = np.argwhere(info)
     first = tuple(int(index) for index in failed[0])
     name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"

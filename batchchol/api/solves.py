@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.api import device_solves, host_solves
-from batchchol.api.arguments import Wanted, check_threads
-from batchchol.api.factorizations import describe_failures
-from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
+from batchchol.api.arguments import Wanted, check_assumed, check_threads
+from batchchol.api.factorizations import raise_failures
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
@@ -115,9 +114,8 @@ def solve(
         overwrite_a=overwrite_a,
         overwrite_b=overwrite_b,
     )
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
-    if known.any():
-        raise np.linalg.LinAlgError(describe_failures(known, _dense(a, info, out), upper, "solve_ex"))
+    # What the solutions were written over cannot be told from it.
+    raise_failures(info, a if out is None else None, upper, "solve_ex")
     return x
 
 
@@ -148,11 +146,7 @@ def solve_ex(
         x : ndarray, of the shape of b, broadcast; info : ndarray of int32, of the shape of a without its last two
         axes, of a batch (batch,). GPUArrays of matrices on a GPU.
     """
-    if not (isinstance(assume_a, str) and assume_a == "pos"):
-        raise ValueError(
-            f"assume_a: got {assume_a!r}, expected 'pos': only symmetric positive definite matrices are solved by; "
-            "numpy.linalg.solve and torch.linalg.solve take others"
-        )
+    check_assumed(assume_a)
     flag("overwrite_a", overwrite_a)
     taken = flag("overwrite_b", overwrite_b)
     wanted = Wanted("posv", "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken)
@@ -254,11 +248,3 @@ def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> tupl
             "there before that is launched: solve after it"
         )
     return device_solves.by_batch(batch, b, wanted)
-
-
-def _dense(a: Any, info: Any, out: Any) -> Any:
-    """The matrices as an array of the host, for what is said of those that failed; None if they are not, or may have
-    been written over.
-    """
-    on_host = isinstance(info, np.ndarray) and not isinstance(a, Batch)
-    return np.asarray(a) if on_host and out is None else None

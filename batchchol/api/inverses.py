@@ -1,0 +1,114 @@
+"""Inverses of matrices."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from batchchol.api.arguments import square_matrices
+from batchchol.api.factorizations import raise_failures
+from batchchol.api.solves import solve_ex
+from batchchol.batches.batch import Batch
+
+
+class Inverse(NamedTuple):
+    """Inverses, (..., n, n), and the info of each matrix, (...), int32: where the matrices were."""
+
+    inverse: Any
+    info: Any
+
+
+def inv(
+    a: Batch | ArrayLike,
+    *,
+    assume_a: str = "pos",
+    upper: bool = False,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+    out: Any = None,
+) -> Any:
+    """Inverses of symmetric positive definite matrices: the solutions for the columns of the identity.
+
+    Parameters
+    ----------
+    a : Batch, or array_like of shape (..., n, n), float32 or float64
+        As for `solve`, as are all other parameters.
+
+    Returns
+    -------
+    ndarray, shape (..., n, n)
+        The inverses, both triangles, which agree up to rounding; or `out`. Of a batch (batch, n, n); of matrices on a
+        GPU a pycuda.gpuarray.GPUArray.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a matrix is not positive definite, as `solve` does, with its other errors.
+    """
+    inverse, info = inv_ex(
+        a,
+        assume_a=assume_a,
+        upper=upper,
+        backend=backend,
+        math=math,
+        threads=threads,
+        stream=stream,
+        out=out,
+    )
+    raise_failures(info, a if out is None else None, upper, "inv_ex")
+    return inverse
+
+
+def inv_ex(
+    a: Batch | ArrayLike,
+    *,
+    assume_a: str = "pos",
+    upper: bool = False,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+    out: Any = None,
+) -> Inverse:
+    """Inverses and LAPACK's info of each matrix, as of `solve_ex`: where it is not 0 an inverse has no meaning.
+
+    Returns
+    -------
+    Inverse
+        inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of matrices on a GPU.
+    """
+    if not (isinstance(a, Batch) or hasattr(a, "__cuda_array_interface__")):
+        a = square_matrices("a", a)
+    asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
+    return Inverse(*solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked))
+
+
+def _identity(a: Any) -> Any:
+    """An identity that is broadcast with the matrices: of more axes than one vector for each has."""
+    if isinstance(a, Batch):
+        n, dtype, outer, on_gpu = a.n, a.dtype, 1, a.backend == "cuda"
+    else:
+        on_gpu = not isinstance(a, np.ndarray)
+        described = a.__cuda_array_interface__ if on_gpu else None
+        shape = tuple(described["shape"]) if described else a.shape
+        dtype = np.dtype(described["typestr"]) if described else a.dtype
+        n, outer = (shape or (0,))[-1], max(len(shape) - 2, 0)
+    shape = (1,) * outer + (n, n)
+    if not on_gpu:
+        return np.eye(n, dtype=dtype).reshape(shape)
+    from batchchol.backends.cuda.device import device
+
+    return _there(device(), n, dtype).reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def _there(gpu: object, n: int, dtype: np.dtype[Any]) -> Any:
+    """An identity on a GPU, kept: a copy there would wait for the work that is under way."""
+    from batchchol.backends.cuda import memory
+
+    return memory.to_device(np.eye(n, dtype=dtype), "an identity")

@@ -1,0 +1,131 @@
+"""inv, slogdet and their _ex forms: arrays, batches, failures, empty ones, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol import Batch, Layout, get_backend, inv, inv_ex, slogdet, slogdet_ex
+from batchchol.backends import Backend
+from batchchol.backends.cuda.batch import DeviceBatch
+
+from .artifacts.test_no_compiler import bare, warned
+from .backends.cuda.test_batches import Foreign, on_device
+from .test_cho_solve import LANES, LAYOUTS
+
+__all__ = ["bare", "warned"]
+
+Array = NDArray[Any]
+Spd = Callable[..., Array]
+N = 6
+
+
+def one_triangle(a: Array, upper: bool) -> Array:
+    """The matrices with NaN where nothing is read."""
+    marred = a.copy()
+    marred[..., *(np.tril_indices(a.shape[-1], -1) if upper else np.triu_indices(a.shape[-1], 1))] = np.nan
+    return marred
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("outer", [(), (1,), (N,), (2, 3)], ids=str)
+@pytest.mark.parametrize("n", [1, N, 130])
+def test_arrays(spd: Spd, n: int, outer: tuple[int, ...], dtype: str, upper: bool) -> None:
+    a = spd(*outer, n, dtype=dtype)
+    marred, exact = one_triangle(a, upper), a.astype("f8")
+    inverse, info = inv_ex(marred, upper=upper)
+    assert (inverse.shape, inverse.dtype, info.shape, info.any()) == (a.shape, a.dtype, outer, False)
+    close = 40 * np.finfo(dtype).eps
+    np.testing.assert_allclose(inverse, np.linalg.inv(exact), rtol=0, atol=close / n)
+    np.testing.assert_array_equal(inv(marred, upper=upper), inverse)
+    sign, logabsdet = slogdet(marred, upper=upper)
+    assert (sign.dtype, logabsdet.dtype, sign.shape) == (a.dtype, a.dtype, outer)
+    assert (sign == 1).all()
+    np.testing.assert_allclose(logabsdet, np.linalg.slogdet(exact).logabsdet, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+def test_batches(spd: Spd, layout: Layout, upper: bool) -> None:
+    a = spd(2 * LANES + 3, N)
+    a[4, 2, 2] = -1
+    batch, good = Batch.from_dense(one_triangle(a, upper), layout), np.arange(len(a)) != 4
+    for given in (batch, batch.marked("upper" if upper else "lower")):
+        inverse, info = inv_ex(given, upper=upper)
+        np.testing.assert_allclose(inverse[good], np.linalg.inv(a[good]), rtol=1e-4, atol=1e-6)
+        sign, logabsdet, same = slogdet_ex(given, upper=upper)
+        assert np.flatnonzero(info).tolist() == np.flatnonzero(same).tolist() == [4]
+        np.testing.assert_allclose(logabsdet[good], np.linalg.slogdet(a[good]).logabsdet, rtol=1e-5)
+        assert np.isnan([sign[4], logabsdet[4]]).all()
+
+
+def test_failures_are_named(spd: Spd) -> None:
+    a = spd(2, 3, N)
+    a[1, 2, 3, 3] = np.nan
+    for call in (inv, slogdet):
+        words = rf"matrix \(1, 2\) .* minor of order 4 has a NaN \(1 of 6 matrices failed; {call.__name__}_ex returns"
+        with pytest.raises(np.linalg.LinAlgError, match=words):
+            call(a)
+        with pytest.raises(np.linalg.LinAlgError, match="matrix 5 is not positive definite"):
+            call(Batch.from_dense(a.reshape(6, N, N)))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (0, 5, 5), (2, 0, 200, 200)], ids=str)
+def test_nothing(shape: tuple[int, ...]) -> None:
+    a = np.empty(shape, np.float32)
+    assert inv(a).shape == shape
+    sign, logabsdet = slogdet(a)
+    assert (sign == np.linalg.slogdet(a).sign).all()
+    assert (logabsdet == np.linalg.slogdet(a).logabsdet).all()
+
+
+def test_large_and_small_determinants_do_not_overflow() -> None:
+    a = np.stack([np.eye(100) * 1e30, np.eye(100) * 1e-30])
+    np.testing.assert_allclose(slogdet(a).logabsdet, [100 * np.log(1e30), -100 * np.log(1e30)])
+
+
+def test_arguments(spd: Spd) -> None:
+    a, out = spd(4, N), np.zeros((4, N, N), np.float32)
+    assert inv(a, out=out, threads=2) is out
+    np.testing.assert_array_equal(out, inv(a.tolist() and a))
+    np.testing.assert_allclose(inv(a, math="fast"), out, rtol=1e-5, atol=1e-6)
+    calls: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"assume_a": "gen"}, ValueError, "assume_a: got 'gen', expected 'pos'"),
+        ({"upper": 1}, TypeError, "upper: got 1"),
+        ({"math": "exact"}, ValueError, "math: got 'exact'"),
+        ({"backend": "gpu"}, ValueError, "backend='gpu' is unknown"),
+    ]
+    for arguments, error, words in calls:
+        for call in (inv, inv_ex, slogdet, slogdet_ex):
+            with pytest.raises(error, match=f"^{words}"):
+                call(a, **arguments)
+    for call in (inv, slogdet):
+        with pytest.raises(TypeError, match=r"^a: got dtype int64, expected float32 or float64: pass np\.asarray\(a"):
+            call([[2, 0], [0, 2]])
+        with pytest.raises(ValueError, match=r"^a: got shape \(2, 3\), expected square matrices"):
+            call(np.ones((2, 3)))
+
+
+@pytest.mark.usefixtures("warned")
+def test_without_a_compiler(spd: Spd) -> None:
+    a = spd(9, N)
+    for given in (a, Batch.from_dense(a, Layout.canonical())):
+        np.testing.assert_allclose(inv(given), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(slogdet(given).logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
+
+
+def test_on_a_gpu(cuda: Backend, spd: Spd) -> None:
+    a = spd(N, N)
+    for given in (on_device(a), Foreign(on_device(a)), DeviceBatch.from_dense(a, Layout.chunked(32))):
+        inverse, info = inv_ex(given)
+        np.testing.assert_allclose(cuda.host(inverse), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
+        assert not cuda.host(info).any()
+        with pytest.raises(TypeError, match=r"^a: got matrices on a GPU, expected some of the host"):
+            slogdet(given)
+    np.testing.assert_allclose(slogdet(a, backend="cuda").logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
+    np.testing.assert_allclose(inv(a, backend="cuda"), get_backend("cuda").host(inverse), rtol=1e-5, atol=1e-7)
