@@ -1,9 +1,9 @@
 """The public calls: factorizations and solves of arrays and batches."""
 
 from batchchol.api.determinants import LogDeterminant, LogDeterminantInfo, slogdet, slogdet_ex
-from batchchol.api.factorizations import Cholesky, Factor, cholesky, cholesky_ex, factor
+from batchchol.api.factorizations import Cholesky, Factor, RepairedCholesky, cholesky, cholesky_ex, factor
 from batchchol.api.inverses import Inverse, inv, inv_ex
-from batchchol.api.solves import Solution, cho_solve, solve, solve_ex
+from batchchol.api.solves import RepairedSolution, Solution, cho_solve, solve, solve_ex
 
 __all__ = [
     "Cholesky",
@@ -11,6 +11,8 @@ __all__ = [
     "Inverse",
     "LogDeterminant",
     "LogDeterminantInfo",
+    "RepairedCholesky",
+    "RepairedSolution",
     "Solution",
     "cho_solve",
     "cholesky",

@@ -84,6 +84,7 @@ class Wanted(NamedTuple):
     stream: Any = None
     out: Any = None
     overwrite_b: bool = False
+    jitter: Any = None
 
     @property
     def factors(self) -> bool:

@@ -66,6 +66,13 @@ class Fit:
         columns = np.broadcast_to(b.reshape(self.given), self.whole)
         np.copyto(room.reshape(self.apart), columns.transpose(self.axes))
 
+    def part(self, b: NDArray[Any], members: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The right-hand sides of some of the matrices, as a kernel's array of their own."""
+        columns = np.broadcast_to(b.reshape(self.given), self.whole).transpose(self.axes)
+        kept = self.apart[: self.axes.index(len(self.whole) - 2)]
+        chosen = columns[np.unravel_index(members, kept)] if kept else columns[np.newaxis]
+        return np.ascontiguousarray(chosen, dtype).reshape(len(members), self.n, self.nrhs)
+
     @cached_property
     def taking(self) -> tuple[Shape, Shape]:
         """The sizes of a kernel's array, and the steps between its elements in C-contiguous right-hand sides."""

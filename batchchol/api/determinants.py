@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_assumed
-from batchchol.api.factorizations import cholesky_ex, factor, raise_failures
+from batchchol.api.factorizations import cholesky_ex, factor
+from batchchol.api.failures import raise_failures
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from batchchol.batches.layouts import dense_view

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_square, check_threads, square_matrices
+from batchchol.api.failures import raise_failures
+from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend, lapack
 from batchchol.backends.recorder import current_recorder
@@ -31,6 +33,14 @@ class Cholesky(NamedTuple):
     info: Any
 
 
+class RepairedCholesky(NamedTuple):
+    """`Cholesky`, and what was added to the diagonal of each matrix, (...), of the matrices' dtype."""
+
+    L: Any
+    info: Any
+    added: Any
+
+
 class Factor(NamedTuple):
     """A factored batch and the info of each matrix, (batch,), int32: where the batch lives."""
 
@@ -46,6 +56,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    jitter: float | str | None = None,
 ) -> NDArray[Real]: ...
 @overload
 def cholesky(
@@ -55,6 +66,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    jitter: float | str | None = None,
 ) -> Any: ...
 def cholesky(
     a: ArrayLike,
@@ -63,6 +75,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    jitter: float | str | None = None,
 ) -> Any:
     """Cholesky factors of symmetric positive definite matrices.
 
@@ -84,6 +97,8 @@ def cholesky(
         "ieee", the default, for correctly rounded square roots and divisions; or "fast", for approximate ones,
         denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 1.5, for
         float32 pivots from 1e-30 to 1e30. A spec has its own.
+    jitter : float or "auto", optional
+        Try matrices that are not positive definite again, as for `solve`. For arrays of the host.
 
     Returns
     -------
@@ -119,11 +134,12 @@ def cholesky(
     NoCompilerWarning
         Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
     """
-    factors, info = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math)
+    factors, info, *_ = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math, jitter=jitter)
     raise_failures(info, a, upper, "cholesky_ex")
     return factors
 
 
+@overload
 def cholesky_ex(
     a: ArrayLike,
     *,
@@ -131,7 +147,27 @@ def cholesky_ex(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
-) -> Cholesky:
+    jitter: None = None,
+) -> Cholesky: ...
+@overload
+def cholesky_ex(
+    a: ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
+    jitter: float | str | None = None,
+) -> Cholesky | RepairedCholesky: ...
+def cholesky_ex(
+    a: ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    spec: KernelSpec | None = None,
+    math: str | None = None,
+    jitter: float | str | None = None,
+) -> Cholesky | RepairedCholesky:
     """Cholesky factors and LAPACK's info of each matrix; never raises because of the matrices' values.
 
     As `cholesky`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
@@ -142,9 +178,17 @@ def cholesky_ex(
     -------
     Cholesky
         L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of an array on a GPU.
+    RepairedCholesky
+        With `jitter`: what was added to the diagonal of each matrix besides, shape (...), as `solve_ex` says.
     """
     upper = flag("upper", upper)
+    check_jitter(jitter)
     if hasattr(a, "__cuda_array_interface__"):
+        if jitter is not None:
+            raise ValueError(
+                f"jitter: got {jitter!r}, expected None for an array on a GPU: copy it to the host, or factor those "
+                "again whose info is not 0"
+            )
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
         return Cholesky(*factor_there(a, upper, spec, math))
@@ -156,9 +200,20 @@ def cholesky_ex(
         check_order("a", n, "backend='cpu' has LAPACK factor larger ones")
     check_array_spec(n, dtype_name(matrices.dtype), upper, spec, math)
     if matrices.size == 0:
-        return Cholesky(np.empty_like(matrices), np.zeros(tuple(outer), dtype=np.int32))
-    l, info = _factor_host(name, matrices.reshape(prod(outer), n, n), upper, spec, math)
-    return Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
+        l, info = np.empty_like(matrices), np.zeros(tuple(outer), dtype=np.int32)
+        return Cholesky(l, info) if jitter is None else RepairedCholesky(l, info, info.astype(l.dtype))
+    dense = matrices.reshape(prod(outer), n, n)
+    l, info = _factor_host(name, dense, upper, spec, math)
+    found = Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
+    if jitter is None:
+        return found
+
+    def again(members: Members, repaired: NDArray[Any]) -> NDArray[np.int32]:
+        l[members], status = _factor_host(name, repaired, upper, spec, math)
+        return status
+
+    added = repair(jitter, matrices.dtype, info, dense.__getitem__, again)
+    return RepairedCholesky(*found, added.reshape(tuple(outer)))
 
 
 def factor(
@@ -251,40 +306,6 @@ def factor(
         else:
             recorder.add(kernel, batch, result, info, stream)
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
-
-
-def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
-    """Refuse matrices whose info is not 0; `a` holds them, None if it does not any more.
-
-    `instead` is the function that does not raise.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If there are any; names the first.
-    """
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
-    if known.any():
-        on_host = known is info and a is not None and not isinstance(a, Batch)
-        raise np.linalg.LinAlgError(_describe(known, np.asarray(a) if on_host else None, upper, instead))
-
-
-def _describe(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str) -> str:
-    failed = np.argwhere(info)
-    first = tuple(int(index) for index in failed[0])
-    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
-    order = int(info[first])
-    reason = "is not" if a is None or not _has_nan(a[first], order, upper) else "has a NaN"
-    return (
-        f"{name} is not positive definite: its leading minor of order {order} {reason} "
-        f"({len(failed)} of {info.size} matrices failed; {instead} returns info in place of raising)"
-    )
-
-
-def _has_nan(matrix: NDArray[np.floating], order: int, upper: bool) -> bool:
-    """Whether the first leading minor that failed did so for a NaN; those before it have none."""
-    last = matrix[:order, order - 1] if upper else matrix[order - 1, :order]
-    return bool(np.isnan(last).any())
 
 
 def _factor_host(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from batchchol.api import device_solves
 from batchchol.api.arguments import Wanted, square_matrices
 from batchchol.api.columns import Fit, check_columns_dtype, fit, host_columns, host_out
 from batchchol.api.factorizations import factor
+from batchchol.api.repairs import Members, repair
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import get_backend, lapack
 from batchchol.backends.base import Form
@@ -26,12 +27,32 @@ from kernelgen import MAX_N, Layout, SpecError
 
 _CANONICAL = Layout.canonical()
 Info = NDArray[np.int32]
-# Computes solutions (batch, n, nrhs) into an array, which may be that of the right-hand sides; the info, if there is.
-Run = Callable[[NDArray[Any], NDArray[Any]], Info | None]
+# Of so many matrices of a batch one may be copied by itself.
+_FEW = 16
 
 
-def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> tuple[NDArray[Any], Info]:
-    """The solutions by matrices or factors (..., n, n) and, where they are factored, the info of each."""
+class _Matrices(NamedTuple):
+    """The matrices or factors of a call: the memory that they are in, and what is done with them.
+
+    `solve` works on all of them, `members` copies some to an array, `solve_by` works on such an array.
+    """
+
+    memory: NDArray[Any]
+    solve: Callable[[NDArray[Any], NDArray[Any]], Info | None]
+    members: Callable[[Members], NDArray[Any]]
+    solve_by: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Info | None]
+
+
+class Solved(NamedTuple):
+    """Solutions and, of matrices, the info of each and what was added to them, if they may be repaired."""
+
+    x: Any
+    info: Any
+    added: Any = None
+
+
+def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> Solved:
+    """The solutions by matrices or factors (..., n, n)."""
     given = square_matrices(wanted.argument, a)
     *outer, n, _ = given.shape
     # What is wrong with a call does not depend on how many matrices there are.
@@ -41,46 +62,68 @@ def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> tuple[
     wanted.check_no_stream("arrays of the host have been solved for when the call returns")
     columns = host_columns(b, wanted.what)
     how = fit(tuple(outer), n, columns.shape, wanted.what)
-
-    def run(panels: NDArray[Any], x: NDArray[Any]) -> Info | None:
-        if not given.size or not (panels.size or wanted.factors):
-            return None
-        dense = given.reshape(how.count, n, n)
-        if backend == "cuda":
-            return _on_gpu(dense, wanted, panels, x)
-        if n > MAX_N:
-            return lapack.solve(wanted.op, dense, panels, x, wanted.upper, int(wanted.threads or available_threads()))
-        return _by_batch(Batch.over_checked(dense, n, how.count, _CANONICAL), wanted, panels, x)
-
-    x, info = _solved(given, columns, how, wanted, run)
-    return x, info.reshape(outer)
+    solve_by = partial(_by_dense, backend, wanted)
+    dense = given.reshape(how.count, n, n)
+    matrices = _Matrices(given, partial(solve_by, dense), dense.__getitem__, solve_by)
+    x, info, added = _solved(matrices, columns, how, wanted)
+    return Solved(x, info.reshape(outer), None if added is None else added.reshape(outer))
 
 
-def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> tuple[NDArray[Any], Info]:
+def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
     """The solutions by a batch of the host."""
     wanted.check_no_stream("backend 'cpu' has none")
     columns = host_columns(b, wanted.what)
     how = fit((batch.batch,), batch.n, columns.shape, wanted.what)
-    return _solved(batch.data, columns, how, wanted, partial(_by_batch, batch, wanted))
+
+    def members(chosen: Members) -> NDArray[Any]:
+        if len(chosen) * _FEW > batch.batch:
+            return batch.to_dense()[chosen]
+        return np.concatenate([batch.get(member, member + 1) for member in chosen.tolist()])
+
+    # The spec is of another layout than those that are tried again.
+    dense = wanted._replace(spec=None, math=wanted.math if wanted.spec is None else wanted.spec.problem.math)
+    solve_by = partial(_by_dense, "cpu", dense)
+    return _solved(_Matrices(batch.data, partial(_by_batch, batch, wanted), members, solve_by), columns, how, wanted)
 
 
-def _solved(
-    matrices: NDArray[Any], columns: NDArray[Any], how: Fit, wanted: Wanted, run: Run
-) -> tuple[NDArray[Any], Info]:
-    """Have `run` solve for right-hand sides of any shape and strides, into the array that is asked for."""
-    dtype = matrices.dtype
+def _by_dense(backend: str, wanted: Wanted, dense: NDArray[Any], b: NDArray[Any], x: NDArray[Any]) -> Info | None:
+    """Solve by an array (batch, n, n) for (batch, n, nrhs)."""
+    if not dense.size or not (b.size or wanted.factors):
+        return None
+    count, n, _ = dense.shape
+    if backend == "cuda":
+        return _on_gpu(dense, wanted, b, x)
+    if n > MAX_N:
+        return lapack.solve(wanted.op, dense, b, x, wanted.upper, int(wanted.threads or available_threads()))
+    return _by_batch(Batch.over_checked(dense, n, count, _CANONICAL), wanted, b, x)
+
+
+def _solved(matrices: _Matrices, columns: NDArray[Any], how: Fit, wanted: Wanted) -> Solved:
+    """Solve for right-hand sides of any shape and strides, into the array that is asked for."""
+    dtype = matrices.memory.dtype
     if columns.dtype != dtype:
         check_columns_dtype(columns.dtype.newbyteorder("="), dtype, wanted.what)
     out = None if wanted.out is None else host_out(wanted.out, how.x, dtype)
     as_it_is = how.plain and columns.flags.c_contiguous and columns.dtype == dtype
-    room = _room(matrices, columns, how, wanted, out, as_it_is)
+    room = _room(matrices.memory, columns, how, wanted, out, as_it_is)
     work = room.reshape(how.panels)
     if as_it_is:
         panels = columns.reshape(how.panels)
     else:
         how.take(columns, work)
         panels = work
-    info = run(panels, work)
+    found, added = matrices.solve(panels, work), None
+    info = np.zeros(how.count, np.int32) if found is None else found
+    if wanted.jitter is not None:
+
+        def again(members: Members, dense: NDArray[Any]) -> Info:
+            b = how.part(columns, members, dtype)
+            status = matrices.solve_by(dense, b, b)
+            work[members] = b
+            assert status is not None
+            return status
+
+        added = repair(wanted.jitter, dtype, info, matrices.members, again)
     if how.folded:
         x = aligned_empty(how.x, dtype, f"an array of shape {how.x}") if out is None else out
         how.give(work, x)
@@ -90,7 +133,7 @@ def _solved(
         x = out
         if room is not out:
             np.copyto(out, room.reshape(how.x))
-    return x, np.zeros(how.count, np.int32) if info is None else info
+    return Solved(x, info, added)
 
 
 def _room(
@@ -102,13 +145,15 @@ def _room(
     as_it_is: bool,
 ) -> NDArray[Any]:
     """Where solutions are written first: the caller's array if kernels can write there without harm, or a new one."""
+    # The right-hand sides themselves may be overwritten, a part of them not, nor what is to be solved for again.
+    kept = wanted.jitter is not None
     if out is not None:
-        # The right-hand sides themselves may be overwritten, a part of them not.
-        same = as_it_is and out.ctypes.data == columns.ctypes.data
+        same = as_it_is and not kept and out.ctypes.data == columns.ctypes.data
         usable = out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and not how.folded
         if usable and not np.may_share_memory(out, matrices) and (same or not np.may_share_memory(out, columns)):
             return out
-    usable = out is None and wanted.overwrite_b and as_it_is and columns.flags.writeable and columns.flags.aligned
+    usable = out is None and not kept and wanted.overwrite_b and as_it_is and columns.flags.writeable
+    usable = usable and columns.flags.aligned
     if usable and not np.may_share_memory(columns, matrices):
         return columns
     return aligned_empty(how.panels, matrices.dtype, f"an array of shape {how.x}")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.api.arguments import square_matrices
-from batchchol.api.factorizations import raise_failures
+from batchchol.api.failures import raise_failures
 from batchchol.api.solves import solve_ex
 from batchchol.batches.batch import Batch
 
@@ -85,7 +85,8 @@ def inv_ex(
     if not (isinstance(a, Batch) or hasattr(a, "__cuda_array_interface__")):
         a = square_matrices("a", a)
     asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    return Inverse(*solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked))
+    inverse, info, *_ = solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked)
+    return Inverse(inverse, info)
 
 
 def _identity(a: Any) -> Any:

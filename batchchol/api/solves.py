@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from batchchol.api import device_solves, host_solves
 from batchchol.api.arguments import Wanted, check_assumed, check_threads
-from batchchol.api.factorizations import raise_failures
+from batchchol.api.failures import raise_failures
+from batchchol.api.host_solves import Solved
+from batchchol.api.repairs import check_jitter
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch
@@ -21,6 +24,14 @@ class Solution(NamedTuple):
 
     x: Any
     info: Any
+
+
+class RepairedSolution(NamedTuple):
+    """`Solution`, and what was added to the diagonal of each matrix, of the matrices' dtype."""
+
+    x: Any
+    info: Any
+    added: Any
 
 
 def solve(
@@ -37,6 +48,7 @@ def solve(
     out: Any = None,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
+    jitter: float | str | None = None,
 ) -> Any:
     """The solutions x of a x = b, for symmetric positive definite matrices, factored and solved by in one kernel.
 
@@ -71,6 +83,10 @@ def solve(
         memory with a and b in any other way too; on a GPU it may not, and is C-contiguous.
     overwrite_a, overwrite_b : bool
         Whether the memory of `a` and `b` may be used: x is then b's where it can be; `a` is left as it is.
+    jitter : float or "auto", optional
+        Try matrices that are not positive definite again, with this multiple of their mean diagonal added to the
+        diagonal, then with 10 and 100 times as much; "auto" is 1e-6 in float32 and 1e-8 in float64. The others are
+        solved by as they are. For matrices of the host.
 
     Returns
     -------
@@ -80,7 +96,8 @@ def solve(
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix is not positive definite, as `cholesky` does. On a GPU the call waits for the work to know.
+        If a matrix is not positive definite, as `cholesky` does, also after what `jitter` added. On a GPU the call
+        waits for the work to know.
     TypeError, ValueError
         If an argument is not as above, or does not belong to the others.
     UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
@@ -100,7 +117,7 @@ def solve(
     and u the unit roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.4), where all
     numbers on the way are normal ones. Where no kernel does both, one factors and another solves by the factors.
     """
-    x, info = solve_ex(
+    x, info, *_ = solve_ex(
         a,
         b,
         assume_a=assume_a,
@@ -113,6 +130,7 @@ def solve(
         out=out,
         overwrite_a=overwrite_a,
         overwrite_b=overwrite_b,
+        jitter=jitter,
     )
     # What the solutions were written over cannot be told from it.
     raise_failures(info, a if out is None else None, upper, "solve_ex")
@@ -133,7 +151,8 @@ def solve_ex(
     out: Any = None,
     overwrite_a: bool = False,
     overwrite_b: bool = False,
-) -> Solution:
+    jitter: float | str | None = None,
+) -> Solution | RepairedSolution:
     """The solutions x of a x = b and LAPACK's info of each matrix; never raises because of the matrices' values.
 
     As `solve`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
@@ -145,12 +164,18 @@ def solve_ex(
     Solution
         x : ndarray, of the shape of b, broadcast; info : ndarray of int32, of the shape of a without its last two
         axes, of a batch (batch,). GPUArrays of matrices on a GPU.
+    RepairedSolution
+        With `jitter`: info is that of the last try, and `added`, of its shape and the matrices' dtype, what the
+        diagonal of each matrix has more in it: 0 of those that did not fail at first, and of those whose mean
+        diagonal is not a positive number, which are not tried again.
     """
     check_assumed(assume_a)
     flag("overwrite_a", overwrite_a)
     taken = flag("overwrite_b", overwrite_b)
-    wanted = Wanted("posv", "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken)
-    return Solution(*_by(a, b, backend, wanted))
+    check_jitter(jitter)
+    wanted = Wanted("posv", "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken, jitter)
+    x, info, added = _by(a, b, backend, wanted)
+    return Solution(x, info) if jitter is None else RepairedSolution(x, info, added)
 
 
 def cho_solve(
@@ -220,19 +245,19 @@ def cho_solve(
     return _by(L, b, backend, wanted)[0]
 
 
-def _by(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> tuple[Any, Any]:
-    """The solutions by matrices or factors and, of matrices, the info of each: where they are."""
+def _by(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Solved:
+    """The solutions by matrices or factors, where they are."""
     check_threads(wanted.threads)
     if isinstance(matrices, Batch):
         return _by_batch(matrices, b, backend, wanted)
     if hasattr(matrices, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return device_solves.by_array(matrices, b, wanted)
+        return _on_gpu(device_solves.by_array, matrices, b, wanted)
     return host_solves.by_array(matrices, b, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
 
 
-def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> tuple[Any, Any]:
+def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> Solved:
     if backend is not None and chosen_backend(backend) != batch.backend:
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the {wanted.what} live")
     if wanted.upper and batch.triangle == "lower":
@@ -247,4 +272,13 @@ def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> tupl
             f"{wanted.argument}: a graph is being recorded in this thread, and a batch of {wanted.what} may not be "
             "there before that is launched: solve after it"
         )
-    return device_solves.by_batch(batch, b, wanted)
+    return _on_gpu(device_solves.by_batch, batch, b, wanted)
+
+
+def _on_gpu(way: Callable[..., tuple[Any, Any]], matrices: Any, b: Any, wanted: Wanted) -> Solved:
+    if wanted.jitter is not None:
+        raise ValueError(
+            f"jitter: got {wanted.jitter!r}, expected None for matrices on a GPU: copy them to the host, or "
+            "solve again by those whose info is not 0"
+        )
+    return Solved(*way(matrices, b, wanted))

@@ -1,0 +1,45 @@
+"""What is said of matrices that are not positive definite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.backends import get_backend
+from batchchol.batches.batch import Batch
+
+
+def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
+    """Refuse matrices whose info is not 0; `a` holds them, None if it does not any more.
+
+    `instead` is the function that does not raise.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If there are any; names the first.
+    """
+    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if known.any():
+        on_host = known is info and a is not None and not isinstance(a, Batch)
+        raise np.linalg.LinAlgError(_describe(known, np.asarray(a) if on_host else None, upper, instead))
+
+
+def _describe(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str) -> str:
+    failed = np.argwhere(info)
+    first = tuple(int(index) for index in failed[0])
+    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
+    order = int(info[first])
+    reason = "is not" if a is None or not _has_nan(a[first], order, upper) else "has a NaN"
+    return (
+        f"{name} is not positive definite: its leading minor of order {order} {reason} "
+        f"({len(failed)} of {info.size} matrices failed; {instead} returns info in place of raising)"
+    )
+
+
+def _has_nan(matrix: NDArray[np.floating], order: int, upper: bool) -> bool:
+    """Whether the first leading minor that failed did so for a NaN; those before it have none."""
+    last = matrix[:order, order - 1] if upper else matrix[order - 1, :order]
+    return bool(np.isnan(last).any())
