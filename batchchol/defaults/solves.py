@@ -11,7 +11,7 @@ from kernelgen.gpu import WARP
 # Of the GPUs that the rule is for, whose multiprocessors have 228 KiB of shared memory.
 FITTED = "sm_90"
 # Shared memory of a warp: a multiprocessor then holds three or more, and while one solves others wait for memory.
-WARP_BYTES = 76 << 10
+WARP_BYTES = 75 << 10
 # Right-hand sides at a time, if their rows leave a thread that many registers; rows that a step finds at a time.
 RHS, COLUMN_REGISTERS, NB = 4, 96, 4
 
