@@ -84,7 +84,7 @@ inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
     const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
     if ((bytes != 4 && bytes != 8 && bytes != 16) || both % bytes || !in_shared_memory(to, bytes))
         return fail("%s begins a copy of %zu bytes that no GPU can do", place(*machine.current).characters, bytes);
-    Copy copy = {to, from, bytes, false, {}};
+    Copy copy = {to, from, bytes, 0, {}};
     memcpy(copy.data, from, bytes);
     memset(to, POISON, bytes);
     add(machine.current->copies, copy);
@@ -94,18 +94,18 @@ inline void __pipeline_commit()
 {
     const cuda_emulation::Copies &copies = cuda_emulation::machine.current->copies;
     for (size_t c = 0; c < copies.count; ++c)
-        copies.first[c].committed = true;
+        ++copies.first[c].commits;
 }
 
-/* Of all that was committed, whatever else may be under way. */
-inline void __pipeline_wait_prior(size_t)
+/* For all that was committed but with the last commits, whatever else may be under way. */
+inline void __pipeline_wait_prior(size_t last)
 {
     using namespace cuda_emulation;
     Copies &copies = machine.current->copies;
     const size_t under_way = copies.count;
     copies.count = 0;
     for (size_t c = 0; c < under_way; ++c)
-        if (const Copy &copy = copies.first[c]; copy.committed)
+        if (const Copy &copy = copies.first[c]; copy.commits > last)
             memcpy(copy.to, machine.geometry->descending ? copy.from : copy.data, copy.bytes);
         else
             copies.first[copies.count++] = copy;

@@ -55,12 +55,12 @@ struct Fiber {
     unsigned char *stack;            // mapped when the fiber is first used
 };
 
-/* To shared memory, under way: see tests/cuda_async.h. */
+/* To shared memory, under way, and how often its thread has committed since: see tests/cuda_async.h. */
 struct Copy {
     void *to;
     const void *from;
     size_t bytes;
-    bool committed;
+    unsigned commits;
     unsigned char data[16];
 };
 

@@ -22,6 +22,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
     """The source of `generate_posv` for this target."""
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
+    group = -(-_GROUP // schedule.nb) * schedule.nb
     text = render(
         "thread/posv.cu.jinja",
         **variables_of(spec),
@@ -30,7 +31,8 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
         piece=PIECE_BYTES // ELEMENT_BYTES[problem.dtype],
         blocks=schedule.blocks or 1,
         nb=schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n),
-        group=-(-_GROUP // schedule.nb) * schedule.nb,
+        group=group,
+        groups=-(-problem.n // group),
         returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,
     )
     launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "l1", pdl=bool(schedule.pdl))
