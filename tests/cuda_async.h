@@ -10,7 +10,7 @@
 
 namespace cuda_emulation {
 
-inline bool in_shared_memory(const void *at, size_t bytes)
+RUNTIME bool in_shared_memory(const void *at, size_t bytes)
 {
     const unsigned char *const first = static_cast<const unsigned char *>(at), *const end = first + bytes;
     const unsigned char *const dynamic = dynamic_shared + SHARED_GUARD;
@@ -19,7 +19,7 @@ inline bool in_shared_memory(const void *at, size_t bytes)
 }
 
 /* The phase of a barrier, which a thread must not look into. */
-inline Phase phase_of(const uint64_t *barrier, const char *doing)
+RUNTIME Phase phase_of(const uint64_t *barrier, const char *doing)
 {
     Phase phase = {};
     if (in_shared_memory(barrier, sizeof phase))
@@ -31,7 +31,7 @@ inline Phase phase_of(const uint64_t *barrier, const char *doing)
 
 } // namespace cuda_emulation
 
-inline void __mbarrier_init(unsigned long long *barrier, unsigned count)
+RUNTIME void __mbarrier_init(unsigned long long *barrier, unsigned count)
 {
     using namespace cuda_emulation;
     Phase phase = {};
@@ -45,7 +45,7 @@ inline void __mbarrier_init(unsigned long long *barrier, unsigned count)
     memcpy(barrier, &phase, sizeof phase);
 }
 
-inline void __mbarrier_arrive(unsigned long long *barrier)
+RUNTIME void __mbarrier_arrive(unsigned long long *barrier)
 {
     using namespace cuda_emulation;
     Phase phase = phase_of(reinterpret_cast<uint64_t *>(barrier), "arrives at");
@@ -62,7 +62,7 @@ inline void __mbarrier_arrive(unsigned long long *barrier)
 }
 
 /* Comes back when it is true: while a thread waits, others run. */
-inline bool __mbarrier_try_wait_parity(unsigned long long *barrier, bool parity, int line = __builtin_LINE())
+RUNTIME bool __mbarrier_try_wait_parity(unsigned long long *barrier, bool parity, int line = __builtin_LINE())
 {
     using namespace cuda_emulation;
     const uint64_t *const words = reinterpret_cast<const uint64_t *>(barrier);
@@ -78,7 +78,7 @@ inline bool __mbarrier_try_wait_parity(unsigned long long *barrier, bool parity,
     return true;
 }
 
-inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
+RUNTIME void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
 {
     using namespace cuda_emulation;
     const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
@@ -90,7 +90,7 @@ inline void __pipeline_memcpy_async(void *to, const void *from, size_t bytes)
     add(machine.current->copies, copy);
 }
 
-inline void __pipeline_commit()
+RUNTIME void __pipeline_commit()
 {
     const cuda_emulation::Copies &copies = cuda_emulation::machine.current->copies;
     for (size_t c = 0; c < copies.count; ++c)
@@ -98,7 +98,7 @@ inline void __pipeline_commit()
 }
 
 /* For all that was committed but with the last commits, whatever else may be under way. */
-inline void __pipeline_wait_prior(size_t last)
+RUNTIME void __pipeline_wait_prior(size_t last)
 {
     using namespace cuda_emulation;
     Copies &copies = machine.current->copies;

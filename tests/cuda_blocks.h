@@ -11,27 +11,27 @@ extern "C" unsigned char __start_cuda_shared[] __attribute__((weak, visibility("
 extern "C" unsigned char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
 
 /* Outside the bytes that the launch asked for, a block writes nothing: near them that is checked after every block. */
-inline void poison_shared()
+RUNTIME void poison_shared()
 {
     if (__start_cuda_shared)
         memset(__start_cuda_shared, POISON, __stop_cuda_shared - __start_cuda_shared);
     memset(dynamic_shared + SHARED_GUARD, POISON, machine.geometry->shared_bytes);
 }
 
-inline void check_guard(const char *side, const unsigned char *guard, size_t bytes)
+RUNTIME void check_guard(const char *side, const unsigned char *guard, size_t bytes)
 {
     if (guard[0] != GUARD || memcmp(guard, guard + 1, bytes - 1) != 0)
         fail("block (%u, %u, %u) wrote %s its %llu bytes of dynamic shared memory", blockIdx.x, blockIdx.y, blockIdx.z,
              side, (unsigned long long)machine.geometry->shared_bytes);
 }
 
-inline void check_shared(size_t after = SHARED_GUARD)
+RUNTIME void check_shared(size_t after = SHARED_GUARD)
 {
     check_guard("before", dynamic_shared, SHARED_GUARD);
     check_guard("after", dynamic_shared + SHARED_GUARD + machine.geometry->shared_bytes, after);
 }
 
-inline void start_threads()
+RUNTIME void start_threads()
 {
     machine.threads = 0;
     for (unsigned z = 0; z < blockDim.z; ++z)
@@ -46,7 +46,7 @@ inline void start_threads()
 }
 
 /* Across warps, the thread whose turn it is: those that come first in theirs go first. */
-inline Thread &in_turn(unsigned turn)
+RUNTIME Thread &in_turn(unsigned turn)
 {
     const unsigned whole = machine.threads / WARP, rest = machine.threads % WARP, begun = whole + (rest != 0);
     if (turn < begun * rest)
@@ -55,14 +55,14 @@ inline Thread &in_turn(unsigned turn)
     return threads[turn % whole * WARP + turn / whole + rest];
 }
 
-inline void run_if_ready(Thread &thread)
+RUNTIME void run_if_ready(Thread &thread)
 {
     if (thread.state == State::ready)
         resume(thread);
 }
 
 /* A warp as far as it comes alone: further than the others, if nothing but chance keeps them together. */
-inline void run_warp(unsigned first)
+RUNTIME void run_warp(unsigned first)
 {
     const unsigned lanes = machine.threads - first < WARP ? machine.threads - first : WARP;
     do
@@ -71,7 +71,7 @@ inline void run_warp(unsigned first)
     while (!machine.error[0] && release_warp(first));
 }
 
-inline bool run_ready_threads()
+RUNTIME bool run_ready_threads()
 {
     const unsigned warps = (machine.threads + WARP - 1) / WARP;
     if (machine.geometry->across_warps)
@@ -86,7 +86,7 @@ inline bool run_ready_threads()
     return unfinished;
 }
 
-inline void run_block(uint64_t block)
+RUNTIME void run_block(uint64_t block)
 {
     blockIdx = {unsigned(block % gridDim.x), unsigned(block / gridDim.x % gridDim.y),
                 unsigned(block / gridDim.x / gridDim.y)};

@@ -51,7 +51,7 @@ inline void __threadfence_block() {}
 
 namespace cuda_emulation {
 
-inline Thread &checked_exchange(unsigned mask, uint64_t offered, int line)
+RUNTIME Thread &checked_exchange(unsigned mask, uint64_t offered, int line)
 {
     if (mask >> lane_index() & 1)
         return exchange(mask, offered, line);
@@ -70,7 +70,7 @@ template <typename T> T shuffle(unsigned mask, T value, unsigned source, int lin
     return value;
 }
 
-inline unsigned votes(unsigned mask, bool predicate, int line)
+RUNTIME unsigned votes(unsigned mask, bool predicate, int line)
 {
     const Thread &self = checked_exchange(mask, predicate, line);
     unsigned result = 0;

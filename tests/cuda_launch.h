@@ -13,11 +13,11 @@ namespace cuda_emulation {
 
 /* ---- Faults ---- */
 
-static sigjmp_buf fault_exit;
+RUNTIME_VARIABLE sigjmp_buf fault_exit;
 constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGABRT};
 constexpr int FAULT_COUNT = sizeof FAULTS / sizeof *FAULTS;
 
-inline void on_fault(int number, siginfo_t *details, void *)
+RUNTIME void on_fault(int number, siginfo_t *details, void *)
 {
     const char *const what = number == SIGILL || number == SIGTRAP || number == SIGABRT
                                  ? "did what a check of the compiler forbids (an index outside an array, an integer "
@@ -56,7 +56,7 @@ class FaultHandler {
     struct sigaction old_actions[FAULT_COUNT] = {};
 };
 
-inline void run_grid(const Geometry &geometry)
+RUNTIME void run_grid(const Geometry &geometry)
 {
     gridDim = dim3(geometry.grid[0], geometry.grid[1], geometry.grid[2]);
     blockDim = dim3(geometry.block[0], geometry.block[1], geometry.block[2]);
@@ -68,7 +68,7 @@ inline void run_grid(const Geometry &geometry)
 }
 
 /* Returns nothing, or what went wrong; the text lives until the next launch. */
-inline const char *run_guarded(const Geometry &geometry)
+RUNTIME const char *run_guarded(const Geometry &geometry)
 {
     const uint64_t block_threads = (uint64_t)geometry.block[0] * geometry.block[1] * geometry.block[2];
     machine.geometry = &geometry;
@@ -156,5 +156,7 @@ const char *launch(void (*kernel)(P...), const Geometry &geometry, void *const *
         return cuda_emulation::launch(entry, *geometry, arguments);                                                    \
     }
 
+#ifdef CUDA_EMULATION_RUNTIME
 /* Until the next launch: the stacks of a program that is not running are so many mappings, of which a process has few. */
 extern "C" __attribute__((visibility("default"))) void give_back_stacks() { cuda_emulation::unmap_stacks(); }
+#endif

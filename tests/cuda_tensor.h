@@ -21,18 +21,18 @@ namespace cuda_emulation {
 enum class Collective : uint64_t { read_blocks = 0x7E4501, write_blocks, multiply_add };
 
 /* What each thread brings to a collective, or takes there: the next one is begun before all have taken theirs. */
-static float brought[2][MAX_THREADS][6];
-static unsigned collectives[MAX_THREADS];
+RUNTIME_VARIABLE float brought[2][MAX_THREADS][6];
+RUNTIME_VARIABLE unsigned collectives[MAX_THREADS];
 
 /* Where a thread puts what it brings. */
-inline float *to_bring()
+RUNTIME float *to_bring()
 {
     const long self = machine.current - threads;
     return brought[++collectives[self] % 2][self];
 }
 
 /* What the threads of the warp have brought, once all of its lanes are here. */
-inline const float (*together(Collective collective, int line))[6]
+RUNTIME const float (*together(Collective collective, int line))[6]
 {
     const Thread &self = exchange(~0u, uint64_t(collective), line);
     for (unsigned lane = 0; lane < WARP; ++lane)
@@ -43,7 +43,7 @@ inline const float (*together(Collective collective, int line))[6]
     return &brought[collectives[thread] % 2][thread / WARP * WARP];
 }
 
-inline bool is_row(const float *row)
+RUNTIME bool is_row(const float *row)
 {
     if (reinterpret_cast<uintptr_t>(row) % 16 == 0 && in_shared_memory(row, 16))
         return true;
@@ -51,7 +51,7 @@ inline bool is_row(const float *row)
     return false;
 }
 
-inline double factor_of_tensor_cores(float x)
+RUNTIME double factor_of_tensor_cores(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -61,7 +61,7 @@ inline double factor_of_tensor_cores(float x)
 }
 
 /* The nearest float that is not further from zero. */
-inline float cut_off(double sum)
+RUNTIME float cut_off(double sum)
 {
     const float nearest = float(sum);
     return fabs(double(nearest)) > fabs(sum) && isfinite(sum) ? nextafterf(nearest, 0) : nearest;
@@ -69,7 +69,7 @@ inline float cut_off(double sum)
 
 } // namespace cuda_emulation
 
-inline void __read_blocks(float f[4], const float *row, int line = __builtin_LINE())
+RUNTIME void __read_blocks(float f[4], const float *row, int line = __builtin_LINE())
 {
     using namespace cuda_emulation;
     float *const mine = to_bring();
@@ -81,7 +81,7 @@ inline void __read_blocks(float f[4], const float *row, int line = __builtin_LIN
         f[b] = rows[8 * b + lane / 4][lane % 4];
 }
 
-inline void __write_blocks(float *row, const float f[4], int line = __builtin_LINE())
+RUNTIME void __write_blocks(float *row, const float f[4], int line = __builtin_LINE())
 {
     using namespace cuda_emulation;
     memcpy(to_bring(), f, 16);
@@ -96,7 +96,7 @@ inline void __write_blocks(float *row, const float f[4], int line = __builtin_LI
 }
 
 /* c += a b, 16 by 8 by 8, as mma.m16n8k8 does it with tf32. */
-inline void __multiply_add(float c[4], const float a[4], float b0, float b1, int line = __builtin_LINE())
+RUNTIME void __multiply_add(float c[4], const float a[4], float b0, float b1, int line = __builtin_LINE())
 {
     using namespace cuda_emulation;
     float *const mine = to_bring();

@@ -10,6 +10,16 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+/* What programs have in common is compiled once, and linked to each of them (tests/cuda_programs.py): where that is
+ * not what is compiled, a function is there to be inlined or called, and a variable is elsewhere. */
+#ifdef CUDA_EMULATION_RUNTIME
+#define RUNTIME
+#define RUNTIME_VARIABLE
+#else
+#define RUNTIME extern inline __attribute__((gnu_inline, visibility("hidden")))
+#define RUNTIME_VARIABLE extern __attribute__((visibility("hidden")))
+#endif
+
 struct uint3 {
     unsigned x, y, z;
 };
@@ -19,8 +29,8 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-static uint3 threadIdx, blockIdx;
-static dim3 blockDim, gridDim;
+RUNTIME_VARIABLE uint3 threadIdx, blockIdx;
+RUNTIME_VARIABLE dim3 blockDim, gridDim;
 static const int warpSize = 32;
 
 namespace cuda_emulation {
@@ -70,7 +80,7 @@ struct Copies {
     size_t count, room;
 };
 
-inline void add(Copies &copies, const Copy &copy)
+RUNTIME void add(Copies &copies, const Copy &copy)
 {
     if (copies.count == copies.room) {
         copies.room = copies.room ? 2 * copies.room : 16;
@@ -102,14 +112,14 @@ struct Machine {
 };
 
 /* One launch at a time, by one thread of the process at a time. */
-static Machine machine;
-static Thread threads[MAX_THREADS];
-static Fiber fibers[MAX_THREADS], *idle[MAX_THREADS];
-static unsigned idle_fibers;
-alignas(1024) static unsigned char dynamic_shared[SHARED_GUARD + SHARED_BYTES + SHARED_GUARD];
+RUNTIME_VARIABLE Machine machine;
+RUNTIME_VARIABLE Thread threads[MAX_THREADS];
+RUNTIME_VARIABLE Fiber fibers[MAX_THREADS], *idle[MAX_THREADS];
+RUNTIME_VARIABLE unsigned idle_fibers;
+alignas(1024) RUNTIME_VARIABLE unsigned char dynamic_shared[SHARED_GUARD + SHARED_BYTES + SHARED_GUARD];
 
 /* The first message counts: others may follow from it. */
-__attribute__((format(printf, 1, 2))) inline void fail(const char *format, ...)
+__attribute__((format(printf, 1, 2))) RUNTIME void fail(const char *format, ...)
 {
     if (machine.error[0])
         return;
@@ -123,7 +133,7 @@ struct Text {
     char characters[200];
 };
 
-inline Text place(const Thread &thread)
+RUNTIME Text place(const Thread &thread)
 {
     Text text;
     snprintf(text.characters, sizeof text.characters, "thread (%u, %u, %u) of block (%u, %u, %u)", thread.index.x,
@@ -133,7 +143,7 @@ inline Text place(const Thread &thread)
 
 /* ---- Threads as fibers ---- */
 
-inline void flush_denormals(bool on)
+RUNTIME void flush_denormals(bool on)
 {
 #if defined(__SSE__)
     const unsigned control = __builtin_ia32_stmxcsr();
@@ -147,13 +157,13 @@ inline void flush_denormals(bool on)
 }
 
 /* Not swapcontext, which asks the system for the mask of signals: that would take longer than all else of a barrier. */
-__attribute__((noinline)) inline void change_stacks(jmp_buf &from, jmp_buf &to)
+RUNTIME void change_stacks(jmp_buf &from, jmp_buf &to)
 {
     if (!_setjmp(from))
         _longjmp(to, 1);
 }
 
-inline void fiber_main()
+RUNTIME void fiber_main()
 {
     for (;;) {
         machine.run(machine.kernel);
@@ -162,7 +172,7 @@ inline void fiber_main()
     }
 }
 
-inline void start_fiber(Fiber &fiber)
+RUNTIME void start_fiber(Fiber &fiber)
 {
     if (!fiber.stack) {
         void *const memory = mmap(nullptr, STACK_GUARD + STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -180,7 +190,7 @@ inline void start_fiber(Fiber &fiber)
         setcontext(&fiber.context);
 }
 
-inline void unmap_stacks()
+RUNTIME void unmap_stacks()
 {
     for (Fiber &fiber : fibers) {
         if (fiber.stack)
@@ -189,7 +199,7 @@ inline void unmap_stacks()
     }
 }
 
-inline void all_fibers_idle()
+RUNTIME void all_fibers_idle()
 {
     for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers) {
         idle[idle_fibers] = &fibers[MAX_THREADS - 1 - idle_fibers];
@@ -197,7 +207,7 @@ inline void all_fibers_idle()
     }
 }
 
-inline void resume(Thread &thread)
+RUNTIME void resume(Thread &thread)
 {
     if (!thread.fiber)
         thread.fiber = idle[--idle_fibers];
@@ -217,7 +227,7 @@ inline void resume(Thread &thread)
 
 /* ---- Barriers ---- */
 
-inline Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
+RUNTIME Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
 {
     Thread &self = *machine.current;
     self.state = state;
@@ -229,26 +239,26 @@ inline Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
 }
 
 /* The number of threads of the block whose predicate holds. */
-inline int synchronize_block(bool predicate, int line)
+RUNTIME int synchronize_block(bool predicate, int line)
 {
     return (int)wait(State::at_block_barrier, line, predicate).received[0];
 }
 
 /* What every thread of the mask offered, by lane. */
-inline Thread &exchange(unsigned mask, uint64_t offered, int line)
+RUNTIME Thread &exchange(unsigned mask, uint64_t offered, int line)
 {
     return wait(State::at_warp_barrier, line, offered, mask);
 }
 
-inline unsigned linear_index(const uint3 &index)
+RUNTIME unsigned linear_index(const uint3 &index)
 {
     return index.x + blockDim.x * (index.y + blockDim.y * index.z);
 }
 
-inline unsigned lane_index() { return linear_index(threadIdx) % WARP; }
+RUNTIME unsigned lane_index() { return linear_index(threadIdx) % WARP; }
 
 /* The threads of a warp's mask that still run, if all of them wait for each other; 0 if they do not. */
-inline unsigned gathered(const Thread *warp, unsigned lanes, unsigned mask)
+RUNTIME unsigned gathered(const Thread *warp, unsigned lanes, unsigned mask)
 {
     unsigned present = 0;
     for (unsigned lane = 0; lane < lanes; ++lane) {
@@ -261,7 +271,7 @@ inline unsigned gathered(const Thread *warp, unsigned lanes, unsigned mask)
     return present;
 }
 
-inline void hand_over(Thread *warp, unsigned present)
+RUNTIME void hand_over(Thread *warp, unsigned present)
 {
     uint64_t offered[WARP];
     memset(offered, POISON, sizeof offered);
@@ -277,7 +287,7 @@ inline void hand_over(Thread *warp, unsigned present)
 }
 
 /* Whether some lanes of a warp have met. */
-inline bool release_warp(unsigned first)
+RUNTIME bool release_warp(unsigned first)
 {
     bool released = false;
     Thread *const warp = threads + first;
@@ -293,7 +303,7 @@ inline bool release_warp(unsigned first)
     return released;
 }
 
-inline bool release_warps()
+RUNTIME bool release_warps()
 {
     bool released = false;
     for (unsigned first = 0; first < machine.threads; first += WARP)
@@ -301,7 +311,7 @@ inline bool release_warps()
     return released;
 }
 
-inline bool release_block()
+RUNTIME bool release_block()
 {
     uint64_t count = 0;
     for (unsigned t = 0; t < machine.threads; ++t) {
@@ -317,7 +327,7 @@ inline bool release_block()
 }
 
 /* Of threads that wait at barriers in shared memory, those for which their phase has ended. */
-inline bool release_waiting()
+RUNTIME bool release_waiting()
 {
     bool released = false;
     for (Thread *thread = threads; thread < threads + machine.threads; ++thread) {
@@ -333,7 +343,7 @@ inline bool release_waiting()
     return released;
 }
 
-inline Text doing(const Thread *thread)
+RUNTIME Text doing(const Thread *thread)
 {
     Text text;
     const char *const where = thread->state == State::finished            ? "has ended"
@@ -347,7 +357,7 @@ inline Text doing(const Thread *thread)
 }
 
 /* Names one thread that waits and one that does something else. */
-inline void fail_divergent()
+RUNTIME void fail_divergent()
 {
     const Thread *waiting = threads;
     while (waiting->state == State::finished)
