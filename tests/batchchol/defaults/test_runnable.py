@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kernelgen import (
     TARGETS,
     BlockSchedule,
     KernelSpec,
+    Launch,
     Problem,
     StripSchedule,
     ThreadSchedule,
@@ -30,6 +32,14 @@ PIPELINE = KernelSpec(
 )
 
 
+@cache
+def launch_of(spec: KernelSpec) -> Launch:
+    """Of what several GPUs have as their default, once."""
+    launch = generate(spec).launch
+    assert launch is not None
+    return launch
+
+
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120", "sm_199"])
 def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> None:
     number = int(arch[3:])
@@ -38,8 +48,7 @@ def test_defaults_of_other_gpus_ask_for_no_more_than_they_have(arch: str) -> Non
         chunk = default_layout(n, target="cuda", arch=arch).chunk
         for where in ({"chunk": chunk}, {"layout": "canonical", "order": "row"}):
             for choice in choices_of(n, target="cuda", arch=arch, math="fast", **where):
-                launch = generate(choice.spec).launch
-                assert launch is not None
+                launch = launch_of(choice.spec)
                 assert launch.shared_bytes <= most, choice.spec.name
                 asynchronous = choice.spec.family in ("warp", "strip") or getattr(choice.spec.schedule, "pipeline", 0)
                 assert number >= 80 or not (asynchronous or getattr(choice.spec.schedule, "staged", None))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchchol.artifacts.c_library import supported_targets
+from batchchol.artifacts.c_library import COMMON_FLAGS, supported_targets
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import SIMD_TARGETS, KernelSource, KernelSpec, generate
 from kernelgen.emit.simd import generate_layout_kernels, generate_peak_kernel
@@ -75,7 +75,7 @@ def test_kernels_built_by_clang_are_right(
     monkeypatch.setenv("BATCHCHOL_CC", require_tool("clang", "clang"))
     spec = make_spec(11, 4, layout=layout, dtype=dtype, target=target, math="fast")
     a = wishart(33, 11).astype(dtype)
-    result = run_kernel(spec, a, kernel=build_kernel(spec, generate(spec)))
+    result = run_kernel(spec, a, kernel=build_kernel(spec, generate(spec), COMMON_FLAGS))
     assert not result.info.any()
     assert ratios(a, result.l).max() <= RATIO_BOUND["fast"]
 
