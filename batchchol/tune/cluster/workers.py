@@ -257,7 +257,9 @@ def _local(workers: int, threads: int) -> LocalCluster:
         processes=True,
         # What takes memory is the data, in the processes that measure.
         memory_limit=0,
-        dashboard_address=None,
+        # Without a page of its own the scheduler still serves HTTP, and asks for a fixed port unless told otherwise.
+        dashboard_address=":0",
+        scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,
     )
 
