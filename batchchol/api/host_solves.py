@@ -80,9 +80,11 @@ def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
             return batch.to_dense()[chosen]
         return np.concatenate([batch.get(member, member + 1) for member in chosen.tolist()])
 
-    # The spec is of another layout than those that are tried again.
-    dense = wanted._replace(spec=None, math=wanted.math if wanted.spec is None else wanted.spec.problem.math)
-    solve_by = partial(_by_dense, "cpu", dense)
+    def solve_by(dense: NDArray[Any], b: NDArray[Any], x: NDArray[Any]) -> Info | None:
+        # A spec is of another layout than those that are tried again.
+        own = wanted if wanted.spec is None else wanted._replace(spec=None, math=wanted.spec.problem.math)
+        return _by_dense("cpu", own, dense, b, x)
+
     return _solved(_Matrices(batch.data, partial(_by_batch, batch, wanted), members, solve_by), columns, how, wanted)
 
 
