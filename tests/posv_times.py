@@ -1,0 +1,187 @@
+"""What factoring and solving at once takes: kernels that a rule could choose, for one right-hand side and several.
+
+    python -m tests.posv_times --target avx512 avx2
+    python -m tests.posv_times --backend cuda
+
+from the root of the repository write datasets/posv_epyc.csv and datasets/posv_h200.csv (--out FILE for another). All
+kernels of a case are called in turn, on cold data; seconds a call, medians, checked; on a CPU of the thread's own time.
+`copy` is the share of the time that copying the compulsory bytes would take at the rate of the machine's best copy.
+`chosen` is the kernel that `solve` uses, where one kernel does both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from batchchol import get_backend
+from batchchol.backends import Backend
+from batchchol.batches.batch import Batch
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
+from batchchol.measure.provenance import about
+from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
+from batchchol.measure.timing import Sample
+from batchchol.operations.roofline import compulsory_bytes
+from kernelgen import SIMD_TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+
+DATASETS = Path(__file__).parents[1] / "datasets"
+CHOICES = ("nb", "rhs", "looking", "unroll", "prefetch", "staged", "threads", "stride", "pdl")
+COLUMNS = (
+    *("backend", "target", "op", "n", "batch", "nrhs", "layout", "math", *CHOICES, "chosen", "seconds", "spread"),
+    *("ratio", "copy", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
+)
+SAMPLES, WARM_UP = 15, 2
+# Straight-line code of larger matrices is no faster on a CPU, and takes long to compile.
+LONGEST_STRAIGHT = 16
+
+
+class Series(NamedTuple):
+    """What is timed on a backend: its cases (n, batch, nrhs), in which maths, and the choices of the kernels."""
+
+    cases: Sequence[tuple[int, int, int]]
+    maths: Sequence[str]
+    choices: Sequence[Mapping[str, Any]]
+    calls: int
+
+
+SERIES: Mapping[str, Series] = {
+    "cpu": Series(
+        [(n, 16_384, nrhs) for n in (4, 8, 16, 24, 32, 64) for nrhs in (1, 8)],
+        ("ieee",),
+        [
+            {"nb": 2, "looking": "top"},
+            {"nb": 3, "looking": "top"},
+            {"nb": 4, "looking": "left"},
+            {"nb": 4, "looking": "top"},
+            {"nb": 4, "looking": "right"},
+            {"nb": 4, "looking": "left", "prefetch": False},
+            {"nb": 2, "looking": "top", "unroll": "full"},
+            {"nb": 4, "looking": "left", "unroll": "full"},
+        ],
+        calls=1,
+    ),
+    "cuda": Series(
+        [(n, batch, 1) for n in (4, 8, 16, 24, 32) for batch in (131_072, 16_384, 1_024)]
+        + [(n, 16_384, 8) for n in (8, 16, 24)],
+        ("fast", "ieee"),
+        [
+            {"nb": 1, "unroll": "full"},
+            {"nb": 1, "unroll": "full", "staged": True},
+            {"nb": 1, "unroll": "full", "staged": True, "threads": 64},
+            {"nb": 8, "staged": True},
+            {"nb": 8, "staged": True, "threads": 64},
+        ],
+        calls=20,
+    ),
+}
+
+
+def layouts(backend: Backend, target: str) -> tuple[Layout, ...]:
+    """Chunks as large as a group of matrices that are worked on together, and arrays."""
+    lanes = SIMD_TARGETS[target].lanes("float32") if target in SIMD_TARGETS else backend.lanes("float32")
+    return Layout.chunked(lanes), Layout.canonical()
+
+
+def kernels(backend: Backend, target: str, n: int, layout: Layout, math: str) -> list[KernelSpec]:
+    """The kernels that are timed on matrices in a layout; the first is the one that is chosen by default."""
+    where = (target, layout.kind, layout.order, layout.chunk)
+    problem = Problem(n, op="posv", math=math)
+    chosen = default_choice(Request(problem, *where, arch=backend.architecture, device=backend.model)).spec
+    found = [chosen]
+    for choice in SERIES[backend.name].choices:
+        straight = choice.get("unroll") == "full"
+        if choice["nb"] > n or (straight and backend.name == "cpu" and n > LONGEST_STRAIGHT):
+            continue
+        gpu: Mapping[str, Any] = {"stride": layout.chunk, "pdl": True} if backend.name == "cuda" else {}
+        with suppress(SpecError):
+            found.append(replace(chosen, schedule=ThreadSchedule(**choice, **gpu)))
+    return list(dict.fromkeys(found))
+
+
+def in_turn(backend: Backend, specs: Sequence[KernelSpec], a: Batch, nrhs: int) -> list[Sample]:
+    """Samples of kernels that factor and solve: on a CPU in the thread's own time, whatever else the machine does."""
+    b = np.random.default_rng(0).standard_normal((a.batch, a.n, nrhs)).astype(a.dtype)
+    sets, status, taken = rotating_buffers(backend, a, b), info_of(backend, specs[0], a), []
+    calls = SERIES[backend.name].calls
+    for turn in range(WARM_UP + SAMPLES):
+        bursts = []
+        for place, spec in enumerate(specs):
+            first = (turn * len(specs) + place) * calls
+            given = [sets[(first + call) % len(sets)] for call in range(calls)]
+            bursts.append([partial(backend.kernel(spec), *each, *status, threads=1) for each in given])
+        taken.append(backend.in_turn(bursts, alone=True))
+    seconds = zip(*taken[WARM_UP:], strict=True)
+    ratios = [checked(backend, spec, sets[place % len(sets)], status) for place, spec in enumerate(specs)]
+    return [Sample(tuple(each), ratio, "queued", 0.0, {}) for each, ratio in zip(seconds, ratios, strict=True)]
+
+
+def checked(backend: Backend, spec: KernelSpec, given: tuple[Any, ...], status: tuple[Any, ...]) -> float:
+    """The largest ratio of the solutions of one more call."""
+    backend.kernel(spec)(*given, *status, threads=1)
+    return CHECKS["posv"](*given, *status, spec.problem.math, samples=32, host=backend.host)
+
+
+def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """A row for each case and kernel."""
+    series = SERIES[backend.name]
+    cases = [(*case, layout) for case in series.cases for layout in layouts(backend, target) if case[0] in orders]
+    every = {
+        (n, layout, math): kernels(backend, target, n, layout, math)
+        for n, _, _, layout in cases
+        for math in series.maths
+    }
+    start = time.perf_counter()
+    backend.build([spec for specs in every.values() for spec in specs])
+    print(f"{sum(map(len, every.values()))} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    for n, batch, nrhs, layout in cases:
+        a = backend.empty(n, batch, layout)
+        backend.fill(a, "diagonally_dominant")
+        rate = backend.ceilings("float32", 1).copy_bytes_per_second
+        copying = batch * compulsory_bytes(n, layout, "float32", nrhs, "posv") / rate
+        specs = [spec for math in series.maths for spec in every[n, layout, math]]
+        for spec, sample in zip(specs, in_turn(backend, specs, a, nrhs), strict=True):
+            yield {
+                "backend": backend.name, "target": target, "op": "posv", "n": n, "batch": batch, "nrhs": nrhs,
+                "layout": str(layout), "math": spec.problem.math,
+                **{name: getattr(spec.schedule, name) for name in CHOICES},
+                "chosen": spec in (every[n, layout, math][0] for math in series.maths),
+                "seconds": f"{sample.median:.4g}", "spread": f"{sample.spread:.3f}", "ratio": f"{sample.ratio:.3f}",
+                "copy": f"{copying / sample.median:.3f}",
+            }  # fmt: skip
+
+
+def main() -> None:
+    """Write the file, and print a line for each case: what is chosen, and the fastest."""
+    parser = argparse.ArgumentParser(prog="python -m tests.posv_times", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--backend", default="cpu", choices=SERIES)
+    parser.add_argument("--target", nargs="+", help="SIMD instructions, the widest by default")
+    parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 64))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    backend = get_backend(given.backend)
+    out = given.out or DATASETS / {"cpu": "posv_epyc.csv", "cuda": "posv_h200.csv"}[backend.name]
+    said = {name: value for name, value in about(backend).items() if name in COLUMNS}
+    with out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for target in given.target or [backend.target]:
+            for row in rows(backend, target, given.orders):
+                writer.writerow(said | row)
+                stream.flush()
+                if row["chosen"]:
+                    case = (row[name] for name in ("n", "batch", "nrhs", "layout", "math"))
+                    print(*case, f"{1e6 * float(row['seconds']):.2f} us, {row['copy']} of a copy", flush=True)
+
+
+if __name__ == "__main__":
+    main()
