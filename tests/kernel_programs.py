@@ -47,7 +47,7 @@ _SOLVE_DRIVER = """
 #include <stdio.h>
 #include <stdlib.h>
 
-int {entry}(const {scalar} *, const {scalar} *, {scalar} *, int64_t, int64_t, int64_t, int64_t, int64_t);
+int {entry}(const {scalar} *, const {scalar} *, {scalar} *, {info_type}int64_t, int64_t, int64_t, int64_t, int64_t);
 
 int main(int count, char **arguments)
 {{
@@ -56,11 +56,17 @@ int main(int count, char **arguments)
     {scalar} *l = malloc(size * sizeof *l), *b = malloc(columns * sizeof *b), *x = malloc(columns * sizeof *x);
     if (fread(l, sizeof *l, size, stdin) != size || fread(b, sizeof *b, columns, stdin) != columns)
         return 1;
-    if ({entry}(l, b, x, nrhs, batch, batch, 0, groups) || {entry}(l, b, b, nrhs, batch, batch, 0, groups))
+    int32_t *info = calloc(batch, sizeof *info);
+    if ({entry}(l, b, x, {info}nrhs, batch, batch, 0, groups))
         return 1;
+    if ({entry}(l, b, b, {info}nrhs, batch, batch, 0, groups))
+        return 1;
+    for (size_t m = 0; m < batch; ++m)
+        if (info[m])
+            return 1;
     fwrite(x, sizeof *x, columns, stdout);
     fwrite(b, sizeof *b, columns, stdout);
-    free(l), free(b), free(x);
+    free(l), free(b), free(x), free(info);
     return 0;
 }}
 """
@@ -83,12 +89,15 @@ def build_program(spec: KernelSpec, folder: Path, compiler: str, *options: str) 
     """A program that factors or solves by a kernel; the spec's layout is canonical or interleaved, in row order."""
     assert spec.order == "row"
     source = generate(spec)
-    driver = (_SOLVE_DRIVER if spec.problem.op == "potrs" else _DRIVER).format(
+    operation = spec.problem.operation
+    driver = (_SOLVE_DRIVER if operation.has_columns else _DRIVER).format(
         entry=source.entry,
         scalar={"float32": "float", "float64": "double"}[spec.problem.dtype],
         n=spec.problem.n,
         lanes=spec.lanes,
         result="a" if spec.in_place else "malloc(size * sizeof *a)",
+        info_type="int32_t *, " if operation.factors else "",
+        info="info, " if operation.factors else "",
     )
     (folder / "driver.c").write_text(driver)
     compile_source(compiler, source, folder / "kernel", *options, folder / "driver.c")
@@ -112,7 +121,7 @@ def run_program(
 
 
 def run_solve_program(program: Path, spec: KernelSpec, l: Array, b: Array) -> tuple[Array, Array]:
-    """Solve by factors (batch, n, n) for (batch, n, nrhs), out of place and in place, by a program made of a kernel.
+    """Solve by factors or matrices (batch, n, n) for (batch, n, nrhs), out of place and in place, by a kernel's program.
 
     In the interleaved layout the batch is a multiple of the lanes.
     """

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from batchchol.artifacts.c_compiler import find_compiler
-from batchchol.operations.potrs import ratio_bound
-from batchchol.operations.potrs import ratios as solution_ratios
+from batchchol.operations import posv, potrs
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 
@@ -69,18 +68,23 @@ def test_interleaved_arrays_are_kept_to(looking: str, in_place: bool, staged: bo
         make_spec(3, 2, op="potrs", layout="canonical", order="row", uplo="upper", dtype="float64"),
         make_spec(9, 4, op="potrs", layout="canonical", order="row", rhs=3, target="generic"),
         make_spec(7, 3, op="potrs", layout="interleaved", order="row", staged=False),
+        make_spec(1, 1, op="posv", layout="canonical", order="row"),
+        make_spec(3, 2, op="posv", layout="canonical", order="row", rhs=2),
+        make_spec(9, 4, op="posv", layout="canonical", order="row", uplo="upper", dtype="float64", looking="right"),
+        make_spec(7, 3, op="posv", layout="interleaved", order="row", math="fast"),
     ],
     ids=lambda spec: spec.name,
 )
-def test_factors_and_right_hand_sides_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
+def test_matrices_and_right_hand_sides_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
     program, n, dtype = sanitized(spec, tmp_path), spec.problem.n, spec.problem.dtype
     for batch in (1, 3, 16, 21) if spec.layout == "canonical" else (16, 32):
-        l, _ = lapack_factor(wishart(batch, n).astype(dtype))
-        factors = np.ascontiguousarray(l if spec.problem.uplo == "lower" else l.swapaxes(1, 2))
+        a = wishart(batch, n).astype(dtype)
+        given, ratios_of = (a, posv.ratios) if spec.problem.op == "posv" else (lapack_factor(a)[0], potrs.ratios)
+        memory = np.ascontiguousarray(given if spec.problem.uplo == "lower" else given.swapaxes(1, 2))
         for nrhs in (1, spec.lanes - 1, spec.lanes, 2 * spec.lanes - 1, 2 * spec.lanes, 2 * spec.lanes + 1):
             b = np.random.default_rng(nrhs).standard_normal((batch, n, max(nrhs, 1))).astype(dtype)
-            x, in_place = run_solve_program(program, spec, factors, b)
-            assert solution_ratios(l, b, x).max() <= ratio_bound(n, "ieee"), (batch, nrhs)
+            x, in_place = run_solve_program(program, spec, memory, b)
+            assert ratios_of(given, b, x).max() <= potrs.ratio_bound(n, spec.problem.math), (batch, nrhs)
             assert in_place.tobytes() == x.tobytes(), (batch, nrhs)
 
 
