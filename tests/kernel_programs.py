@@ -121,7 +121,7 @@ def run_program(
 
 
 def run_solve_program(program: Path, spec: KernelSpec, l: Array, b: Array) -> tuple[Array, Array]:
-    """Solve by factors or matrices (batch, n, n) for (batch, n, nrhs), out of place and in place, by a kernel's program.
+    """Solve by factors or matrices (batch, n, n) for (batch, n, nrhs), out of place and in place, by a program.
 
     In the interleaved layout the batch is a multiple of the lanes.
     """

@@ -1,10 +1,10 @@
-"""What factoring and solving at once takes: kernels that a rule could choose, for one right-hand side and several.
+"""What factoring and solving at once takes: kernels that a rule could choose, for one and several right-hand sides.
 
     python -m tests.posv_times --target avx512 avx2
     python -m tests.posv_times --backend cuda
 
 from the root of the repository write datasets/posv_epyc.csv and datasets/posv_h200.csv (--out FILE for another). All
-kernels of a case are called in turn, on cold data; seconds a call, medians, checked; on a CPU of the thread's own time.
+kernels of a case are called in turn, on cold data; seconds a call, medians, checked; on a CPU the thread's own time.
 `copy` is the share of the time that copying the compulsory bytes would take at the rate of the machine's best copy.
 `chosen` is the kernel that `solve` uses, where one kernel does both.
 """
