@@ -19,9 +19,8 @@ from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
-from batchchol.defaults.runnable import runs_on
 from batchchol.defaults.shipped import source_of
-from batchchol.defaults.solves import FITTED, staged_solve
+from batchchol.defaults.solves import solves
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule
@@ -153,18 +152,18 @@ def choices(request: Request) -> tuple[Choice, ...]:
             if found:
                 return tuple(found)
     why = f"{reason}; nothing of it can be built" if cases else f"no kernel of {wanted.op} was measured"
-    return (Choice(_unmeasured(plain, wanted.chunk, arch), None, why),)
+    if TARGETS[request.target].gpu and wanted.op == "potrs":
+        return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
+    return (Choice(_unmeasured(plain, wanted.chunk), None, why),)
 
 
-def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
+def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     """What is built where no table has an answer."""
     gpu = TARGETS[plain.target].gpu
     if plain.problem.op in BlockSchedule.operations:
         return (block_that_fits(plain, chunk) if gpu else None) or plain
     if plain.problem.operation.forgets:
         return fused(plain, chunk, arch)
-    if gpu and plain.problem.op == "potrs" and runs_on(staged := staged_solve(plain), arch, FITTED):
-        return staged
     # A group that is one piece of memory is read where it is.
     apart = None if gpu else plain.layout != "chunked" or chunk != plain.lanes
     return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS if gpu else NB, plain.problem.n), staged=apart))

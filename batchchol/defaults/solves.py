@@ -1,33 +1,76 @@
-"""The kernel of a GPU that solves by given factors where none was measured: a rule."""
+"""The kernels of a GPU that solve by given factors: a rule, fitted to measurements (datasets/solves_h200.csv)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from types import MappingProxyType
 
-from kernelgen import KernelSpec, SpecError, ThreadSchedule
+from batchchol.defaults.runnable import runs_on
+from kernelgen import KernelSpec, ThreadSchedule
 from kernelgen.gpu import WARP
+from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.targets import ELEMENT_BYTES
 
-# Of the GPUs that the rule is for, whose multiprocessors have 228 KiB of shared memory.
+# The GPU that the rule was fitted to.
 FITTED = "sm_90"
-# Shared memory of a warp: a multiprocessor then holds three or more, and while one solves others wait for memory.
-WARP_BYTES = 75 << 10
-# Right-hand sides at a time, if their rows leave a thread that many registers; rows that a step finds at a time.
-RHS, COLUMN_REGISTERS, NB = 4, 96, 4
+# Batches that are served apart: for the smaller ones more threads share a matrix, from this order on.
+BATCHES, SHARED_FROM = (1_024, 16_384), 24
+# Bytes of a warp's triangles, packed ones and arrays, up to which few threads share a matrix, and those up to which
+# they do where more would read less than whole sectors: a multiprocessor has room for three such warps.
+FEW, FEW_OF_ARRAYS, MOST, SECTOR_BYTES = 60 << 10, 35 << 10, 75 << 10, 32
+# Of wide chunks threads that read smaller pieces than these read too much besides.
+PIECE_BYTES = 16
+# Rows of a step; right-hand sides at a time, more where a thread has a matrix to itself, up to these registers.
+NB, RHS, RHS_ALONE, COLUMN_REGISTERS = 4, (4, 2), (8, 4, 2), 64
+# Multiply-adds of the code for one right-hand side and for several that a multiprocessor's instruction caches hold.
+CODE = MappingProxyType({8: 2_500, 4: 2_500, 2: 3_500})
+# Tiles of solves that read factors where they are.
+UNSTAGED_NB = 8
 
 
-def staged_solve(plain: KernelSpec) -> KernelSpec:
-    """The solve of `plain`'s problem by triangles in shared memory: as few threads to a matrix as leave room."""
-    splits, several = [1 << power for power in range(WARP.bit_length())], [RHS, RHS // 2, 1]
-    for split, rhs in product(splits, several):
-        try:
-            nb = min(NB, split)
-            spec = replace(plain, schedule=ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split))
-        except SpecError:
-            continue
-        schedule = spec.schedule
-        assert isinstance(schedule, ThreadSchedule)
-        stage = schedule.triangle_stage(spec.problem, spec.layout, by_rows=False)
-        if schedule.solve_bytes(stage) <= WARP_BYTES and schedule.column_registers(spec.problem) <= COLUMN_REGISTERS:
-            return spec
-    raise AssertionError(f"a warp has no room for one {plain.problem}")
+def solves(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
+    """The kernel of `plain`'s problem for each of `BATCHES`."""
+    n, itemsize = plain.problem.n, ELEMENT_BYTES[plain.problem.dtype]
+    unstaged = replace(plain, schedule=ThreadSchedule(min(UNSTAGED_NB, n)))
+    wide = plain.layout == "interleaved" or (chunk is not None and chunk * itemsize >= SECTOR_BYTES)
+    for batch in BATCHES:
+        split = _split(plain)
+        if batch == BATCHES[0] and n >= SHARED_FROM:
+            split = min(2 * split, WARP)
+        pieces = WARP * itemsize // PIECE_BYTES
+        if plain.layout != "canonical" and wide and split > pieces:
+            split = pieces
+            if batch != BATCHES[0] and _bytes(plain, split) > MOST:
+                yield batch, unstaged
+                continue
+        staged = _staged(plain, split)
+        yield batch, staged if runs_on(staged, arch, FITTED) else unstaged
+
+
+def _split(plain: KernelSpec) -> int:
+    """Threads to a matrix of a large batch."""
+    itemsize, few = ELEMENT_BYTES[plain.problem.dtype], FEW_OF_ARRAYS if plain.layout == "canonical" else FEW
+    split = 1
+    while split < WARP:
+        whole = plain.layout == "canonical" or WARP // (2 * split) * itemsize >= SECTOR_BYTES
+        if _bytes(plain, split) <= (few if whole else MOST):
+            break
+        split *= 2
+    return split
+
+
+def _bytes(plain: KernelSpec, split: int) -> int:
+    """Those of the triangles of a warp."""
+    stage = TriangleStage(plain.problem.n, plain.problem.dtype, split, False, plain.layout == "canonical")
+    return stage.scalars * ELEMENT_BYTES[plain.problem.dtype]
+
+
+def _staged(plain: KernelSpec, split: int) -> KernelSpec:
+    """The kernel with as many right-hand sides at a time as registers and code caches have room for."""
+    n, words = plain.problem.n, ELEMENT_BYTES[plain.problem.dtype] // 4
+    rows, several = -(-n // split), RHS_ALONE if split == 1 else RHS
+    fitting = (rhs for rhs in several if rhs * rows * words <= COLUMN_REGISTERS)
+    rhs = next((rhs for rhs in fitting if n**2 // split * (1 + rhs) <= CODE[rhs]), 1)
+    nb = min(NB, split, 1 << n.bit_length() - 1)
+    return replace(plain, schedule=ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split))

@@ -64,6 +64,21 @@ def staged(n: int, nb: int = 1, **choices: Any) -> KernelSpec:
     return solve_spec(n, nb, unroll="full", staged=True, target="cuda", **choices)
 
 
+@pytest.mark.parametrize(
+    ("spec", "chunk"),
+    [
+        (staged(33, 4, rhs=1, split=16, layout="canonical", order="row"), None),
+        (staged(33, 2, rhs=2, split=4, layout="canonical", order="col", dtype="float64"), None),
+        (staged(97, 4, rhs=1, split=8), 4),
+        (staged(65, 4, rhs=1, split=32, layout="interleaved"), None),
+    ],
+    ids=lambda each: each.name if isinstance(each, KernelSpec) else "",
+)
+def test_larger_orders(spec: KernelSpec, chunk: int | None) -> None:
+    """Whose lines are copied in other loops."""
+    check_solver(spec, 5, chunk, (1, 3), kernel_of(spec), in_place=False)
+
+
 # ---- The same bits ----
 
 
