@@ -154,10 +154,10 @@ def choices(request: Request) -> tuple[Choice, ...]:
     why = f"{reason}; nothing of it can be built" if cases else f"no kernel of {wanted.op} was measured"
     if TARGETS[request.target].gpu and wanted.op == "potrs":
         return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
-    return (Choice(_unmeasured(plain, wanted.chunk), None, why),)
+    return (Choice(_unmeasured(plain, wanted.chunk, arch), None, why),)
 
 
-def _unmeasured(plain: KernelSpec, chunk: int | None) -> KernelSpec:
+def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     """What is built where no table has an answer."""
     gpu = TARGETS[plain.target].gpu
     if plain.problem.op in BlockSchedule.operations:
