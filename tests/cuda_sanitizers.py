@@ -2,7 +2,7 @@
 
 On a machine with a GPU, from the root of the repository:
 
-    python -m tests.cuda_sanitizers [--tool racecheck] [--family block] [--part 1/3] [--seconds 60] [--log FOLDER]
+    python -m tests.cuda_sanitizers [--tool racecheck] [--op posv] [--family block] [--part 1/3] [--seconds 60]
 
 prints a line a tool. The exit status is 0 if all is clean, 1 if a tool found something or a result was wrong, 2 if
 something is missing. compute-sanitizer comes with the CUDA toolkit, and as the wheel nvidia-cuda-sanitizer-api.
@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,11 @@ from kernelgen import (
     FAMILIES,
     Layout,
 )
+from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
+from .cuda_sanitizer_solves import check_solve, solves
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -71,31 +73,40 @@ def matrices(batch: int, n: int, dtype: str) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Work:
-    """Which kernels to run: those of some families, of these every `parts`-th from number `part`, begun in time."""
+    """Which kernels to run: of some families and operations, of these every `parts`-th from number `part`, begun in
+    time.
+    """
 
     families: tuple[str, ...] = ()
     part: int = 1
     parts: int = 1
     seconds: float = inf
+    operations: tuple[str, ...] = ()
 
     @classmethod
     def asked_for(cls, options: argparse.Namespace) -> Work:
         part, parts = options.part
-        return cls(tuple(options.family or ()), part, parts, options.seconds)
+        return cls(tuple(options.family or ()), part, parts, options.seconds, tuple(options.op or ()))
 
     @property
     def everything(self) -> bool:
         """Whether no kernel is left out."""
-        return not self.families and self.parts == 1
+        return not self.operations and not self.families and self.parts == 1
 
     def cases(self) -> list[Case]:
-        of_families = [case for case in cases() if not self.families or case.spec.family in self.families]
-        return of_families[self.part - 1 :: self.parts]
+        wanted = [
+            case
+            for case in chain(cases(), solves())
+            if (not self.families or case.spec.family in self.families)
+            and (not self.operations or case.spec.problem.op in self.operations)
+        ]
+        return wanted[self.part - 1 :: self.parts]
 
     def arguments(self) -> tuple[str, ...]:
         """What `--work` is to be told."""
         families = (word for family in self.families for word in ("--family", family))
-        return (*families, "--part", f"{self.part}/{self.parts}", "--seconds", str(self.seconds))
+        operations = (word for op in self.operations for word in ("--op", op))
+        return (*operations, *families, "--part", f"{self.part}/{self.parts}", "--seconds", str(self.seconds))
 
 
 def work(wanted: Work) -> None:
@@ -108,12 +119,12 @@ def work(wanted: Work) -> None:
     done = 0
     for case in chosen:
         if time.perf_counter() - start < wanted.seconds:
-            check_factor(backend, case)
+            check_case(backend, case)
             print(f"{time.perf_counter() - start:7.1f} s  {case.spec.name}, batch {case.batch}", flush=True)
             done += 1
     if wanted.everything:
         check_library(backend)
-    print(f"{done} of {len(chosen)} factorizations{', data sets' if wanted.everything else ''}")
+    print(f"{done} of {len(chosen)} kernels{', data sets' if wanted.everything else ''}")
 
 
 def check_library(backend: Any) -> None:
@@ -135,6 +146,15 @@ def allocate_exactly() -> None:
     from batchchol.backends.cuda import pool
 
     pool.KEPT_SHARE, pool.GRANULE = 0.0, 1
+
+
+def check_case(backend: Any, case: Case) -> None:
+    """Have a kernel do its operation on a batch, and check the result."""
+    problem = case.spec.problem
+    if problem.operation.has_columns:
+        check_solve(backend, case, matrices(case.batch, problem.n, problem.dtype))
+    else:
+        check_factor(backend, case)
 
 
 def check_factor(backend: Any, case: Case) -> None:
@@ -196,7 +216,7 @@ def find_sanitizer(chosen: str | None) -> str | None:
 def summary_of(text: str) -> str:
     """How much was done and what the tool says at its end, or the last line of all."""
     lines = [line.removeprefix("=========").strip() for line in text.splitlines() if line.strip()]
-    done = [line for line in lines if re.match(r"\d+ of \d+ factorizations", line)]
+    done = [line for line in lines if re.match(r"\d+ of \d+ kernels", line)]
     said = [line for line in lines if re.match(r"(ERROR|RACECHECK) SUMMARY", line)]
     return "; ".join([*done[-1:], *said[-1:]] or lines[-1:] or ["no message"])
 
@@ -242,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", action="append", choices=TOOLS, help="by default all of them, one after another")
+    parser.add_argument("--op", action="append", choices=sorted(OPERATIONS), help="only its kernels; may be repeated")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="only kernels, and only of such families")
     parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second of three parts of the kernels")
     parser.add_argument("--seconds", type=float, default=inf, help="each tool begins with no kernel after so many")

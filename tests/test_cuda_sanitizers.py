@@ -13,12 +13,14 @@ import pytest
 from batchchol import get_backend
 from batchchol.backends.cuda import backend
 from batchchol.errors import BackendUnavailable
-from kernelgen import FAMILIES, KernelSource, KernelSpec, generate
+from kernelgen import FAMILIES, KernelSource, KernelSpec, ThreadSchedule, generate
+from kernelgen.operations import OPERATIONS
 
 from . import cuda_sanitizers
 from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
 from .cuda_kernels import EmulatedKernel
 from .cuda_sanitizer_cases import Case, cases
+from .cuda_sanitizer_solves import solves
 from .cuda_sanitizers import (
     CLEAN,
     FOUND,
@@ -26,6 +28,7 @@ from .cuda_sanitizers import (
     RECIPES,
     TOOLS,
     Work,
+    check_case,
     check_factor,
     check_fill,
     main,
@@ -112,13 +115,17 @@ def test_what_is_missing_is_said(
     assert "pip install nvidia-cuda-sanitizer-api" in capsys.readouterr().out
 
 
-def test_families_and_parts_divide_the_cases() -> None:
+def test_families_operations_and_parts_divide_the_cases() -> None:
     """Each case is in one part of one family, and what a tool's process is told is what was asked for."""
+    everything = [*cases(), *solves()]
     wanted = [Work((family,), part, 3) for family in FAMILIES for part in (1, 2, 3)]
     divided = [case for work in wanted for case in work.cases()]
-    assert sorted(case.spec.name for case in divided) == sorted(case.spec.name for case in cases())
-    assert Work().cases() == list(cases())
-    for work in (Work(), Work(("warp", "block"), 2, 3, 45)):
+    assert sorted(case.spec.name for case in divided) == sorted(case.spec.name for case in everything)
+    assert Work().cases() == everything
+    assert [case for op in OPERATIONS for case in Work(operations=(op,)).cases()] == sorted(
+        everything, key=lambda case: list(OPERATIONS).index(case.spec.problem.op)
+    )
+    for work in (Work(), Work(("warp", "block"), 2, 3, 45), Work(operations=("potrs", "posv"))):
         assert Work.asked_for(parse([*work.arguments(), "--work"])) == work
     for text in ("0/2", "3/2", "half"):
         with pytest.raises(SystemExit):
@@ -126,8 +133,8 @@ def test_families_and_parts_divide_the_cases() -> None:
 
 
 def test_how_much_was_done_is_told_beside_what_a_tool_says() -> None:
-    text = "1.0 s  potrf\n20 of 28 factorizations\n========= RACECHECK SUMMARY: 0 hazards\n"
-    assert summary_of(text) == "20 of 28 factorizations; RACECHECK SUMMARY: 0 hazards"
+    text = "1.0 s  potrf\n20 of 28 kernels\n========= RACECHECK SUMMARY: 0 hazards\n"
+    assert summary_of(text) == "20 of 28 kernels; RACECHECK SUMMARY: 0 hazards"
 
 
 def test_cases_cover_every_choice() -> None:
@@ -165,6 +172,14 @@ def on_the_cpu(case: Case) -> Case:
 @pytest.mark.parametrize("case", list(cases())[3:8], ids=lambda case: case.spec.name)
 def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
     check_factor(get_backend("cpu"), on_the_cpu(case))
+
+
+@pytest.mark.parametrize("case", list(solves())[4:60:11], ids=lambda case: case.spec.name)
+def test_checks_of_solves_pass_what_the_cpu_makes(case: Case) -> None:
+    plain = replace(case.spec, schedule=ThreadSchedule(1), target="generic")
+    chunk = case.layout.chunk and 4 * case.layout.chunk
+    on_the_cpu = Case(plain, replace(case.layout, chunk=min(chunk, 512) if chunk else None), case.batch)
+    check_case(get_backend("cpu"), on_the_cpu)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

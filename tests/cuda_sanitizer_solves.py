@@ -1,0 +1,61 @@
+"""Solves that run under compute-sanitizer: each choice in turns, odd orders, ragged batches, any right-hand sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from batchchol.measure.solves import CHECKS, info_of
+from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
+
+from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, Case
+
+NRHS = (1, 3, 2, 9)
+# Threads to a matrix, rows of a step, right-hand sides at a time, threads of a block.
+STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2, 32), (32, 4, 4, 128))
+OPERATIONS = ("potrs", "posv")
+
+
+def solves() -> Iterator[Case]:
+    """Every order several times, by each operation, as far as its triangles fit shared memory."""
+    for turn in range(3 * len(ORDERS) * len(OPERATIONS)):
+        op, n, layout = OPERATIONS[turn % 2], ORDERS[turn // 2 % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
+        dtype, uplo = ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 5 % 2]
+        problem = Problem(n, dtype, uplo, op, ("ieee", "fast")[turn // 3 % 2])
+        for schedule in _schedules(op, turn, n):
+            try:
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            except SpecError:
+                continue
+            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+            break
+
+
+def _schedules(op: str, turn: int, n: int) -> Iterator[ThreadSchedule]:
+    """The choices whose turn it is, then such as larger matrices leave room for."""
+    if op == "posv":
+        common: dict[str, Any] = {"rhs": (1, 2)[turn // 2 % 2], "threads": (32, 64)[turn // 4 % 2]}
+        common["pdl"] = True if turn // 8 % 2 else None
+        yield ThreadSchedule(1, unroll="full", staged=(None, True)[turn // 6 % 2], **common)
+        yield ThreadSchedule(min((8, 4, 3)[turn % 3], n), staged=True, **common)
+        return
+    for split, nb, rhs, threads in STAGED[turn // 2 % len(STAGED) :]:
+        yield ThreadSchedule(min(nb, n), unroll="full", staged=True, split=split, rhs=rhs, threads=threads)
+    yield ThreadSchedule(min(8, n), rhs=(1, 4)[turn % 2])
+
+
+def check_solve(backend: Any, case: Case, a: Any) -> None:
+    """A solve for right-hand sides in memory of its own size, checked."""
+    problem = case.spec.problem
+    triangles = a if problem.op == "posv" else np.linalg.cholesky(a.astype(float)).astype(a.dtype)
+    if problem.uplo == "upper":
+        triangles = np.ascontiguousarray(triangles.swapaxes(1, 2))
+    given = backend.from_dense(triangles, case.layout)
+    shape = case.batch, problem.n, NRHS[case.batch % len(NRHS)]
+    b = backend.place(np.random.default_rng(case.batch).standard_normal(shape).astype(a.dtype))
+    x = backend.place(np.full(shape, np.nan, a.dtype))
+    status = info_of(backend, case.spec, given)
+    backend.kernel(case.spec)(given, b, x, *status, threads=1)
+    CHECKS[problem.op](given, b, x, *status, problem.math, upper=problem.uplo == "upper", host=backend.host)
