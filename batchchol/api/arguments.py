@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.batches.batch import check_dtype, dtype_name
+from batchchol.backends import chosen_backend
+from batchchol.backends.recorder import current_recorder
+from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.batches.checks import check_unmasked
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
@@ -94,6 +96,29 @@ class Wanted(NamedTuple):
     def by_factors(self) -> Wanted:
         """What is left to do once matrices are factored: solve by their factors, into the same place."""
         return self._replace(op="potrs", spec=None)
+
+    def of_batch(self, batch: Batch, backend: str | None) -> Wanted:
+        """The same of a batch, whose triangle is read if one alone has a meaning.
+
+        Raises
+        ------
+        ValueError
+            If it has no triangle that is asked for, or lives on another backend.
+        RuntimeError
+            If a graph is being recorded in this thread, for a batch on a GPU.
+        """
+        if backend is not None and chosen_backend(backend) != batch.backend:
+            raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the {self.what} live")
+        if self.upper and batch.triangle == "lower":
+            raise ValueError(
+                f"upper: got True, expected False for {self.what} whose lower triangle alone has a meaning"
+            )
+        if batch.backend != "cpu" and current_recorder() is not None:
+            raise RuntimeError(
+                f"{self.argument}: a graph is being recorded in this thread, and a batch of {self.what} may not be "
+                "there before that is launched: solve after it"
+            )
+        return self._replace(upper=self.upper or batch.triangle == "upper")
 
     def check_array(self, n: int, dtype: np.dtype[Any]) -> None:
         """Refuse a spec or a math that is not for matrices in an array."""

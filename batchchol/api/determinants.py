@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import check_assumed
+from batchchol.api import device_solves
+from batchchol.api.arguments import Wanted, check_assumed
 from batchchol.api.factorizations import cholesky_ex, factor
 from batchchol.api.failures import raise_failures
+from batchchol.backends import chosen_backend
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import flag
+from batchchol.batches.checks import check_math, flag
 from batchchol.batches.layouts import dense_view
 
 
@@ -45,21 +47,20 @@ def slogdet(
     Parameters
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
-        The matrices, on the host. Only the lower triangle is used, or the upper one if `upper` is set.
+        The matrices. Only the lower triangle is used, or the upper one if `upper` is set.
     assume_a, upper, backend, math
         As for `solve`.
 
     Returns
     -------
     LogDeterminant
-        sign : ndarray, shape (...), which is 1; logabsdet : ndarray, shape (...): of the matrices' dtype.
+        sign : ndarray, shape (...), which is 1; logabsdet : ndarray, shape (...): of the matrices' dtype. GPUArrays
+        of matrices on a GPU.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If a matrix is not positive definite, as `cholesky` does, with its other errors.
-    TypeError
-        If the matrices are on a GPU: use twice the sum of the logarithms of `cholesky`'s diagonal there.
     """
     sign, logabsdet, info = slogdet_ex(a, assume_a=assume_a, upper=upper, backend=backend, math=math)
     raise_failures(info, a, upper, "slogdet_ex")
@@ -79,15 +80,18 @@ def slogdet_ex(
     Where an info is not 0, sign and logabsdet are NaN.
     """
     check_assumed(assume_a)
-    upper = flag("upper", upper)
-    if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
-        raise TypeError(
-            "a: got matrices on a GPU, expected some of the host: sum the logarithms of cholesky's diagonal"
-        )
+    wanted = Wanted("potrf", "a", "matrices", flag("upper", upper), math=math)
     if isinstance(a, Batch):
-        diagonal, info = _of_batch(a, upper, math)
+        wanted = wanted.of_batch(a, backend)
+        if a.backend != "cpu":
+            return _on_gpu(a, wanted)
+        diagonal, info = _of_batch(a, wanted.upper, math)
+    elif hasattr(a, "__cuda_array_interface__"):
+        if backend is not None and chosen_backend(backend) != "cuda":
+            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        return _on_gpu(a, wanted)
     else:
-        l, info = cholesky_ex(a, upper=upper, backend=backend, math=math)
+        l, info = cholesky_ex(a, upper=wanted.upper, backend=backend, math=math)
         diagonal = np.diagonal(l, axis1=-2, axis2=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = 2 * np.log(diagonal).sum(-1, dtype=np.float64)
@@ -98,10 +102,26 @@ def slogdet_ex(
 
 def _of_batch(batch: Batch, upper: bool, math: str | None) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The diagonals of the factors of a batch of the host, (batch, n), and the info."""
-    if upper or batch.triangle == "upper":
+    if upper:
         # Batches are factored by their lower triangles, where none is named.
         factors, info = cholesky_ex(batch.to_dense(), upper=True, backend="cpu", math=math)
         return np.diagonal(factors, axis1=-2, axis2=-1), info
     l, info = factor(batch, math=math)
     diagonal = np.diagonal(dense_view(l.data, l.layout), axis1=-2, axis2=-1)
     return diagonal.reshape(-1, batch.n)[: batch.batch], info
+
+
+def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
+    """Of an array or a batch of a GPU, by a kernel that reads the diagonals of the factors."""
+    from batchchol.backends.cuda import memory, support
+    from batchchol.backends.cuda.device import device
+
+    matrices = device_solves.located(a, wanted)
+    check_math(wanted.math)
+    l, info = device_solves.factored(matrices, wanted)
+    form, dtype = l.form, np.dtype(l.form.dtype)
+    signs, logs = (memory.empty(matrices.outer, dtype, f"the {what}") for what in ("signs", "logarithms"))
+    status, sign, logabsdet = (int(each.gpudata or 0) for each in (info, signs, logs))
+    what = form.n, form.batch, form.layout, form.dtype
+    support.log_determinants(device(), l.address, status, sign, logabsdet, *what)
+    return LogDeterminantInfo(signs, logs, info)

@@ -22,7 +22,7 @@ from kernelgen.targets import ELEMENT_BYTES
 _INFO, _CANONICAL = np.dtype(np.int32), Layout.canonical()
 
 
-class _Matrices(NamedTuple):
+class Matrices(NamedTuple):
     """Where the matrices, or factors, of a call are, and what keeps them alive: an array or a batch."""
 
     owner: Any
@@ -39,8 +39,15 @@ class _Memory(NamedTuple):
     address: int
 
 
-def by_array(a: Any, b: Any, wanted: Wanted) -> tuple[Any, Any]:
-    """The solutions by matrices or factors (..., n, n) and, where they are factored, the info of each."""
+def solved(a: Any, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+    """The solutions by matrices or factors, (..., n, n) or a batch, and the info of each where they are factored."""
+    return _solved(located(a, wanted), b, wanted)
+
+
+def located(a: Any, wanted: Wanted) -> Matrices:
+    """Where an array (..., n, n) or a batch of the GPU is, once what is wanted is known to be for it."""
+    if isinstance(a, Batch):
+        return Matrices(a, a.address, a.nbytes, (a.batch,), Form.of(a))
     given = _memory().view(a, wanted.argument)
     if check_dtype(wanted.argument, given.dtype) != given.dtype:
         raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")
@@ -50,16 +57,10 @@ def by_array(a: Any, b: Any, wanted: Wanted) -> tuple[Any, Any]:
     wanted.check_array(n, given.dtype)
     count = prod(outer)
     form = Form(n, count, dtype_name(given.dtype), _CANONICAL)
-    matrices = _Matrices(a, given.address, count * n * n * given.dtype.itemsize, tuple(outer), form)
-    return _solved(matrices, b, wanted)
+    return Matrices(a, given.address, count * n * n * given.dtype.itemsize, tuple(outer), form)
 
 
-def by_batch(batch: Batch, b: Any, wanted: Wanted) -> tuple[Any, Any]:
-    """The solutions by a batch of the GPU."""
-    return _solved(_Matrices(batch, batch.address, batch.nbytes, (batch.batch,), Form.of(batch)), b, wanted)
-
-
-def _solved(matrices: _Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+def _solved(matrices: Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
     memory, form = _memory(), matrices.form
     if not memory.is_device_array(b):
         raise TypeError(
@@ -76,20 +77,20 @@ def _solved(matrices: _Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
     if not how.nrhs:
         if wanted.spec is not None or not wanted.factors:
             kernel_choice(*choice, argument=wanted.argument)
-        return x.owner, _factored(matrices, wanted)[1] if wanted.factors else None
+        return x.owner, factored(matrices, wanted)[1] if wanted.factors else None
     try:
         kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument))
     except SpecError:
         if wanted.spec is not None or not wanted.factors:
             raise
-        l, info = _factored(matrices, wanted)
+        l, info = factored(matrices, wanted)
         return _solved(l, b, wanted.by_factors())[0], info
     info = memory.empty(matrices.outer, _INFO, "the info") if wanted.factors else None
     _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream)
     return x.owner, info
 
 
-def _launch(kernel: Any, matrices: _Matrices, b: _Memory, x: _Memory, info: Any, how: Fit, stream: Any) -> None:
+def _launch(kernel: Any, matrices: Matrices, b: _Memory, x: _Memory, info: Any, how: Fit, stream: Any) -> None:
     """Queue the kernel, and the copies from and to right-hand sides and solutions in another order than its own."""
     from batchchol.backends.cuda import support
 
@@ -113,7 +114,7 @@ def _launch(kernel: Any, matrices: _Matrices, b: _Memory, x: _Memory, info: Any,
         support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
 
 
-def _room(matrices: _Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
+def _room(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
     """Where the solutions go: the array that is given, that of the right-hand sides if it may, or a new one."""
     memory, dtype = _memory(), np.dtype(matrices.form.dtype)
     if wanted.out is not None:
@@ -126,7 +127,7 @@ def _room(matrices: _Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted)
     return _Memory(x, int(x.gpudata or 0))
 
 
-def _given_room(matrices: _Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
+def _given_room(matrices: Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
     memory, itemsize = _memory(), ELEMENT_BYTES[matrices.form.dtype]
     if not memory.is_device_array(out):
         raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the solutions are made")
@@ -141,15 +142,15 @@ def _given_room(matrices: _Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
     return _Memory(out, found.address)
 
 
-def _factored(matrices: _Matrices, wanted: Wanted) -> Any:
+def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any]:
     """The factors, where they are, and the info of each matrix."""
     form = matrices.form
     if isinstance(matrices.owner, Batch):
         choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
         l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
-        return _Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
+        return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
     l, info = factor_there(matrices.owner, wanted.upper, None, wanted.math)
-    return matrices._replace(owner=l, address=int(l.gpudata)), info
+    return matrices._replace(owner=l, address=int(l.gpudata or 0)), info
 
 
 def _meet(first: int, size: int, second: int, other: int) -> bool:

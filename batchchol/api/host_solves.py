@@ -212,7 +212,7 @@ def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -
     for first, last in dense.slices(len(a), per_matrix):
         there = memory.to_device(a[first:last], f"{last - first:,} matrices")
         columns = memory.to_device(b[first:last], "right-hand sides")
-        solved, status = device_solves.by_array(there, columns, on_device)
+        solved, status = device_solves.solved(there, columns, on_device)
         memory.to_host(solved, out=x[first:last])
         if info is not None:
             memory.to_host(status, out=info[first:last])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
@@ -13,7 +12,6 @@ from batchchol.api.failures import raise_failures
 from batchchol.api.host_solves import Solved
 from batchchol.api.repairs import check_jitter
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
-from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from kernelgen import KernelSpec
@@ -253,32 +251,19 @@ def _by(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Solved:
     if hasattr(matrices, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return _on_gpu(device_solves.by_array, matrices, b, wanted)
+        return _on_gpu(matrices, b, wanted)
     return host_solves.by_array(matrices, b, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
 
 
 def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> Solved:
-    if backend is not None and chosen_backend(backend) != batch.backend:
-        raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the {wanted.what} live")
-    if wanted.upper and batch.triangle == "lower":
-        raise ValueError(
-            f"upper: got True, expected False for {wanted.what} whose lower triangle alone has a meaning"
-        )
-    wanted = wanted._replace(upper=wanted.upper or batch.triangle == "upper")
-    if batch.backend == "cpu":
-        return host_solves.by_batch(batch, b, wanted)
-    if current_recorder() is not None:
-        raise RuntimeError(
-            f"{wanted.argument}: a graph is being recorded in this thread, and a batch of {wanted.what} may not be "
-            "there before that is launched: solve after it"
-        )
-    return _on_gpu(device_solves.by_batch, batch, b, wanted)
+    wanted = wanted.of_batch(batch, backend)
+    return host_solves.by_batch(batch, b, wanted) if batch.backend == "cpu" else _on_gpu(batch, b, wanted)
 
 
-def _on_gpu(way: Callable[..., tuple[Any, Any]], matrices: Any, b: Any, wanted: Wanted) -> Solved:
+def _on_gpu(matrices: Any, b: Any, wanted: Wanted) -> Solved:
     if wanted.jitter is not None:
         raise ValueError(
             f"jitter: got {wanted.jitter!r}, expected None for matrices on a GPU: copy them to the host, or "
             "solve again by those whose info is not 0"
         )
-    return Solved(*way(matrices, b, wanted))
+    return Solved(*device_solves.solved(matrices, b, wanted))

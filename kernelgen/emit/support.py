@@ -46,6 +46,8 @@ _KERNELS = {
     # An item is an element of a row.
     "spoil": _Support(Launch(128, 128)),
     "residual": _Support(Launch(8 * LANES, LANES), (("tile", 8),)),
+    # An item is a matrix.
+    "log_determinants": _Support(Launch(128, 128)),
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
     # An item is an element.

@@ -125,7 +125,31 @@ def test_on_a_gpu(cuda: Backend, spd: Spd) -> None:
         inverse, info = inv_ex(given)
         np.testing.assert_allclose(cuda.host(inverse), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
         assert not cuda.host(info).any()
-        with pytest.raises(TypeError, match=r"^a: got matrices on a GPU, expected some of the host"):
-            slogdet(given)
+        sign, logabsdet = slogdet(given)
+        np.testing.assert_array_equal(cuda.host(sign), np.ones(N, "f4"))
+        np.testing.assert_allclose(cuda.host(logabsdet), np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(slogdet(a, backend="cuda").logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(inv(a, backend="cuda"), get_backend("cuda").host(inverse), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("upper", [False, True])
+def test_determinants_of_those_that_fail_on_a_gpu(cuda: Backend, spd: Spd, dtype: str, upper: bool) -> None:
+    a = spd(2, 20, 9, dtype=dtype)
+    a[1, 3, 5, 5] = -1
+    exact, batch = np.linalg.slogdet(a).logabsdet, DeviceBatch.from_dense(a.reshape(40, 9, 9), Layout.interleaved())
+    for given in (on_device(a), batch, batch.marked("upper" if upper else "lower")):
+        sign, logabsdet, info = (cuda.host(each).reshape(2, 20) for each in slogdet_ex(given, upper=upper))
+        assert np.argwhere(info).tolist() == [[1, 3]]
+        assert np.isnan(sign[1, 3])
+        np.testing.assert_allclose(logabsdet, np.where(info, np.nan, exact), rtol=1e-5)
+        with pytest.raises(np.linalg.LinAlgError, match=r"matrix (\(1, 3\)|23) is not .*; slogdet_ex returns"):
+            slogdet(given, upper=upper)
+    sign, logabsdet, info = slogdet_ex(on_device(a[:0]))
+    assert [tuple(each.shape) for each in (sign, logabsdet, info)] == [(0, 20)] * 3
+    sign, logabsdet, info = (cuda.host(each) for each in slogdet_ex(on_device(np.empty((3, 0, 0), dtype))))
+    assert (sign.tolist(), logabsdet.tolist(), info.tolist()) == ([1] * 3, [0] * 3, [0] * 3)
+    for arguments, words in (({"backend": "cpu"}, "backend: got 'cpu'"), ({"math": "exact"}, "math: got 'exact'")):
+        for given in (on_device(a), batch):
+            with pytest.raises(ValueError, match=f"^{words}"):
+                slogdet(given, **arguments)

@@ -156,6 +156,27 @@ def _merged(sizes: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]
     return axes
 
 
+def log_determinants(
+    device: Launcher,
+    factors: int,
+    info: int,
+    signs: int,
+    logs: int,
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    stream: object | None = None,
+) -> None:
+    """The signs and logarithms of determinants, by the factors of a batch: NaN where an info is not 0.
+
+    `signs` and `logs` are addresses of `batch` elements of the factors' dtype.
+    """
+    args = (*_pointers(factors, info, signs, logs), *_integers(n, stride(batch, layout), batch))
+    device.launch(support_kernel("log_determinants", dtype), batch, args, stream)
+
+
 def identity_padding(
     device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
 ) -> None:
