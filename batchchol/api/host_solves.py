@@ -27,6 +27,9 @@ from kernelgen import MAX_N, Layout, SpecError
 
 _CANONICAL = Layout.canonical()
 Info = NDArray[np.int32]
+# A kernel has one lane for one matrix: from this order and number of right-hand sides on LAPACK takes a quarter to a
+# half of the time (measured).
+_ALONE_ORDER, _ALONE_COLUMNS = 32, 64
 # Of so many matrices of a batch one may be copied by itself.
 _FEW = 16
 
@@ -95,7 +98,8 @@ def _by_dense(backend: str, wanted: Wanted, dense: NDArray[Any], b: NDArray[Any]
     count, n, _ = dense.shape
     if backend == "cuda":
         return _on_gpu(dense, wanted, b, x)
-    if n > MAX_N:
+    alone = count == 1 and n >= _ALONE_ORDER and b.shape[-1] >= _ALONE_COLUMNS and wanted.spec is None
+    if n > MAX_N or alone:
         return lapack.solve(wanted.op, dense, b, x, wanted.upper, int(wanted.threads or available_threads()))
     return _by_batch(Batch.over_checked(dense, n, count, _CANONICAL), wanted, b, x)
 

@@ -141,6 +141,16 @@ def test_right_hand_sides_are_broadcast(spd: Spd, outer: tuple[int, ...], shape:
     np.testing.assert_array_equal(out, x)
 
 
+def test_one_matrix_with_many_right_hand_sides_is_lapacks(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    posv = lapack.posv
+    monkeypatch.setattr(lapack, "posv", lambda a, b, *rest: seen.append(b.shape) or posv(a, b, *rest))
+    for outer, n, nrhs in ((), 40, 100), ((1,), 40, 100), ((), 40, 2), ((), 6, 100), ((2,), 40, 100):
+        a, b = spd(*outer, n), columns(n, nrhs)
+        assert_solves(a, b, solve(a, b))
+    assert seen == [(1, 40, 100)] * 2
+
+
 def test_a_matrix_that_is_broadcast_is_factored_once(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(lapack, "posv", lambda a, b, *_: seen.append((*a.shape, *b.shape)) or np.zeros(len(a), "i4"))
