@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
@@ -22,15 +24,20 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
     """The source of `generate_posv` for this target."""
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
+    piece = PIECE_BYTES // ELEMENT_BYTES[problem.dtype] if stage.interleaved else stage.width
+    nb = schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n)
     group = -(-_GROUP // schedule.nb) * schedule.nb
     text = render(
         "thread/posv.cu.jinja",
         **variables_of(spec),
         stage=stage,
         warp=WARP,
-        piece=PIECE_BYTES // ELEMENT_BYTES[problem.dtype],
+        piece=piece,
+        piece_bytes=piece * ELEMENT_BYTES[problem.dtype],
+        element_bytes=ELEMENT_BYTES[problem.dtype],
+        step=gcd(stage.width, nb),
         blocks=schedule.blocks or 1,
-        nb=schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n),
+        nb=nb,
         group=group,
         groups=-(-problem.n // group),
         returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,

@@ -11,6 +11,7 @@ from kernelgen.gpu import (
     MAX_SHARED_BYTES,
     MEMORY_BYTES,
     PIECE_BYTES,
+    RESERVED_BYTES,
     WARP,
 )
 from kernelgen.operations import OPERATIONS, Operation
@@ -37,6 +38,8 @@ FULL_UNROLL_BUDGET = 6_600
 # Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
+# Copies by wide instructions are worth one warp of four, not more.
+_WARPS_KEPT = 0.75
 # A few right-hand sides fill the registers of every target beside a tile of the factor.
 MAX_RHS, DEFAULT_RHS = 16, 4
 # Of the 255 registers of a thread, those that can be elements of its right-hand sides.
@@ -103,9 +106,9 @@ class ThreadStage:
 class SolveStage:
     """Room for what threads factor and solve with: `rhs` right-hand sides of each, and its triangle if `staged`.
 
-    Elements of a triangle lie column after column. Those of a warp are `interleaved`, or its matrices follow one
-    another as canonical arrays have them; then, as right-hand sides always, an odd number of scalars apart, so that
-    all threads at once read from different banks.
+    The elements of a warp's triangles are `interleaved`, column after column, or else its matrices follow one another,
+    row after row, each row filled up to whole pieces of `width` scalars. The matrices are then an odd number of
+    pieces apart, and right-hand sides always an odd number of scalars: all threads at once read from different banks.
     """
 
     n: int
@@ -116,19 +119,18 @@ class SolveStage:
     interleaved: bool
 
     @property
-    def apart(self) -> int:
-        """Scalars between neighbouring elements of a triangle."""
-        return WARP if self.interleaved else 1
+    def width(self) -> int:
+        """Scalars of a piece: as many as divide rows and one instruction moves, unless few warps have room for that."""
+        if self.interleaved:
+            return 1
+        widths = [width for width in (4, 2) if self.n % width == 0 and width * self._bytes <= PIECE_BYTES]
+        enough = _WARPS_KEPT * self._resident(1)
+        return next((width for width in widths if self._resident(width) >= enough), 1)
 
     @property
     def member(self) -> int:
         """Scalars between the triangles of neighbouring threads."""
-        return 1 if self.interleaved else self.n * (self.n + 1) // 2 | 1
-
-    @property
-    def together(self) -> int:
-        """Whole matrices that the threads of a warp read at a time where they follow one another, a power of two."""
-        return 1 << max(WARP // self.n**2, 1).bit_length() - 1
+        return 1 if self.interleaved else self._member(self.width)
 
     @property
     def columns(self) -> int:
@@ -149,7 +151,20 @@ class SolveStage:
     @property
     def shared_bytes(self) -> int:
         """Those of a block of threads."""
-        return self.threads // WARP * self.scalars * ELEMENT_BYTES[self.dtype]
+        return self.threads // WARP * self.scalars * self._bytes
+
+    @property
+    def _bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype]
+
+    def _member(self, width: int) -> int:
+        """An odd number of pieces that hold a triangle's rows."""
+        return width * (sum(-(-row // width) for row in range(1, self.n + 1)) | 1)
+
+    def _resident(self, width: int) -> int:
+        """Warps that a multiprocessor has room for."""
+        room = WARP * (self._member(width) + self.columns) * self._bytes
+        return (MAX_SHARED_BYTES + RESERVED_BYTES) // (room + RESERVED_BYTES)
 
 
 @dataclass(frozen=True)
