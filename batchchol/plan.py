@@ -17,7 +17,8 @@ from batchchol.defaults.request import Request
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
 from kernelgen.problem import MATHS
 
-_TWO = ("potrf", "potrs")
+# The operations that "posv" is together.
+TWO = ("potrf", "potrs")
 _REMEMBERED, _CHOSEN = "_prepared", "_chosen"
 
 
@@ -196,11 +197,16 @@ def _chosen_kernel(
 ) -> Kernel:
     rest = device, form, upper
     if op == "posv" and given is None and two_kernels(form.n, form.dtype, device.target):
-        from batchchol.algorithms.posv import FactorThenSolve
-
-        factor, solve = (device.kernel(_kernel_choice(each, *rest, None, math, argument, key)) for each in _TWO)
-        return FactorThenSolve.of(cast(Any, factor), cast(Any, solve), device.last_level_cache_bytes())
+        return factor_then_solve(device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO))
     return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
+
+
+def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:
+    """Two kernels of a GPU, called as one of "posv"."""
+    from batchchol.algorithms.posv import FactorThenSolve
+
+    factoring, solving = (cast(Any, device.kernel(spec)) for spec in (factor, solve))
+    return FactorThenSolve.of(factoring, solving, device.last_level_cache_bytes())
 
 
 def _fitting_target(device: Backend, dtype: str, layout: Layout, argument: str = "batch") -> str:

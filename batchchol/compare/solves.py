@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -18,9 +18,11 @@ from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
+from batchchol.defaults.fused import two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
+from batchchol.plan import TWO, factor_then_solve
 from kernelgen import KernelSpec, Layout, Problem, SpecError
 
 
@@ -144,32 +146,33 @@ def entrants(
         ):
             name = f"{venue.prefix}{place}{suffix}"
             try:
-                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
+                specs = _defaults(backend, Problem(n, dtype, op=op, math=math), batch, layout)
             except SpecError as error:
                 absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
                 continue
-            make = partial(kernel, spec=spec, layout=layout)
-            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+            make = partial(kernel, specs=specs, layout=layout)
+            yield Entrant(name, venue.version, make, specs, venue.tolerated)
     function = _function(op, backend)
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
-        chosen = (_default(backend, Problem(n, dtype, op=op), batch, Layout.canonical()),)
+        chosen = _defaults(backend, Problem(n, dtype, op=op), batch, Layout.canonical())
     make = partial(array_call, specs=chosen, function=function)
     yield Entrant(f"{venue.prefix}{function.__name__}", venue.version, make, chosen, venue.tolerated)
 
 
-def kernel(arena: BaseSolveArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
-    """A kernel on the matrices or factors of the first set in a layout."""
+def kernel(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], layout: Layout) -> list[Contender]:
+    """A kernel, or two as one, on the matrices or factors of the first set in a layout."""
     backend = arena.backend
     matrices, b = backend.from_dense(arena.input(0), layout).marked(arena.triangle), backend.host(arena.column(0))
     sets = rotating_buffers(backend, matrices, b) if arena.cold else [(matrices, backend.place(b), backend.place(b))]
-    status = info_of(backend, spec, matrices)
-    calls = [partial(backend.kernel(spec), *each, *status, threads=arena.threads) for each in sets]
+    status = info_of(backend, specs[0], matrices)
+    run = backend.kernel(specs[0]) if len(specs) == 1 else factor_then_solve(backend, *specs)
+    calls = [partial(run, *each, *status, threads=arena.threads) for each in sets]
 
     def result(index: int) -> Solved:
         return Solved(arena.op, *sets[index], status)
 
-    return [Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)]
+    return [Contender(_name(specs), calls, result, most=MOST_CALLS, math=specs[0].problem.math)]
 
 
 def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: Callable[..., Any]) -> list[Contender]:
@@ -181,7 +184,7 @@ def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: C
         x, info = made.value if isinstance(made.value, Solution) else (made.value, None)
         return arena.solved(index, x, info)
 
-    name = specs[0].name if specs else "a kernel that factors, and one that solves"
+    name = _name(specs) if specs else "a kernel that factors, and one that solves"
     return [Contender(name, made.calls, result, forget=made.forget, math=specs[0].problem.math if specs else None)]
 
 
@@ -192,6 +195,15 @@ def _function(op: str, backend: Backend) -> Callable[..., Any]:
     return solve if backend.name == "cpu" else solve_ex
 
 
-def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:
-    request = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model)
-    return default_choice(request.on(layout)).spec
+def _name(specs: Sequence[KernelSpec]) -> str:
+    return " + ".join(spec.name for spec in specs)
+
+
+def _defaults(backend: Backend, problem: Problem, batch: int, layout: Layout) -> tuple[KernelSpec, ...]:
+    """The kernel of an operation, or those that are faster together."""
+    two = problem.op == "posv" and two_kernels(problem.n, problem.dtype, backend.target)
+    asked = (
+        Request(replace(problem, op=op), backend.target, batch=batch, arch=backend.architecture, device=backend.model)
+        for op in (TWO if two else (problem.op,))
+    )
+    return tuple(default_choice(request.on(layout)).spec for request in asked)

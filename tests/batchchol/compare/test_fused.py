@@ -83,7 +83,7 @@ def test_a_call_takes_part_where_there_is_no_kernel(monkeypatch: pytest.MonkeyPa
     def none(*of: Any) -> Any:
         raise SpecError("n=64 is 274,560 bytes of shared memory")
 
-    monkeypatch.setattr(solves, "_default", none)
+    monkeypatch.setattr(solves, "_defaults", none)
     cpu, absent = get_backend("cpu"), dict[str, str]()
     venue = comparison.CpuVenue(cpu)
     (call,) = solves.entrants(cpu, venue, "posv", N, BATCH, "float32", ("ieee",), (), absent)
@@ -195,6 +195,20 @@ def test_the_library_solves_by_packed_matrices_and_by_whole_arrays(cuda: Backend
         (name, protocol) for name in [*names, "solve_ex"] for protocol in ("queued", "single")
     ]
     assert all(0 < row.ratio <= 1 and row.op == "posv" for row in outcome.rows)
+
+
+def test_larger_matrices_are_solved_by_two_kernels(cuda: Backend) -> None:
+    n, batch = 29, 33
+    arena = arena_of(cuda, n, batch, cold=False)
+    entrants = solves.entrants(
+        cuda, comparison.GpuVenue(cuda), "posv", n, batch, "float32", ("ieee",), (), dict[str, str]()
+    )
+    for entrant in (*entrants,)[:2]:
+        assert [spec.problem.op for spec in entrant.specs] == ["potrf", "potrs"]
+        (way,) = entrant.make(arena)
+        assert way.spec == " + ".join(spec.name for spec in entrant.specs)
+        way.calls[0]()
+        assert 0 < arena.verify(way, 0) <= 1
 
 
 @pytest.mark.gpu
