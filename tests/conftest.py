@@ -52,6 +52,13 @@ def interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler as users have it: that of the session leaves out passes."""
+    if "system.h" in os.environ.get("BATCHCHOL_CC", ""):
+        monkeypatch.delenv("BATCHCHOL_CC")
+
+
 @pytest.fixture(scope="session")
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten rather than compared with."""
