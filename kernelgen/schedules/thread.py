@@ -104,9 +104,9 @@ class ThreadStage:
 
 @dataclass(frozen=True)
 class SolveStage:
-    """Room for what threads factor and solve with: `rhs` right-hand sides of each, and its triangle if `staged`.
+    """Room for what threads factor and solve with: `rhs` right-hand sides of each, its triangle if `staged`.
 
-    The elements of a warp's triangles are `interleaved`, column after column, or else its matrices follow one another,
+    Elements of a warp's triangles are `interleaved`, column after column, or else its matrices follow one another,
     row after row, each row filled up to whole pieces of `width` scalars. The matrices are then an odd number of
     pieces apart, and right-hand sides always an odd number of scalars: all threads at once read from different banks.
     """
@@ -120,7 +120,7 @@ class SolveStage:
 
     @property
     def width(self) -> int:
-        """Scalars of a piece: as many as divide rows and one instruction moves, unless few warps have room for that."""
+        """Scalars of a piece: as many as divide rows and one instruction moves, unless few warps have the room."""
         if self.interleaved:
             return 1
         widths = [width for width in (4, 2) if self.n % width == 0 and width * self._bytes <= PIECE_BYTES]

@@ -201,7 +201,11 @@ MUTANTS: Mapping[str, tuple[str, str, str]] = {
     "an update dropped": ("registers", r"l\[i\]\[j\] -= l\[i\]\[p\] \* l\[j\]\[p\];", "if (p != 3) \\g<0>"),
     "a row that does not go back": ("rows that go back", r"if \(j < RETURNED\)", "if (j < RETURNED - 1)"),
     "the forward solve without a row": ("registers", r"y\[0\]\[j\] -= y\[0\]\[p\] \* l\[j\]\[p\];", "if (p) \\g<0>"),
-    "a tile's update of another column": ("tiles", r"read_words\(b, &AT\(l, k \+ j, p\)\);", "read_words(b, &AT(l, k + j, p + 1));"),
+    "a tile's update of another column": (
+        "tiles",
+        r"read_words\(b, &AT\(l, k \+ j, p\)\);",
+        "read_words(b, &AT(l, k + j, p + 1));",
+    ),
     "the last right-hand sides left out": ("tiles", r"c < nrhs; c \+= RHS", "c + 1 < nrhs; c += RHS"),
     "no wait for the others": ("arrays", r"wait_for_fetched\(\);\n    __syncwarp\(\);", "wait_for_fetched();"),
     "no wait before solutions are written": ("tiles", r"__syncwarp\(\);\n    store_columns", "store_columns"),
