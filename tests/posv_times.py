@@ -56,7 +56,7 @@ class Series(NamedTuple):
 
 SERIES: Mapping[str, Series] = {
     "cpu": Series(
-        [(n, 16_384, nrhs) for n in (4, 8, 16, 24, 32, 64) for nrhs in (1, 8)],
+        [(n, 16_384, nrhs) for n in (4, 8, 16, 24, 32, 48, 64) for nrhs in (1, 8)],
         ("ieee",),
         [
             {"nb": 2, "looking": "top"},
@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.posv_times", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--backend", default="cpu", choices=SERIES)
     parser.add_argument("--target", nargs="+", help="SIMD instructions, the widest by default")
-    parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 64))
+    parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 48, 64))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     backend = get_backend(given.backend)

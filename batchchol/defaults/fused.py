@@ -15,8 +15,8 @@ STAGED_FROM = 8
 # Orders up to which what a thread needs is in its registers, if the first rows of the factor go back to shared memory
 # (compiled for sm_90).
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
-# Of CPUs: the largest order of straight-line code, and tiles of arrays and of packed matrices.
-STRAIGHT_LINE_ON_CPUS, NB, NB_OF_PACKED = 8, 4, 2
+# Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
+STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
 NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 
 
@@ -48,12 +48,13 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
 
 
 def _on_a_cpu(plain: KernelSpec) -> ThreadSchedule:
-    """The fastest or nearly so of those in datasets/posv_epyc.csv, of every order there.
+    """Within a tenth or so of the fastest of those in datasets/posv_epyc.csv.
 
-    A packed group is read once, and small tiles that look as far back as can be keep up with that; straight-line code
-    pays where there are few of them. A transposed one is in cache.
+    A small packed group is read once, and small tiles that look as far back as can be keep up with that; a large one,
+    and one that was transposed, is in cache.
     """
     n = plain.problem.n
     if n <= STRAIGHT_LINE_ON_CPUS:
         return ThreadSchedule(min(NB, n), unroll="full")
-    return ThreadSchedule(NB) if plain.layout == "canonical" else ThreadSchedule(NB_OF_PACKED, "top")
+    packed = plain.layout != "canonical" and n <= READ_ONCE
+    return ThreadSchedule(NB_READ_ONCE, "top") if packed else ThreadSchedule(NB)
