@@ -22,7 +22,8 @@ class Argument:
     name : str
         As in LAPACK, in small letters.
     shape : str
-        What one matrix has of it: "triangle" of n × n elements, "columns", n × nrhs, or "info", one integer.
+        What one matrix has of it: "triangle" of n × n elements, "columns", n × nrhs, "scalar", one element, or
+        "info", one integer.
     written : bool
         Whether it is a result.
     packed : bool
@@ -36,7 +37,7 @@ class Argument:
 
     def elements(self, n: int, nrhs: int) -> int:
         """Elements of one matrix that have to be read or written."""
-        return {"triangle": n * (n + 1) // 2, "columns": n * nrhs, "info": 0}[self.shape]
+        return {"triangle": n * (n + 1) // 2, "columns": n * nrhs, "scalar": 1, "info": 0}[self.shape]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Operation:
 
     `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle. `flops`
     is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
-    the choices of the thread family that its kernels do not have, and what each is.
+    the choices of the thread family that its kernels do not have, and what each is. An operation without `gpu` has
+    kernels for SIMD targets alone.
 
     A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
     and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.
@@ -57,6 +59,7 @@ class Operation:
     arguments: tuple[Argument, ...]
     flops: Callable[[int, int], float]
     fixed: Mapping[str, object] = field(default_factory=dict, hash=False)
+    gpu: bool = True
 
     @cached_property
     def columns(self) -> int | None:
@@ -125,5 +128,17 @@ POSV = Operation(
     ),
     lambda n, nrhs: n**3 / 3 + 2 * n**2 * nrhs,
 )
+LOGDET = Operation(
+    "logdet",
+    "the logarithm of the determinant of A, symmetric positive definite",
+    "a determinant",
+    (
+        Argument("a", "triangle"),
+        Argument("logdet", "scalar", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: n**3 / 3,
+    gpu=False,
+)
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS, POSV)})
+OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS, POSV, LOGDET)})

@@ -10,7 +10,7 @@ from kernelgen.problem import LAYOUT_KINDS, ORDERS, Problem
 from kernelgen.refusals import SpecError, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
-from kernelgen.targets import TARGETS
+from kernelgen.targets import SIMD_TARGETS, TARGETS
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,17 @@ class KernelSpec:
         one_of("order", self.order, ORDERS)
         one_of("target", self.target, tuple(TARGETS))
         require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
+        operation, target = self.problem.operation, TARGETS[self.target]
+        works = f"kernels of {operation.name} are for SIMD targets, use one of {', '.join(SIMD_TARGETS)}"
+        require(operation.gpu or not target.gpu, "target", self.target, works)
         operations = self.schedule.operations
         works = f"family {self.family!r} has {', '.join(operations)}, use another family"
         require(self.problem.op in operations, "op", self.problem.op, works)
         works = "the same kernel solves in place and out of place, use False"
-        require(not (self.in_place and self.problem.operation.has_columns), "in_place", True, works)
-        object.__setattr__(self, "schedule", self.schedule.settled(TARGETS[self.target], self.problem))
+        require(not (self.in_place and operation.has_columns), "in_place", True, works)
+        works = f"{operation.name} writes no matrices, use False"
+        require(not (self.in_place and operation.forgets), "in_place", True, works)
+        object.__setattr__(self, "schedule", self.schedule.settled(target, self.problem))
         self.schedule.check(self.problem, self.layout)
 
     @property

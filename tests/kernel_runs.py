@@ -186,6 +186,23 @@ def run_posv(
     return Solved((given if in_place else solution).copy(), info.array.copy())
 
 
+def run_logdet(spec: KernelSpec, a: Array, chunk: int | None = None, *, threads: int = 2) -> tuple[Array, Array]:
+    """The logarithms of the determinants of lower triangles (batch, n, n) and the info, guarded as in `run_posv`."""
+    layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
+    triangles, logdet, info = (
+        GuardedMemory(shape, element)
+        for shape, element in ((array_shape(n, len(a), layout), dtype), ((len(a),), dtype), ((len(a),), np.int32))
+    )
+    batch = Batch(triangles.array, n, len(a), layout)
+    _fill(batch, spec, a, padding=np.full((n, n), np.nan))
+    before = triangles.array.tobytes()
+    kernel_of(spec)(batch, logdet.array, info.array, threads=threads)
+    for guarded in (triangles, logdet, info):
+        guarded.check()
+    assert triangles.array.tobytes() == before, "a matrix was changed"
+    return logdet.array.copy(), info.array.copy()
+
+
 def check_other_triangle(spec: KernelSpec, l: Array) -> None:
     """Fail unless the triangle not asked for is zero in canonical arrays, and was left alone in packed ones.
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from kernelgen.emit import block, shared, simd, strip, warp
 from kernelgen.emit import thread as cuda
+from kernelgen.emit.logdet import generate_logdet
 from kernelgen.emit.posv import generate_posv
 from kernelgen.emit.solve import generate_solve
 from kernelgen.emit.source import KernelSource
@@ -24,7 +25,7 @@ def _generate_factorization(spec: KernelSpec, schedule: ThreadSchedule) -> Kerne
 
 # The thread family has kernels of all operations.
 _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
-    {"potrf": _generate_factorization, "potrs": generate_solve, "posv": generate_posv}
+    {"potrf": _generate_factorization, "potrs": generate_solve, "posv": generate_posv, "logdet": generate_logdet}
 )
 
 
