@@ -36,8 +36,8 @@ ORDERS = ("ascending", "descending")
 # One in which threads of a warp are far apart: what they need of each other before one speaks for all comes too late.
 ACROSS_WARPS = "across warps"
 
-# Straight-line code compiles slowly: this takes half the time of FUSED. What is undefined traps.
-_QUICK = ("-Og",)
+# Code that runs once or twice: optimizing it takes longer than it saves. What is undefined traps.
+_QUICK = ("-O0",)
 # Where rounding is the question: contraction as nvcc does it, which GCC counts as expensive.
 FUSED = ("-O1", "-fexpensive-optimizations")
 # GCC's passes that take a quarter of the time, and make code that runs once or twice hardly faster.
@@ -264,7 +264,7 @@ def _compile(command: Sequence[str], text: str, output: Path) -> str:
 @cache
 def _runtime() -> str:
     """What all programs have in common, as an object file: compiling it takes half of a small one's time."""
-    command, text = (*_compiler(), *_FLAGS, *_left_out()), f'#define CUDA_EMULATION_RUNTIME\n#include "{_HEADER}"\n'
+    command, text = (*_compiler(), *_FLAGS, *FUSED), f'#define CUDA_EMULATION_RUNTIME\n#include "{_HEADER}"\n'
     key = cache_key({"runtime": text, "command": " ".join(command), "headers": _header_text()})
     store = ArtifactCache()
     if not (artifact := store.get(key)):
