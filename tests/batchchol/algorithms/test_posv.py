@@ -103,7 +103,7 @@ def test_a_slice_takes_its_part_of_the_cache(layout: Layout, batch: int, step: i
 
 @pytest.mark.parametrize("upper", [False, True])
 def test_larger_orders_are_solved_by_two_kernels(cuda: Backend, spd: Spd, upper: bool) -> None:
-    n = 29
+    n = 33
     a, b = spd(33, n), columns(33, n, 2)
     a[3, 1, 1] = np.nan
     good = np.arange(33) != 3

@@ -198,7 +198,7 @@ def test_the_library_solves_by_packed_matrices_and_by_whole_arrays(cuda: Backend
 
 
 def test_larger_matrices_are_solved_by_two_kernels(cuda: Backend) -> None:
-    n, batch = 29, 33
+    n, batch = 33, 35
     arena = arena_of(cuda, n, batch, cold=False)
     entrants = solves.entrants(
         cuda, comparison.GpuVenue(cuda), "posv", n, batch, "float32", ("ieee",), (), dict[str, str]()
