@@ -77,9 +77,9 @@ SERIES: Mapping[str, Series] = {
         [
             {"nb": 1, "unroll": "full"},
             {"nb": 1, "unroll": "full", "staged": True},
-            {"nb": 1, "unroll": "full", "staged": True, "threads": 64},
+            {"nb": 1, "unroll": "full", "staged": True, "threads": 128},
+            {"nb": 1, "unroll": "full", "staged": True, "rhs": 4},
             {"nb": 8, "staged": True},
-            {"nb": 8, "staged": True, "threads": 64},
         ],
         calls=20,
     ),

@@ -12,12 +12,13 @@ from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 # From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 11 at n = 8,
 # 25 in place of 32 at n = 16 (H200, 2026-11-24).
 STAGED_FROM = 8
-# Orders up to which what a thread needs is in its registers, if the first rows of the factor go back to shared memory
-# (compiled for sm_90).
+# Orders up to which what a thread needs is in its registers, if the first rows of the factor go back to shared memory;
+# arrays are read by wider pieces, which takes more (compiled for sm_90).
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
+STRAIGHT_LINE_OF_ARRAYS = 27
 # Orders up to which one kernel is the better choice: a multiprocessor has room for the triangles of three warps. At
 # n = 32 and 131,072 matrices it takes 150 us, two kernels take 340 (H200, 2026-11-24). None of float64 was measured.
-ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 22})
+ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
 NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
@@ -39,11 +40,12 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     n, dtype = plain.problem.n, plain.problem.dtype
     if not TARGETS[plain.target].gpu:
         return replace(plain, schedule=_on_a_cpu(plain))
-    straight = n <= STRAIGHT_LINE[dtype]
+    canonical = plain.layout == "canonical"
+    straight = n <= (min(STRAIGHT_LINE_OF_ARRAYS, STRAIGHT_LINE[dtype]) if canonical else STRAIGHT_LINE[dtype])
     schedule = ThreadSchedule(
         1 if straight else NB_OF_GPUS[dtype],
         unroll="full" if straight else "tiles",
-        staged=True if n >= STAGED_FROM or plain.layout == "canonical" else None,
+        staged=True if n >= STAGED_FROM or canonical else None,
         stride=chunk if plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
         pdl=has_pdl(arch) or None,
     )
