@@ -56,10 +56,12 @@ def _on_a_cpu(plain: KernelSpec) -> ThreadSchedule:
     """Within a tenth or so of the fastest of those in datasets/posv_epyc.csv.
 
     A small packed group is read once, and small tiles that look as far back as can be keep up with that; a large one,
-    and one that was transposed, is in cache.
+    and one that was transposed, is in cache, and its tiles are as large as the registers have room for.
     """
     n = plain.problem.n
     if n <= STRAIGHT_LINE_ON_CPUS:
         return ThreadSchedule(min(NB, n), unroll="full")
-    packed = plain.layout != "canonical" and n <= READ_ONCE
-    return ThreadSchedule(NB_READ_ONCE, "top") if packed else ThreadSchedule(NB)
+    if plain.layout != "canonical" and n <= READ_ONCE:
+        return ThreadSchedule(NB_READ_ONCE, "top")
+    few = TARGETS[plain.target].registers <= NB * NB
+    return ThreadSchedule(NB - 1, "top") if few else ThreadSchedule(NB)
