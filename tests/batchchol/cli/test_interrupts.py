@@ -116,6 +116,8 @@ class Command:
         If it names no compiler, no kernel is compiled.
         """
         compiled = "-" if "compiler" in hangs else "compiled"
+        # What nohup starts, and all that this starts, ignores it.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         process = subprocess.Popen(
             [sys.executable, "-m", "interrupted", bench, compiled, *map(str, command)],
             env=self._environment | (self._hanging if compiled == "-" else {}),
@@ -124,6 +126,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
+        signal.signal(signal.SIGHUP, before)
         hung = [self._pipe.wait(what) for what in hangs]
         for number in signals:
             process.send_signal(number)
