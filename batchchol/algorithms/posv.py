@@ -41,7 +41,7 @@ class FactorThenSolve:
 
     @classmethod
     def of(cls, factor: CudaKernel, solve: CudaKernel, cache_bytes: int) -> Self:
-        """The two kernels on their GPU, whose last cache has so many bytes."""
+        """The two kernels on their GPU, whose last cache has `cache_bytes`."""
         return cls(factor, solve, cache_bytes // CACHE_PART, max(_filling(factor), _filling(solve)))
 
     @property

@@ -30,7 +30,7 @@ Info = NDArray[np.int32]
 # A kernel has one lane for one matrix: from this order and number of right-hand sides on LAPACK takes a quarter to a
 # half of the time (measured).
 _ALONE_ORDER, _ALONE_COLUMNS = 32, 64
-# Of so many matrices of a batch one may be copied by itself.
+# Failed matrices of a batch are copied one by one if they are at most a sixteenth of it.
 _FEW = 16
 
 
@@ -151,7 +151,7 @@ def _room(
     as_it_is: bool,
 ) -> NDArray[Any]:
     """Where solutions are written first: the caller's array if kernels can write there without harm, or a new one."""
-    # The right-hand sides themselves may be overwritten, a part of them not, nor what is to be solved for again.
+    # The right-hand sides themselves may be overwritten, but no part of them, and not if jitter may need them again.
     kept = wanted.jitter is not None
     if out is not None:
         same = as_it_is and not kept and out.ctypes.data == columns.ctypes.data

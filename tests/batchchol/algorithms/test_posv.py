@@ -29,7 +29,7 @@ N, BATCH = 9, 150
 
 
 def both(backend: Backend, layout: Layout, *, matrices: int, n: int = N) -> FactorThenSolve:
-    """The default kernels, with a cache for the factors of so many matrices and no others to fill the GPU."""
+    """The default kernels, with a cache for the factors of `matrices`, and no others to fill the GPU."""
     where: dict[str, Any] = {"target": "cuda", "layout": layout.kind, "order": layout.order, "chunk": layout.chunk}
     factor, solver = (cast(Any, backend.kernel(default_spec(n, op=op, **where))) for op in ("potrf", "potrs"))
     bytes_each = 4 * (n * n if layout.kind == "canonical" else n * (n + 1) // 2)
