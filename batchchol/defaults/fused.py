@@ -9,8 +9,8 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 
-# From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 11 at n = 8,
-# 25 in place of 32 at n = 16 (H200, 2026-11-24).
+# From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 12 at n = 8,
+# 25 in place of 32 at n = 16 (datasets/posv_h200.csv).
 STAGED_FROM = 8
 # Orders up to which what a thread needs is in its registers, if the first rows of a factor go back to shared memory;
 # arrays are read by wider pieces, which takes more (compiled for sm_90).

@@ -1,0 +1,81 @@
+"""Where solve writes: out, overwrite_a and overwrite_b."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol import Batch, solve
+
+from .test_cho_solve import columns
+from .test_solve import NRHS, N
+
+Spd = Callable[..., NDArray[Any]]
+
+
+def test_out_of_any_strides_and_byte_order(spd: Spd) -> None:
+    a, b = spd(20, N), columns(20, N, NRHS)
+    expected = solve(a, b)
+    room = np.zeros((40, N, 2 * NRHS), np.float32)
+    for out in (
+        room[::2, :, ::2],
+        np.zeros((40, N, NRHS), np.float32)[:20],
+        np.zeros((20, NRHS, N), np.float32).swapaxes(1, 2),
+        np.zeros(b.shape, ">f4"),
+        np.frombuffer(bytearray(b.nbytes + 1), np.float32, offset=1).reshape(b.shape),
+    ):
+        assert solve(a, b, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+    assert not room[1::2].any()
+    assert not room[..., 1::2].any()
+
+
+def test_out_may_share_memory_with_the_inputs(spd: Spd) -> None:
+    a, b = spd(20, N), columns(20, N, N)
+    expected = solve(a, b)
+    for overlapping in ("a", "b", "part", "reversed"):
+        matrices, panels = a.copy(), b.copy()
+        memory = np.concatenate([panels, panels])
+        panels = memory[:20] if overlapping in ("part", "reversed") else panels
+        out = {"a": matrices, "b": panels, "part": memory[1:21], "reversed": memory[:20][::-1]}[overlapping]
+        assert solve(matrices, panels, out=out) is out
+        np.testing.assert_array_equal(out, expected, err_msg=overlapping)
+
+
+def test_what_may_be_overwritten(spd: Spd) -> None:
+    a, b = spd(20, N), columns(20, N)
+    expected = solve(a, b)
+    mine, matrices = b.copy(), a.copy()
+    x = solve(matrices, mine, overwrite_a=True, overwrite_b=True)
+    assert np.may_share_memory(x, mine)
+    np.testing.assert_array_equal(x, expected)
+    batch, mine = Batch.from_dense(a), b.copy()
+    assert np.may_share_memory(solve(batch, mine, overwrite_b=True), mine)
+    read_only = np.frombuffer(b.tobytes(), np.float32).reshape(b.shape)
+    swapped, halves = b.astype(">f4"), np.repeat(b, 2, axis=1)[:, ::2]
+    for other in (read_only, swapped, halves):
+        np.testing.assert_array_equal(solve(a, other, overwrite_b=True), expected)
+    # The matrices are read while solutions are written.
+    square = spd(20, N)
+    np.testing.assert_array_equal(solve(square, square, overwrite_b=True), solve(a, a.copy()))
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "words"),
+    [
+        ([0.0], TypeError, "got list, expected an array of the host"),
+        (np.zeros((4, N, 1), "f4"), ValueError, r"got shape \(4, 6, 1\), expected \(4, 6\), that of the solutions"),
+        (np.zeros((4, N)), TypeError, "got dtype float64, expected float32"),
+        (np.broadcast_to(np.float32(0), (4, N)), ValueError, "got a read-only array"),
+        (np.ma.array(np.zeros((4, N), "f4"), mask=np.eye(4, N)), ValueError, "got an array of which elements are"),
+    ],
+    ids=["list", "shape", "dtype", "read-only", "masked"],
+)
+def test_places_for_solutions_that_are_refused(spd: Spd, out: Any, error: type[Exception], words: str) -> None:
+    for a in (spd(4, N), Batch.from_dense(spd(4, N))):
+        with pytest.raises(error, match=f"^out: {words}"):
+            solve(a, columns(4, N), out=out)
