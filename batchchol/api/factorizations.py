@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -17,6 +17,7 @@ from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_bac
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import check_order, flag
+from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
@@ -316,7 +317,7 @@ def _factor_host(
     if n <= MAX_N:
         try:
             device = get_backend(name)
-            problem = _problem(n, dense.dtype, upper, math)
+            problem = _problem(n, dtype_name(dense.dtype), upper, math)
             spec, layout = array_choice(device, problem, batch, given, host=True)
             return _factor_arrays(device, dense, spec, layout)
         except CompilerNotFound as error:
@@ -326,8 +327,8 @@ def _factor_host(
     return lapack.potrf(dense, upper, available_threads())
 
 
-def _problem(n: int, dtype: np.dtype[Any], upper: bool, math: str | None) -> Problem:
-    return Problem(n, dtype_name(dtype), "upper" if upper else "lower", math=math or MATHS[0])
+def _problem(n: int, dtype: str, upper: bool, math: str | None) -> Problem:
+    return Problem(n, dtype, "upper" if upper else "lower", math=math or MATHS[0])
 
 
 def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:
@@ -371,9 +372,25 @@ def factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | None
     if not batch or not n:
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return nothing
-    spec, layout = array_choice(device, _problem(n, matrices.dtype, upper, math), batch, given, host=False)
+    spec, layout = _choice_there(device, n, dtype_name(matrices.dtype), upper, batch, given, math, generation())
     factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
     return factored
+
+
+# Describing the problem anew takes longer than launching the kernel.
+@lru_cache(maxsize=1024)
+def _choice_there(
+    device: Backend,
+    n: int,
+    dtype: str,
+    upper: bool,
+    batch: int,
+    given: KernelSpec | None,
+    math: str | None,
+    _: object,
+) -> tuple[KernelSpec, Layout]:
+    """`array_choice` for arrays on a GPU, kept for the next call until other tables are read."""
+    return array_choice(device, _problem(n, dtype, upper, math), batch, given, host=False)
 
 
 def _as_batch(dense: NDArray[np.floating], layout: Layout) -> Batch:

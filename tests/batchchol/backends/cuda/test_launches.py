@@ -21,6 +21,7 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
+from batchchol.defaults import lookup
 from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
 from batchchol.measure.stopwatch import Stopwatch
 from kernelgen import (
@@ -106,6 +107,7 @@ class TestWho:
         a = memory.to_device(spd(40, 4), "a test's array")
         for layout, expected in ((Layout.canonical(), (1, 0)), (CHUNKS, (0, 3))):
             monkeypatch.setattr(type(get_backend("cuda")), "array_layout", lambda *_, layout=layout: layout)
+            lookup.forget()
             cholesky_ex(a)
             by_pycuda, plain, early = ways(fake_gpu, lambda: cholesky_ex(a))
             assert (by_pycuda, plain + early) == expected
