@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from batchchol import cholesky_ex, default_spec, factor, get_backend
+from batchchol import cho_solve, cholesky_ex, default_spec, factor, get_backend, solve_ex
+from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
+from batchchol.defaults.fused import two_kernels
 from batchchol.measure.provenance import about
 
 OUT = Path(__file__).parents[1] / "datasets" / "launch_host_h200.csv"
@@ -36,7 +38,7 @@ SAMPLES, CALLS, HOST_CALLS = 21, 100, 16
 
 
 def calls(n: int, batch: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """What is timed, of how many kernels each: a launch, `factor` and `cholesky_ex` of an array on the GPU."""
+    """What is timed, of how many kernels each: a launch, `factor`, and calls with arrays on the GPU."""
     backend = get_backend("cuda")
     a = backend.empty(n, batch)
     backend.fill(a, "diagonally_dominant")
@@ -48,6 +50,9 @@ def calls(n: int, batch: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     yield "launch", 1, partial(kernel, a, out, info, 1)
     yield "factor", 1, partial(factor, a, out=out)
     yield "cholesky_ex", 3 if packed else 1, partial(cholesky_ex, dense)
+    b = memory.to_device(np.ones((batch, n), np.float32), "right-hand sides")
+    yield "solve_ex", 2 if two_kernels(n, "float32", backend.target) else 1, partial(solve_ex, dense, b)
+    yield "cho_solve", 1, partial(cho_solve, cholesky_ex(dense).L, b)
 
 
 def microseconds(call: Callable[[], Any], count: int, *, wait: bool) -> tuple[float, float]:
