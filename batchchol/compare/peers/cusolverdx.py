@@ -47,7 +47,7 @@ def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contende
 
 
 def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: int = 0) -> list[Shape]:
-    """The blocks that are tried for an order: the suggested one and larger or smaller ones."""
+    """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not."""
     threads, matrices = _suggestion(n, dtype, architecture, nrhs)
     tried = (
         [(threads, multiple * matrices) for multiple in _MULTIPLES]
@@ -55,8 +55,9 @@ def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: in
         else [(int(threads * multiple), matrices) for multiple in (1, 2, 0.5)]
     )
     found = [
-        Shape(n, dtype, number, each, architecture, pdl, nrhs)
+        Shape(n, dtype, number, each, architecture, pdl, nrhs, padding)
         for number, each in tried
+        for padding in ((0,) if n % 2 else (0, 1))
         if number in _THREADS and each <= _MOST_MATRICES
     ]
     return [shape for shape in found if shape.shared_bytes <= _MOST_SHARED_BYTES]
@@ -94,7 +95,7 @@ def _contender(arena: Arena, shape: Shape) -> Contender:
     results = [arena.result(index, info=info, order="col") for index in range(arena.sets)]
     words = [(each.a.address, each.l.address, int(info.gpudata), arena.batch) for each in results]
     calls = [partial(run, arena.batch, each) for each in words]
-    spec = f"potrf of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
+    spec = f"potrf of a block, {_said(shape)}"
     return Contender(spec, calls, results.__getitem__)
 
 
@@ -106,8 +107,13 @@ def _solver(arena: FusedArena, shape: Shape) -> Contender:
         x = int(room.gpudata) + index * b.nbytes
         run(arena.batch, (int(a.gpudata), int(b.gpudata), x, int(info.gpudata), arena.batch))
 
-    spec = f"posv of a block, {shape.threads} threads for {shape.matrices} matrices{', pdl' * shape.pdl}"
+    spec = f"posv of a block, {_said(shape)}"
     return Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info))
+
+
+def _said(shape: Shape) -> str:
+    padded = f", rows of {shape.lda}" * bool(shape.padding)
+    return f"{shape.threads} threads for {shape.matrices} matrices{padded}{', pdl' * shape.pdl}"
 
 
 @cache

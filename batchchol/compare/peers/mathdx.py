@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.artifacts.nvcc import find_nvcc
+from batchchol.compare.peers.mathdx_source import SOLVER, SOURCE
 from batchchol.errors import BatchcholError
 from kernelgen.targets import ELEMENT_BYTES
 
 VARIABLE = "BATCHCHOL_MATHDX"
 # What libmathdx calls things: operators, traits, values, options.
-_SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGEMENT, _FILL, _PER_BLOCK = (
+_SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGEMENT, _FILL, _LEADING, _PER_BLOCK = (
     *range(10),
+    13,
     14,
 )
 _SYMBOL_NAME, _SUGGESTED_BLOCK_DIM, _SUGGESTED_PER_BLOCK = 2, 5, 6
@@ -32,107 +34,14 @@ _TARGET_SM = 1
 # What nvJitLink calls its inputs.
 _LTOIR, _FATBIN = 3, 4
 
-SOURCE = """\
-extern "C" __device__ void SYMBOL(SCALAR *matrices, int *info);
-
-struct __align__(16) piece {
-    unsigned int words[4];
-};
-
-// Canonical matrices to canonical factors, whole: MATRICES of them to a block.
-extern "C" __global__ void __launch_bounds__(THREADS)
-ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
-{
-    extern __shared__ __align__(16) unsigned char memory[];
-    __shared__ int status[MATRICES];
-    SCALAR *own = (SCALAR *)memory;
-    const int thread = (int)threadIdx.x, elements = MATRICES * N * N, bytes = elements * (int)sizeof(SCALAR);
-    const long long first = (long long)blockIdx.x * MATRICES;
-    const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
-    const SCALAR *from = a + first * (N * N);
-    SCALAR *to = l + first * (N * N);
-#if PDL
-    // As kernelgen's own kernels do that are launched before their predecessors have ended.
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-#endif
-    const bool whole = count == MATRICES && bytes % 16 == 0 && (((size_t)from | (size_t)to) & 15) == 0;
-    if (whole) {
-        for (int i = thread; i < bytes / 16; i += THREADS)
-            ((piece *)own)[i] = ((const piece *)from)[i];
-    } else {
-        // What is missing of the last block are identities.
-        for (int i = thread; i < elements; i += THREADS)
-            own[i] = i < count * N * N ? from[i] : (SCALAR)(i % (N * N) % (N + 1) == 0);
-    }
-    __syncthreads();
-    SYMBOL(own, status);
-    __syncthreads();
-    if (whole) {
-        for (int i = thread; i < bytes / 16; i += THREADS)
-            ((piece *)to)[i] = ((const piece *)own)[i];
-    } else {
-        for (int i = thread; i < count * N * N; i += THREADS)
-            to[i] = own[i];
-    }
-    for (int i = thread; i < count; i += THREADS)
-        info[first + i] = status[i];
-}
-"""
-
-
-SOLVER = """\
-extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info);
-
-struct __align__(16) piece {
-    unsigned int words[4];
-};
-
-// Copies count elements, in whole pieces where both sides have them, and fills up to `room` with identities or zeros.
-static __device__ __forceinline__ void copy(const SCALAR *from, SCALAR *to, int count, int room, bool matrices)
-{
-    const int thread = (int)threadIdx.x, bytes = count * (int)sizeof(SCALAR);
-    if (count == room && bytes % 16 == 0 && (((size_t)from | (size_t)to) & 15) == 0) {
-        for (int i = thread; i < bytes / 16; i += THREADS)
-            ((piece *)to)[i] = ((const piece *)from)[i];
-        return;
-    }
-    for (int i = thread; i < room; i += THREADS)
-        to[i] = i < count ? from[i] : (SCALAR)(matrices && i % (N * N) % (N + 1) == 0);
-}
-
-// Canonical matrices and right-hand sides to canonical solutions: MATRICES of them to a block.
-extern "C" __global__ void __launch_bounds__(THREADS)
-ENTRY(const SCALAR *a, const SCALAR *b, SCALAR *x, int *info, long long batch)
-{
-    extern __shared__ __align__(16) unsigned char memory[];
-    __shared__ int status[MATRICES];
-    // Where the right-hand sides begin with a piece if matrices do not.
-    SCALAR *own = (SCALAR *)memory, *columns = own + (MATRICES * N * N + 3) / 4 * 4;
-    const long long first = (long long)blockIdx.x * MATRICES;
-    const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
-#if PDL
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-#endif
-    copy(a + first * (N * N), own, count * N * N, MATRICES * N * N, true);
-    copy(b + first * (N * NRHS), columns, count * N * NRHS, MATRICES * N * NRHS, false);
-    __syncthreads();
-    SYMBOL(own, columns, status);
-    __syncthreads();
-    copy(columns, x + first * (N * NRHS), count * N * NRHS, count * N * NRHS, false);
-    for (int i = (int)threadIdx.x; i < count; i += THREADS)
-        info[first + i] = status[i];
-}
-"""
-
 
 @dataclass(frozen=True)
 class Shape:
     """What a kernel of cuSOLVERDx is: `threads` of a block, which factors `matrices` of order `n`.
 
-    With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs` of each
-    matrix, it solves for them too, and does not write the factors.
+    In shared memory their rows are `padding` elements longer. With `pdl` it may be launched before its predecessors
+    have ended. If there are right-hand sides, `nrhs` of each matrix, it solves for them too, and does not write the
+    factors.
     """
 
     n: int
@@ -142,12 +51,19 @@ class Shape:
     architecture: str
     pdl: bool = False
     nrhs: int = 0
+    padding: int = 0
+
+    @property
+    def lda(self) -> int:
+        """Elements from one row to the next in shared memory."""
+        return self.n + self.padding
 
     @property
     def entry(self) -> str:
         """The kernel's name."""
         columns = f"_rhs{self.nrhs}" if self.nrhs else ""
-        return f"cusolverdx_{self.dtype}_n{self.n}{columns}_t{self.threads}_m{self.matrices}{'_pdl' * self.pdl}"
+        block = f"_t{self.threads}_m{self.matrices}{f'_pad{self.padding}' * bool(self.padding)}"
+        return f"cusolverdx_{self.dtype}_n{self.n}{columns}{block}{'_pdl' * self.pdl}"
 
     @property
     def source(self) -> str:
@@ -157,7 +73,7 @@ class Shape:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        elements = self.matrices * self.n**2
+        elements = self.matrices * self.n * self.lda
         if self.nrhs:
             elements = -(-elements // 4) * 4 + self.matrices * self.n * self.nrhs
         return elements * ELEMENT_BYTES[self.dtype]
@@ -256,6 +172,7 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
         # Matrices are symmetric: rows are columns.
         _ARRANGEMENT: (_COLUMN_MAJOR, _ROW_MAJOR) if shape.nrhs else (_COLUMN_MAJOR,),
         **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
+        **({_LEADING: (shape.lda, shape.nrhs) if shape.nrhs else (shape.lda,)} if shape.padding else {}),
     }
     try:
         for operator, value in numbers.items():
@@ -297,7 +214,8 @@ def _code(solver: ctypes.c_longlong, architecture: str) -> bytes:
 def macros(shape: Shape, symbol: str) -> dict[str, str]:
     """What the text of the kernels leaves open; `symbol` is the device function that factors."""
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
-    numbers = {"N": shape.n, "THREADS": shape.threads, "MATRICES": shape.matrices, "PDL": int(shape.pdl)}
+    numbers = {"N": shape.n, "LDA": shape.lda, "THREADS": shape.threads, "MATRICES": shape.matrices}
+    numbers |= {"PDL": int(shape.pdl)}
     numbers |= {"NRHS": shape.nrhs} if shape.nrhs else {}
     return {name: str(number) for name, number in numbers.items()} | {
         "SCALAR": scalar,

@@ -12,7 +12,7 @@ from batchchol.artifacts.elf import code_sections
 from batchchol.backends import get_backend
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena
-from batchchol.compare.peers import PEERS, cusolverdx, mathdx
+from batchchol.compare.peers import PEERS, cusolverdx, mathdx, mathdx_source
 from batchchol.compare.peers.mathdx import Shape
 from batchchol.errors import BatchcholError
 from batchchol.operations.posv import oracle
@@ -31,6 +31,7 @@ DTYPES = ("float32", "float64")
         (4, (32, 32), [(32, 32), (32, 64)]),
         (64, (64, 1), [(64, 1), (128, 1), (32, 1)]),
         (128, (256, 1), [(256, 1), (512, 1), (128, 1)]),
+        (27, (32, 1), [(32, 1), (32, 2), (32, 4)]),
     ],
 )
 def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
@@ -38,8 +39,10 @@ def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
 ) -> None:
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: suggested)
     found = cusolverdx.shapes(n, "float32", "sm_90")
-    assert [(shape.threads, shape.matrices) for shape in found] == tried
-    assert all(shape.n == n and shape.matrices * n * n * 4 <= 200 << 10 for shape in found)
+    assert [(shape.threads, shape.matrices) for shape in found if not shape.padding] == tried
+    padded = [(shape.threads, shape.matrices) for shape in found if shape.lda == n + 1]
+    assert padded == ([] if n % 2 else tried)
+    assert all(shape.n == n and shape.matrices * n * shape.lda * 4 <= 200 << 10 for shape in found)
 
 
 def test_a_kernel_of_cusolverdx_is_made_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +109,14 @@ _POTRF = """
 extern "C" __device__ void SYMBOL(SCALAR *matrices, int *info)
 {
     for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
-        SCALAR *l = matrices + m * N * N;
+        SCALAR *l = matrices + m * N * LDA;
         info[m] = 0;
         for (int j = 0; j < N; j++) {
             for (int k = 0; k < j; k++)
-                for (int i = j; i < N; i++) l[i + j * N] -= l[i + k * N] * l[j + k * N];
-            if (!(l[j + j * N] > 0)) { info[m] = j + 1; break; }
-            SCALAR root = sqrt(l[j + j * N]);
-            for (int i = j; i < N; i++) l[i + j * N] /= root;
+                for (int i = j; i < N; i++) l[i + j * LDA] -= l[i + k * LDA] * l[j + k * LDA];
+            if (!(l[j + j * LDA] > 0)) { info[m] = j + 1; break; }
+            SCALAR root = sqrt(l[j + j * LDA]);
+            for (int i = j; i < N; i++) l[i + j * LDA] /= root;
         }
     }
 }
@@ -121,16 +124,19 @@ extern "C" __device__ void SYMBOL(SCALAR *matrices, int *info)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("n", "matrices", "batch"), [(4, 4, 8), (4, 3, 10), (5, 1, 3), (5, 4, 9), (3, 2, 1)])
+@pytest.mark.parametrize(
+    ("n", "matrices", "batch", "padding"),
+    [(4, 4, 8, 0), (4, 3, 10, 0), (5, 1, 3, 0), (5, 4, 9, 0), (3, 2, 1, 0), (4, 3, 10, 1), (6, 2, 4, 1)],
+)
 def test_the_kernel_around_cusolverdx_loads_and_stores_ragged_batches(
-    n: int, matrices: int, batch: int, dtype: str
+    n: int, matrices: int, batch: int, padding: int, dtype: str
 ) -> None:
-    shape = Shape(n, dtype, 32, matrices, "sm_90")
+    shape = Shape(n, dtype, 32, matrices, "sm_90", padding=padding)
     macros = mathdx.macros(shape, "stand_in")
-    text = mathdx.SOURCE + _POTRF
+    text = mathdx_source.SOURCE + _POTRF
     for name, value in macros.items():
         text = replaced(text, name, value)
-    launch = Launch(shape.threads, shape.matrices, matrices * n * n * np.dtype(dtype).itemsize, "shared")
+    launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
     source = KernelSource(text, shape.entry, 1, (), launch)
     a = np.random.default_rng(0).random((batch, n, n)).astype(dtype)
     a = a @ a.swapaxes(-1, -2) + n * np.eye(n, dtype=dtype)
@@ -153,23 +159,23 @@ _POSV = """
 extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info)
 {
     for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
-        SCALAR *l = matrices + m * N * N, *x = columns + m * N * NRHS;
+        SCALAR *l = matrices + m * N * LDA, *x = columns + m * N * NRHS;
         info[m] = 0;
         for (int j = 0; j < N; j++) {
             for (int k = 0; k < j; k++)
-                for (int i = j; i < N; i++) l[i + j * N] -= l[i + k * N] * l[j + k * N];
-            if (!(l[j + j * N] > 0)) { info[m] = j + 1; break; }
-            SCALAR root = sqrt(l[j + j * N]);
-            for (int i = j; i < N; i++) l[i + j * N] /= root;
+                for (int i = j; i < N; i++) l[i + j * LDA] -= l[i + k * LDA] * l[j + k * LDA];
+            if (!(l[j + j * LDA] > 0)) { info[m] = j + 1; break; }
+            SCALAR root = sqrt(l[j + j * LDA]);
+            for (int i = j; i < N; i++) l[i + j * LDA] /= root;
         }
         for (int c = 0; c < NRHS; c++) {
             for (int i = 0; i < N; i++) {
-                for (int k = 0; k < i; k++) x[i * NRHS + c] -= l[i + k * N] * x[k * NRHS + c];
-                x[i * NRHS + c] /= l[i + i * N];
+                for (int k = 0; k < i; k++) x[i * NRHS + c] -= l[i + k * LDA] * x[k * NRHS + c];
+                x[i * NRHS + c] /= l[i + i * LDA];
             }
             for (int i = N - 1; i >= 0; i--) {
-                for (int k = i + 1; k < N; k++) x[i * NRHS + c] -= l[k + i * N] * x[k * NRHS + c];
-                x[i * NRHS + c] /= l[i + i * N];
+                for (int k = i + 1; k < N; k++) x[i * NRHS + c] -= l[k + i * LDA] * x[k * NRHS + c];
+                x[i * NRHS + c] /= l[i + i * LDA];
             }
         }
     }
@@ -179,13 +185,14 @@ extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("n", "nrhs", "matrices", "batch"), [(4, 1, 4, 8), (4, 3, 3, 10), (5, 2, 1, 3), (5, 1, 4, 9)]
+    ("n", "nrhs", "matrices", "batch", "padding"),
+    [(4, 1, 4, 8, 0), (4, 3, 3, 10, 0), (5, 2, 1, 3, 0), (5, 1, 4, 9, 0), (4, 1, 4, 8, 1), (6, 2, 3, 10, 1)],
 )
 def test_the_kernel_around_cusolverdx_solves_ragged_batches(
-    n: int, nrhs: int, matrices: int, batch: int, dtype: str
+    n: int, nrhs: int, matrices: int, batch: int, padding: int, dtype: str
 ) -> None:
-    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs)
-    text = mathdx.SOLVER + _POSV
+    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs, padding=padding)
+    text = mathdx_source.SOLVER + _POSV
     for name, value in mathdx.macros(shape, "stand_in").items():
         text = replaced(text, name, value)
     launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
