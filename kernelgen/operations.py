@@ -114,7 +114,7 @@ POTRS = Operation(
         Argument("x", "columns", written=True, packed=False),
     ),
     lambda n, nrhs: 2 * n**2 * nrhs,
-    MappingProxyType({"looking": "left", "stride": None, "pdl": None, "blocks": None, "prefetch": False}),
+    MappingProxyType({"looking": "left", "stride": None, "blocks": None, "prefetch": False}),
 )
 POSV = Operation(
     "posv",

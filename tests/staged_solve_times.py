@@ -68,7 +68,9 @@ def kernels(backend: Backend, n: int, layout: Layout) -> Iterator[KernelSpec]:
     yield replace(default[0], schedule=ThreadSchedule(min(n, UNSTAGED_NB)))
     for split, nb, rhs, threads in STAGED:
         if LEAST_SPLIT.get(n, 1) <= split <= MOST_SPLIT.get(n, 32):
-            schedule = ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split, threads=threads)
+            schedule = ThreadSchedule(
+                nb, unroll="full", staged=True, rhs=rhs, split=split, threads=threads, pdl=default[0].schedule.pdl
+            )
             with suppress(SpecError):
                 yield replace(default[0], schedule=schedule)
 

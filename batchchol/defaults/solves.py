@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
 
-from batchchol.defaults.runnable import runs_on
+from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import KernelSpec, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.triangle_stage import TriangleStage
@@ -44,7 +44,7 @@ def solves(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[t
             if batch != BATCHES[0] and _bytes(plain, split) > MOST:
                 yield batch, unstaged
                 continue
-        staged = _staged(plain, split)
+        staged = _staged(plain, split, pdl=has_pdl(arch))
         yield batch, staged if runs_on(staged, arch, FITTED) else unstaged
 
 
@@ -66,11 +66,12 @@ def _bytes(plain: KernelSpec, split: int) -> int:
     return stage.scalars * ELEMENT_BYTES[plain.problem.dtype]
 
 
-def _staged(plain: KernelSpec, split: int) -> KernelSpec:
+def _staged(plain: KernelSpec, split: int, *, pdl: bool) -> KernelSpec:
     """The kernel with as many right-hand sides at a time as registers and code caches have room for."""
     n, words = plain.problem.n, ELEMENT_BYTES[plain.problem.dtype] // 4
     rows, several = -(-n // split), RHS_ALONE if split == 1 else RHS
     fitting = (rhs for rhs in several if rhs * rows * words <= COLUMN_REGISTERS)
     rhs = next((rhs for rhs in fitting if n**2 // split * (1 + rhs) <= CODE[rhs]), 1)
     nb = min(NB, split, 1 << n.bit_length() - 1)
-    return replace(plain, schedule=ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split))
+    schedule = ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split, pdl=pdl or None)
+    return replace(plain, schedule=schedule)

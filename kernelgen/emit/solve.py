@@ -86,7 +86,7 @@ def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         widths=tuple(dict.fromkeys((rhs, 1))),
         resident=resident_blocks(threads, shared, schedule.column_registers(problem)),
     )
-    launch = Launch(threads, threads // stage.split, shared, schedule.cache or "shared")
+    launch = Launch(threads, threads // stage.split, shared, schedule.cache or "shared", pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

@@ -232,8 +232,10 @@ class ThreadSchedule(BaseSchedule):
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
         works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
         require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
-        works = "only staged solves by given factors have several threads to a matrix, use None"
         stages = bool(self.staged) and self.threads is not None
+        works = "solves by factors where they are do not wait for their predecessors themselves, use None"
+        require(not self.pdl or stages or problem.operation.factors, "pdl", self.pdl, works)
+        works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and problem.operation.forgets:
             _check_kept(self, self.solve_stage(problem, layout))

@@ -156,7 +156,7 @@ def test_every_choice_of_a_solve_is_in_the_name(field: str) -> None:
         (changed(SOLVE, "layout", "canonical"), "staged", False, "staged=False .*use staged=True"),
         (SOLVE_ON_GPU, "split", 2, "split=2 .*only staged solves by given factors have several threads to a matrix"),
         (SOLVE_ON_GPU, "stride", 32, "stride=32 .*potrs has no such choice, use None"),
-        (SOLVE_ON_GPU, "pdl", True, "pdl=True .*potrs has no such choice, use None"),
+        (SOLVE_ON_GPU, "pdl", True, "pdl=True .*solves by factors where they are do not wait"),
         (SOLVE_ON_GPU, "blocks", 2, "blocks=2 .*potrs has no such choice, use None"),
         *(
             (each, "op", "potrs", "op='potrs' .*has potrf, use another family")

@@ -31,6 +31,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "dtype": ("float32", "float64"),
     "math": ("ieee", "fast"),
     "threads": (32, 96),
+    "pdl": (None, True),
     "in_place": (False, True),
     "batch": (1, 15, 16, 37),
 }
