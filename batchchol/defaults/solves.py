@@ -22,7 +22,7 @@ FEW, FEW_OF_ARRAYS, MOST, SECTOR_BYTES = 60 << 10, 35 << 10, 75 << 10, 32
 # Of wide chunks threads that read smaller pieces than these read too much besides.
 PIECE_BYTES = 16
 # Rows of a step; right-hand sides at a time, more where a thread has a matrix to itself, up to these registers.
-NB, RHS, RHS_ALONE, COLUMN_REGISTERS = 4, (4, 2), (8, 4, 2), 64
+NB, RHS, RHS_ALONE, COLUMN_REGISTERS, SHARED_REGISTERS = 4, (4, 2), (8, 4, 2), 64, 48
 # Multiply-adds of the code for one right-hand side and for several that a multiprocessor's instruction caches hold.
 CODE = MappingProxyType({8: 2_500, 4: 2_500, 2: 3_500})
 # Tiles of solves that read factors where they are.
@@ -70,7 +70,8 @@ def _staged(plain: KernelSpec, split: int, *, pdl: bool) -> KernelSpec:
     """The kernel with as many right-hand sides at a time as registers and code caches have room for."""
     n, words = plain.problem.n, ELEMENT_BYTES[plain.problem.dtype] // 4
     rows, several = -(-n // split), RHS_ALONE if split == 1 else RHS
-    fitting = (rhs for rhs in several if rhs * rows * words <= COLUMN_REGISTERS)
+    together, room = (rows, COLUMN_REGISTERS) if split == 1 else (rows + NB, SHARED_REGISTERS)
+    fitting = (rhs for rhs in several if rhs * together * words <= room)
     rhs = next((rhs for rhs in fitting if n**2 // split * (1 + rhs) <= CODE[rhs]), 1)
     nb = min(NB, split, 1 << n.bit_length() - 1)
     schedule = ThreadSchedule(nb, unroll="full", staged=True, rhs=rhs, split=split, pdl=pdl or None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelgen.emit.simd import leading_dimension, target_variables
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
 from kernelgen.emit.thread import cuda_source, launch_of, stride_expression
-from kernelgen.gpu import MAX_BLOCKS, MAX_SHARED_BYTES, MAX_THREADS, REGISTERS, RESERVED_BYTES
+from kernelgen.gpu import MAX_BLOCKS, MAX_SHARED_BYTES, MAX_THREADS, REGISTERS, RESERVED_BYTES, SCHEDULERS, WARP
 from kernelgen.programs.potrs import solve_program
 from kernelgen.programs.tiles import Node, expand, operations
 from kernelgen.schedules import ThreadSchedule
@@ -73,6 +73,9 @@ def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, strides = spec.problem, element_strides(spec, spec.problem.n)
     stage = schedule.triangle_stage(problem, spec.layout, by_rows=strides[1] == 1)
     rhs, threads, shared = schedule.rhs or 1, schedule.threads or 1, schedule.solve_bytes(stage)
+    # The rows of a thread and of a step; where threads share a matrix, as many elements come ahead of their turn.
+    columns = schedule.column_registers(problem) + rhs * schedule.nb * ELEMENT_BYTES[problem.dtype] // 4
+    columns *= 1 if stage.split == 1 else 2
     text = render(
         "thread/solve_staged.cu.jinja",
         spec=spec,
@@ -84,7 +87,7 @@ def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         scalar=SCALARS[problem.dtype],
         element_bytes=ELEMENT_BYTES[problem.dtype],
         widths=tuple(dict.fromkeys((rhs, 1))),
-        resident=resident_blocks(threads, shared, schedule.column_registers(problem)),
+        resident=resident_blocks(threads, shared, columns),
     )
     launch = Launch(threads, threads // stage.split, shared, schedule.cache or "shared", pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
@@ -93,8 +96,9 @@ def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def resident_blocks(threads: int, shared: int, columns: int) -> int:
     """Blocks that a multiprocessor has shared memory and room for, if their threads have registers for `columns`."""
     by_memory = (MAX_SHARED_BYTES + RESERVED_BYTES) // (shared + RESERVED_BYTES)
-    by_registers = REGISTERS // (threads * (columns + _OTHER_REGISTERS))
-    return max(1, min(by_memory, by_registers, MAX_THREADS // threads, MAX_BLOCKS))
+    # Each scheduler has registers of its own for its warps.
+    warps = SCHEDULERS * (REGISTERS // SCHEDULERS // (WARP * (columns + _OTHER_REGISTERS)))
+    return max(1, min(by_memory, warps // (threads // WARP), MAX_THREADS // threads, MAX_BLOCKS))
 
 
 def solve_programs(n: int, schedule: ThreadSchedule) -> tuple[tuple[int, tuple[Node, ...]], ...]:
