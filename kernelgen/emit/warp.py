@@ -9,16 +9,25 @@ from kernelgen.spec import KernelSpec
 
 
 def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
-    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    """The CUDA source of one kernel that factors, called as those of the thread family are, or solves as well.
+
+    The latter's entry is that of `generate_posv`.
+    """
     problem, shape = spec.problem, schedule.shape(spec.problem)
+    solves = problem.operation.forgets
+    staged = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
+    room = shape.room(staged=staged)
     text = render(
         "warp/warp.cu.jinja",
         **variables_of(spec),
         shape=shape,
+        room=room,
+        column=shape.column(staged=staged),
+        # Scalars from the stage of one matrix to the next.
+        stage=room if solves else shape.stage,
         barrier="__syncwarp" if schedule.warps == 1 else "__syncthreads",
     )
-    staged = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
-    stage = 4 * shape.teams * schedule.matrices * shape.stage if staged else 0
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
-    launch = Launch(shape.threads, matrices, stage, cache, pdl=bool(schedule.pdl))
+    scalars = room if solves else shape.stage if staged else 0
+    launch = Launch(shape.threads, matrices, 4 * matrices * scalars, cache, pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from kernelgen.gpu import (
     MAX_DECLARED_BYTES,
+    MAX_SHARED_BYTES,
     SCHEDULERS,
     WARP,
 )
@@ -139,6 +140,26 @@ class WarpShape:
         """Scalars of the stage of one matrix, a triangle by rows."""
         return TILE * self.folds * self.line + _SPREAD
 
+    @property
+    def kept_panels(self) -> int:
+        """Scalars of all panels of one matrix, each from the block of rows with its diagonal tile on, and apart."""
+        groups = sum(2 * (self.blocks - panel // 2) for panel in range(self.side))
+        return TILE * TILE * groups + TILE * self.side
+
+    @property
+    def kept(self) -> int:
+        """Scalars of the factor of one matrix: its panels, and the factors of diagonal tiles besides."""
+        return self.kept_panels + TILE * TILE * self.side
+
+    def column(self, *, staged: bool) -> int:
+        """Where the right-hand side begins that is solved for: the factor takes the place of the stage, if any."""
+        return max(self.kept, self.stage) if staged else self.kept
+
+    def room(self, *, staged: bool) -> int:
+        """Scalars from the factor of one matrix to the next, with two columns: its solvers read other banks."""
+        least = self.column(staged=staged) + 2 * TILE * self.side
+        return least + (self.solvers - least) % WARP
+
 
 @dataclass(frozen=True)
 class WarpSchedule(BaseSchedule):
@@ -152,6 +173,7 @@ class WarpSchedule(BaseSchedule):
     """
 
     family: ClassVar[str] = "warp"
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "posv")
 
     matrices: int = number(1, MAX_TEAM_MATRICES, 1, "matrices of a team", only="gpu")
     warps: int = number(1, MAX_TEAM_WARPS, 1, "warps of a team", only="gpu")
@@ -186,9 +208,17 @@ class WarpSchedule(BaseSchedule):
         works = f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
         works += "fewer" if self.matrices > 1 else "more"
         require(registers <= MAX_TILE_REGISTERS, field, getattr(self, field), works)
-        declared = self.shape(problem).declared_bytes
-        works = f"n={problem.n} is {declared:,} bytes of shared memory, over {MAX_DECLARED_BYTES:,}; use fewer"
-        require(declared <= MAX_DECLARED_BYTES, "teams", self.teams, works)
+        most = MAX_SHARED_BYTES if problem.operation.forgets else MAX_DECLARED_BYTES
+        taken = self._shared_bytes(problem, layout)
+        works = f"n={problem.n} is {taken:,} bytes of shared memory, over {most:,}; use fewer"
+        require(taken <= most, "teams", self.teams, works)
+
+    def _shared_bytes(self, problem: Problem, layout: str) -> int:
+        """Shared memory of a block: what it declares, or what solves keep, with stages where there can be one."""
+        shape = self.shape(problem)
+        if not problem.operation.forgets:
+            return shape.declared_bytes
+        return 4 * shape.teams * shape.matrices * shape.room(staged=layout == "canonical")
 
     def shape(self, problem: Problem) -> WarpShape:
         """How matrices are spread over warps, registers and shared memory."""
