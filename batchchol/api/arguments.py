@@ -128,3 +128,11 @@ class Wanted(NamedTuple):
         """Refuse a stream where there is none."""
         if self.stream is not None:
             raise ValueError(f"stream: got {self.stream!r}, expected None: {where}")
+
+
+class Solved(NamedTuple):
+    """Solutions and, of matrices, the info of each and what was added to them, if they may be repaired."""
+
+    x: Any
+    info: Any
+    added: Any = None

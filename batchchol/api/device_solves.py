@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from batchchol.api.arguments import Wanted, check_square
+from batchchol.api.arguments import Solved, Wanted, check_square
 from batchchol.api.columns import Fit, check_columns_dtype, check_out, fit
+from batchchol.api.device_repairs import Repair, nothing_added
 from batchchol.api.factorizations import factor, factor_there
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
@@ -39,8 +41,8 @@ class _Memory(NamedTuple):
     address: int
 
 
-def solved(a: Any, b: Any, wanted: Wanted) -> tuple[Any, Any]:
-    """The solutions by matrices or factors, (..., n, n) or a batch, and the info of each where they are factored."""
+def solved(a: Any, b: Any, wanted: Wanted) -> Solved:
+    """The solutions by matrices or factors, (..., n, n) or a batch; of matrices the info of each besides."""
     return _solved(located(a, wanted), b, wanted)
 
 
@@ -60,7 +62,8 @@ def located(a: Any, wanted: Wanted) -> Matrices:
     return Matrices(a, given.address, count * n * n * given.dtype.itemsize, tuple(outer), form)
 
 
-def _solved(matrices: Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
+def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = None) -> Solved:
+    """Solve by matrices, or by their factors and, where those failed, by the matrices that are tried again."""
     memory, form = _memory(), matrices.form
     if not memory.is_device_array(b):
         raise TypeError(
@@ -71,47 +74,90 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted) -> tuple[Any, Any]:
     check_columns_dtype(columns.dtype, np.dtype(form.dtype), wanted.what)
     x = _room(matrices, b, columns.address, how, wanted)
     if not form.batch or not form.n:
-        return x.owner, memory.to_device(np.zeros(matrices.outer, np.int32), "the info") if wanted.factors else None
+        info = memory.to_device(np.zeros(matrices.outer, np.int32), "the info") if wanted.factors else None
+        added = None if wanted.jitter is None else nothing_added(matrices.outer, form.dtype)
+        return Solved(x.owner, info, added)
     device = get_backend("cuda")
     choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
     if not how.nrhs:
         if wanted.spec is not None or not wanted.factors:
             kernel_choice(*choice, argument=wanted.argument)
-        return x.owner, factored(matrices, wanted)[1] if wanted.factors else None
+        if not wanted.factors:
+            return Solved(x.owner, None)
+        info = factored(matrices, wanted)[1]
+        again = _repair(matrices, info, wanted)
+        if again is not None:
+            again.queue(stream=wanted.stream)
+        return Solved(x.owner, info, again and again.added)
     try:
         kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument))
     except SpecError:
         if wanted.spec is not None or not wanted.factors:
             raise
         l, info = factored(matrices, wanted)
-        return _solved(l, b, wanted.by_factors())[0], info
+        again = _repair(matrices, info, wanted)
+        return Solved(_solved(l, b, wanted.by_factors(), again).x, info, again and again.added)
     info = memory.empty(matrices.outer, _INFO, "the info") if wanted.factors else None
-    _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream)
-    return x.owner, info
+    if wanted.factors:
+        again = _repair(matrices, info, wanted)
+    _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream, again)
+    return Solved(x.owner, info, again and again.added)
 
 
-def _launch(kernel: Any, matrices: Matrices, b: _Memory, x: _Memory, info: Any, how: Fit, stream: Any) -> None:
-    """Queue the kernel, and the copies from and to right-hand sides and solutions in another order than its own."""
+def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:
+    """What is to be done about those that fail, if anything."""
+    if wanted.jitter is None:
+        return None
+    return Repair.of(wanted.jitter, matrices.address, matrices.form, wanted.upper, info)
+
+
+def _launch(
+    kernel: Any,
+    matrices: Matrices,
+    b: _Memory,
+    x: _Memory,
+    info: Any,
+    how: Fit,
+    stream: Any,
+    again: Repair | None,
+) -> None:
+    """Queue the kernel, and the copies from and to right-hand sides and solutions in another order than its own.
+
+    What may be solved for again is not overwritten.
+    """
     from batchchol.backends.cuda import support
 
-    memory, form, work = _memory(), matrices.form, x
-    if how.folded:
-        room = memory.empty(how.panels, np.dtype(form.dtype), "right-hand sides in another order")
-        work = _Memory(room, int(room.gpudata))
+    memory, form, work, source = _memory(), matrices.form, x, b
+    if how.folded or (again is not None and x.address == b.address):
+        work = _new_room(how, form)
+    if not how.plain:
+        source = work if again is None else _new_room(how, form)
     if stream is not None:
         owner = matrices.owner.data if isinstance(matrices.owner, Batch) else matrices.owner
-        memory.share(stream, owner, b.owner, x.owner, work.owner, *([] if info is None else [info]))
-    if not how.plain:
-        support.gather(kernel.gpu, b.address, work.address, *how.taking, form.dtype, stream=stream)
-    status = () if info is None else (int(info.gpudata),)
-    source = b.address if how.plain else work.address
-    addresses = (matrices.address, source, work.address, *status)
-    workspace = kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
+        arrays = (owner, b.owner, x.owner, work.owner, source.owner)
+        memory.share(stream, *arrays, *([] if info is None else [info]))
+    with kernel.gpu.queueing() if again is not None else nullcontext():
+        if not how.plain:
+            support.gather(kernel.gpu, b.address, source.address, *how.taking, form.dtype, stream=stream)
+        status = () if info is None else (int(info.gpudata),)
+        addresses = (matrices.address, source.address, work.address, *status)
+        workspace = kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
+        if again is not None:
+            again.queue(b=source.address, x=work.address, nrhs=how.nrhs, stream=stream)
+        if how.folded:
+            support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
+        elif work is not x:
+            nbytes = prod(how.x) * ELEMENT_BYTES[form.dtype]
+            support.copy(kernel.gpu, work.address, x.address, nbytes, stream=stream)
     if stream is not None and info is not None:
         # Memory that other streams use is not used again: it lives as long as the results.
         info.__dict__["workspace"] = workspace
-    if how.folded:
-        support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
+
+
+def _new_room(how: Fit, form: Form) -> _Memory:
+    """Room for right-hand sides in the order of kernels."""
+    room = _memory().empty(how.panels, np.dtype(form.dtype), "right-hand sides in another place")
+    return _Memory(room, int(room.gpudata))
 
 
 def _room(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
@@ -120,7 +166,7 @@ def _room(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) 
     if wanted.out is not None:
         return _given_room(matrices, wanted.out, _Memory(b, b_address), how)
     size = prod(how.x) * dtype.itemsize
-    usable = wanted.overwrite_b and how.plain and memory.is_writeable(b)
+    usable = wanted.overwrite_b and wanted.jitter is None and how.plain and memory.is_writeable(b)
     if usable and not _meet(b_address, size, matrices.address, matrices.nbytes):
         return _Memory(memory.as_gpuarray(b, "b"), b_address)
     x = memory.empty(how.x, dtype, f"an array of shape {how.x}")
@@ -149,7 +195,7 @@ def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any]:
         choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
         l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
         return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
-    l, info = factor_there(matrices.owner, wanted.upper, None, wanted.math)
+    l, info, _ = factor_there(matrices.owner, wanted.upper, None, wanted.math)
     return matrices._replace(owner=l, address=int(l.gpudata or 0)), info
 
 

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_square, check_threads, square_matrices
+from batchchol.api.device_repairs import Repair, nothing_added
 from batchchol.api.failures import raise_failures
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend, lapack
+from batchchol.backends.base import Form
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import check_order, flag
@@ -99,7 +101,7 @@ def cholesky(
         denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 1.5, for
         float32 pivots from 1e-30 to 1e30. A spec has its own.
     jitter : float or "auto", optional
-        Try matrices that are not positive definite again, as for `solve`. For arrays of the host.
+        Try matrices that are not positive definite again, as for `solve`.
 
     Returns
     -------
@@ -185,14 +187,10 @@ def cholesky_ex(
     upper = flag("upper", upper)
     check_jitter(jitter)
     if hasattr(a, "__cuda_array_interface__"):
-        if jitter is not None:
-            raise ValueError(
-                f"jitter: got {jitter!r}, expected None for an array on a GPU: copy it to the host, or factor those "
-                "again whose info is not 0"
-            )
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return Cholesky(*factor_there(a, upper, spec, math))
+        there = factor_there(a, upper, spec, math, jitter)
+        return Cholesky(*there[:2]) if jitter is None else RepairedCholesky(*there)
     matrices = square_matrices("a", a)
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
@@ -360,21 +358,31 @@ def _dense() -> Any:
     return dense
 
 
-def factor_there(a: Any, upper: bool, given: KernelSpec | None, math: str | None) -> tuple[Any, Any]:
-    """Factors and info of an array (..., n, n) on a GPU, there."""
+def factor_there(
+    a: Any, upper: bool, given: KernelSpec | None, math: str | None, jitter: float | str | None = None
+) -> tuple[Any, Any, Any]:
+    """Factors and info of an array (..., n, n) on a GPU, there; and what `jitter` added to each."""
     device, dense = get_backend("cuda"), _dense()
     matrices = dense.view(a)
     check_square("a", matrices.shape)
     *outer, n, _ = matrices.shape
     check_order("a", n, "torch.linalg.cholesky_ex takes larger ones there, and cholesky once they are on the host")
-    batch = prod(outer)
-    check_array_spec(n, dtype_name(matrices.dtype), upper, given, math)
+    batch, dtype = prod(outer), dtype_name(matrices.dtype)
+    check_array_spec(n, dtype, upper, given, math)
     if not batch or not n:
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
-        return nothing
-    spec, layout = _choice_there(device, n, dtype_name(matrices.dtype), upper, batch, given, math, generation())
-    factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
-    return factored
+        return *nothing, None if jitter is None else nothing_added(tuple(outer), dtype)
+    spec, layout = _choice_there(device, n, dtype, upper, batch, given, math, generation())
+    if jitter is None:
+        factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
+        return *factored, None
+    from batchchol.backends.cuda.device import device as gpu
+
+    with gpu().queueing():
+        l, info = dense.factor_device(device, matrices, spec, layout)
+        repair_those = Repair.of(jitter, matrices.address, Form(n, batch, dtype, Layout.canonical()), upper, info)
+        repair_those.queue(l=int(l.gpudata))
+    return l, info, repair_those.added
 
 
 # Describing the problem anew takes longer than launching the kernel.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api import device_solves
-from batchchol.api.arguments import Wanted, square_matrices
+from batchchol.api.arguments import Solved, Wanted, square_matrices
 from batchchol.api.columns import Fit, check_columns_dtype, fit, host_columns, host_out
 from batchchol.api.factorizations import factor
 from batchchol.api.repairs import Members, repair
@@ -44,14 +44,6 @@ class _Matrices(NamedTuple):
     solve: Callable[[NDArray[Any], NDArray[Any]], Info | None]
     members: Callable[[Members], NDArray[Any]]
     solve_by: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Info | None]
-
-
-class Solved(NamedTuple):
-    """Solutions and, of matrices, the info of each and what was added to them, if they may be repaired."""
-
-    x: Any
-    info: Any
-    added: Any = None
 
 
 def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> Solved:
@@ -212,12 +204,12 @@ def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -
 
     info = np.zeros(len(a), np.int32) if wanted.factors else None
     per_matrix = (a.nbytes + 2 * b.nbytes) // max(len(a), 1) + 4
-    on_device = wanted._replace(out=None, overwrite_b=True, stream=None)
+    on_device = wanted._replace(out=None, overwrite_b=True, stream=None, jitter=None)
     for first, last in dense.slices(len(a), per_matrix):
         there = memory.to_device(a[first:last], f"{last - first:,} matrices")
         columns = memory.to_device(b[first:last], "right-hand sides")
-        solved, status = device_solves.solved(there, columns, on_device)
-        memory.to_host(solved, out=x[first:last])
+        solved = device_solves.solved(there, columns, on_device)
+        memory.to_host(solved.x, out=x[first:last])
         if info is not None:
-            memory.to_host(status, out=info[first:last])
+            memory.to_host(solved.info, out=info[first:last])
     return info

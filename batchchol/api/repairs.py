@@ -31,6 +31,11 @@ def check_jitter(jitter: Any) -> None:
         raise ValueError(f"jitter: got {jitter!r}, expected a positive number, 'auto' or None")
 
 
+def first_multiple(jitter: float | str, dtype: np.dtype[Any]) -> float:
+    """The multiple of the mean diagonal that is tried first."""
+    return FIRST[dtype.name] if isinstance(jitter, str) else float(jitter)
+
+
 def repair(
     jitter: Any,
     dtype: np.dtype[Any],
@@ -60,7 +65,7 @@ def repair(
     if not np.count_nonzero(info):
         return added
     failed = np.flatnonzero(info)
-    share = FIRST[dtype.name] if isinstance(jitter, str) else float(jitter)
+    share = first_multiple(jitter, dtype)
     for _ in range(TRIES):
         if not failed.size:
             break

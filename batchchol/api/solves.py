@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from batchchol.api import device_solves, host_solves
-from batchchol.api.arguments import Wanted, check_assumed, check_threads
+from batchchol.api.arguments import Solved, Wanted, check_assumed, check_threads
 from batchchol.api.failures import raise_failures
-from batchchol.api.host_solves import Solved
 from batchchol.api.repairs import check_jitter
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.batch import Batch
@@ -84,7 +83,7 @@ def solve(
     jitter : float or "auto", optional
         Try matrices that are not positive definite again, with this multiple of their mean diagonal added to the
         diagonal, then with 10 and 100 times as much; "auto" is 1e-6 in float32 and 1e-8 in float64. The others are
-        solved by as they are. For matrices of the host.
+        solved by as they are. With it neither `overwrite_b` nor an `out` that is b saves memory: b is needed again.
 
     Returns
     -------
@@ -251,19 +250,12 @@ def _by(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Solved:
     if hasattr(matrices, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        return _on_gpu(matrices, b, wanted)
+        return device_solves.solved(matrices, b, wanted)
     return host_solves.by_array(matrices, b, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
 
 
 def _by_batch(batch: Batch, b: Any, backend: str | None, wanted: Wanted) -> Solved:
     wanted = wanted.of_batch(batch, backend)
-    return host_solves.by_batch(batch, b, wanted) if batch.backend == "cpu" else _on_gpu(batch, b, wanted)
-
-
-def _on_gpu(matrices: Any, b: Any, wanted: Wanted) -> Solved:
-    if wanted.jitter is not None:
-        raise ValueError(
-            f"jitter: got {wanted.jitter!r}, expected None for matrices on a GPU: copy them to the host, or "
-            "solve again by those whose info is not 0"
-        )
-    return Solved(*device_solves.solved(matrices, b, wanted))
+    return (
+        host_solves.by_batch(batch, b, wanted) if batch.backend == "cpu" else device_solves.solved(batch, b, wanted)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import gcd
 
@@ -24,16 +24,25 @@ GATHERED_AXES = 6
 # Independent chains of multiply-adds in a thread: enough to hide the latency of one.
 CHAINS = 8
 
+# Threads that look at matrices, and work on those that failed. In shared memory are a triangle, and a right-hand side
+# for each warp.
+REPAIR_THREADS = 256
+REPAIR_ELEMENTS = MAX_N * (MAX_N + 1) // 2 + REPAIR_THREADS // LANES * MAX_N
+
 _UNIT_ROUNDOFFS = {"float32": "0x1p-24", "float64": "0x1p-53"}
 
 
 @dataclass(frozen=True)
 class _Support:
-    """How a support kernel is launched; `variables` are what its template needs besides."""
+    """How a support kernel is launched; `variables` are what its template needs besides.
+
+    `shared` are the elements that it has in dynamic shared memory.
+    """
 
     launch: Launch
     variables: tuple[tuple[str, object], ...] = ()
     typed: bool = True
+    shared: int = 0
 
 
 _KERNELS = {
@@ -48,6 +57,9 @@ _KERNELS = {
     "residual": _Support(Launch(8 * LANES, LANES), (("tile", 8),)),
     # An item is a matrix.
     "log_determinants": _Support(Launch(128, 128)),
+    "repair": _Support(
+        Launch(REPAIR_THREADS, REPAIR_THREADS, cache="shared", pdl=True), (("most", MAX_N),), shared=REPAIR_ELEMENTS
+    ),
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
     # An item is an element.
@@ -77,11 +89,12 @@ def support_kernel(name: str, dtype: str = "float32") -> KernelSource:
     if name not in _KERNELS or dtype not in ELEMENT_BYTES:
         raise SpecError(f"name={name!r}, dtype={dtype!r} cannot be built: use one of {list(_KERNELS)}")
     kernel = _KERNELS[name]
+    launch = replace(kernel.launch, shared_bytes=kernel.shared * ELEMENT_BYTES[dtype])
     entry = f"{name}_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }" if kernel.typed else f"{name}_kernel"
     text = render(
         f"support/cuda_{name}.cu.jinja",
         entry=entry,
-        launch=kernel.launch,
+        launch=launch,
         dtype=dtype,
         scalar=SCALARS[dtype],
         width=VECTOR_BYTES // ELEMENT_BYTES[dtype],
@@ -90,7 +103,7 @@ def support_kernel(name: str, dtype: str = "float32") -> KernelSource:
         unit_roundoff=_UNIT_ROUNDOFFS[dtype],
         **dict(kernel.variables),
     )
-    return KernelSource(undefine_macros(text), entry, 1, (), kernel.launch)
+    return KernelSource(undefine_macros(text), entry, 1, (), launch)
 
 
 def support_kernels() -> tuple[KernelSource, ...]:

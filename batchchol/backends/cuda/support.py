@@ -177,6 +177,44 @@ def log_determinants(
     device.launch(support_kernel("log_determinants", dtype), batch, args, stream)
 
 
+def repair(
+    device: Launcher,
+    addresses: tuple[int, int, int, int, int, int],
+    n: int,
+    nrhs: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    uplo: str,
+    schedule: tuple[float, int, int],
+    stream: object | None = None,
+) -> None:
+    """Factor matrices whose info is not 0 again, with more and more on their diagonals, and solve by them.
+
+    Parameters
+    ----------
+    addresses : tuple of int
+        Of the matrices, which are left as they are; of room for factors (batch, n, n) in rows, or 0; of right-hand
+        sides (batch, n, nrhs) and of room for solutions, which do not overlap, or 0 and 0; of the info of each, an
+        int32, which is written anew; of room for what was added to each diagonal: 0 to those that did not fail, or
+        whose mean diagonal is not a positive number.
+    uplo : {"lower", "upper"}
+        The triangle that is read, and written.
+    schedule : tuple
+        The multiple of the mean diagonal that is tried first, how it grows, and how often it is tried.
+    """
+    swap = (layout.order == "col") != (uplo == "upper")
+    first, growth, tries = schedule
+    args = (
+        *_pointers(*addresses),
+        *_integers(n, nrhs, stride(batch, layout), batch, swap),
+        np.float64(first),
+        *_integers(growth, tries),
+    )
+    device.launch(support_kernel("repair", dtype), batch, args, stream)
+
+
 def identity_padding(
     device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
 ) -> None:

@@ -226,7 +226,7 @@ def test_all_arguments_have_64_bits(source: KernelSource) -> None:
     found = re.search(rf"\b{source.entry}\((?!\w+\))([^()]*)\)\s*\{{", source.text)
     assert found is not None
     for parameter in filter(None, found[1].split(",")):
-        assert re.search(r"\*|\blong long\b", parameter), parameter
+        assert re.search(r"\*|\blong long\b|\bdouble\b", parameter), parameter
 
 
 class TestFunction:
