@@ -1,6 +1,7 @@
 # make        sets everything up in .venv and runs the main job
 # make test   sets everything up and runs the tests
 # make lint   ruff, the type checker and the order of imports
+# make docs   makes the documentation site, build/docs/index.html
 # make gate   sets everything up and tells whether HEAD is slower than the commit measured last: see docs/gate.md
 # make fuzz   attacks: see docs/testing.md
 # make clean  removes .venv
@@ -18,7 +19,7 @@ GPU_EXTRAS := $(if $(WITH_GPU),$(comma)gpu$(comma)graphs)
 GPU_SUFFIX := $(if $(WITH_GPU),-gpu)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint $(CONSTRAINTS)
 
-.PHONY: run test lint gate fuzz clean
+.PHONY: run test lint docs gate fuzz clean
 .NOTPARALLEL:
 
 run: $(VENV)/installed-run$(GPU_SUFFIX)
@@ -34,6 +35,10 @@ lint: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-logo --no-cache
+
+docs: $(VENV)/installed-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --builder html docs build/docs
+	@echo "The site: build/docs/index.html"
 
 gate: $(VENV)/installed-test$(GPU_SUFFIX)
 	PYTHON=$(BIN)/python BACKEND=$(if $(WITH_GPU),cuda,cpu) .ci/gate
@@ -56,6 +61,10 @@ $(VENV)/installed-run$(GPU_SUFFIX): $(VENV)/created pyproject.toml $(CONSTRAINTS
 $(VENV)/installed-test$(GPU_SUFFIX): $(VENV)/created pyproject.toml $(CONSTRAINTS)
 	@$(call install,.[test$(GPU_EXTRAS)],batchchol and what its tests need)
 	@touch $(VENV)/installed-run $(VENV)/installed-run$(GPU_SUFFIX) $(VENV)/installed-test $@
+
+$(VENV)/installed-docs: $(VENV)/created pyproject.toml $(CONSTRAINTS)
+	@$(call install,.[docs],batchchol and what its site needs)
+	@touch $@
 
 define install
 	toolkit=$$(.ci/prerequisites "$(PYTHON)" $(if $(WITH_GPU),gpu)) || exit 1; \

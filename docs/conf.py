@@ -1,0 +1,60 @@
+"""How Sphinx makes the site of these pages: `make docs`. The pages are read on GitHub as well, so links between them
+are relative, and what lies outside this folder is a page or a download of the site.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import batchchol  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "batchchol"
+author = "batchchol developers"
+release = version = batchchol.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+include_patterns = ["*.md", "generated/*"]
+
+myst_heading_anchors = 4
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc's sections have the types
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+templates_path = ["theme"]
+
+html_theme = "furo"
+html_title = f"batchchol {release}"
+html_static_path = ["theme"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}
+
+# Where the site has what a link of a page leads to outside this folder.
+_ELSEWHERE = {"](../datasets/README.md": "](data.md", "](../README.md#": "](results.md#"}
+
+
+def _link_within_the_site(_: Sphinx, page: str, source: list[str]) -> None:
+    for there, here in _ELSEWHERE.items():
+        source[0] = source[0].replace(there, here)
+
+
+def _keep_bars(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """In docstrings |L| is the absolute value; to Sphinx it would be a substitution."""
+    lines[:] = [line.replace("|", "\\|") for line in lines]
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _link_within_the_site)
+    app.connect("autodoc-process-docstring", _keep_bars)

@@ -1,0 +1,76 @@
+"""The pages of docs/: their examples run, their links lead somewhere, and the site has every page and public name."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import batchchol
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+OTHERS = [ROOT / "README.md", ROOT / "datasets" / "README.md"]
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in text(page)], ids=lambda page: page.stem)
+def test_examples_print_what_the_page_says(page: Path) -> None:
+    without_fences = re.sub(r"^```.*$", "", text(page), flags=re.MULTILINE)
+    examples = doctest.DocTestParser().get_doctest(without_fences, {}, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
+    told: list[str] = []
+    runner.run(examples, out=told.append)
+    assert runner.failures == 0, "".join(told)
+    assert runner.tries > 0
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#{1,6} +(.+)$", FENCE.sub("", text(page)), re.MULTILINE)
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading) for heading in headings]
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain]
+    seen: Counter[str] = Counter()
+    numbered = []
+    for slug in slugs:
+        numbered.append(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return frozenset(numbered)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text(page))):
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        if re.match(r"https?:", target):
+            continue
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_site_has_every_page_once() -> None:
+    listed = [
+        name
+        for page in PAGES
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
+        for name in block.split("\n\n")[-1].split()
+    ]
+    assert sorted([*listed, "index"]) == [page.stem for page in PAGES]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """A name that is missing goes into the list of docs/names.md that it belongs to."""
+    assert sorted(re.findall(r"^   (\w+)$", text(DOCS / "names.md"), re.MULTILINE)) == sorted(batchchol.__all__)
