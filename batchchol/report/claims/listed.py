@@ -1,0 +1,225 @@
+"""The claims of a clone, from `docs/claims.toml`: groups of them, each of one file and one side of a comparison."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from batchchol.compare.rows import Row, read_rows
+from batchchol.errors import BatchcholError, DataFileError
+from batchchol.report.claims.quantities import QUANTITIES, Side, Value
+
+LIST = Path("docs", "claims.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Claims of one file.
+
+    Attributes
+    ----------
+    file : str
+        A comparison's rows, relative to the clone.
+    about : str
+        What readers are told of the rows.
+    where, own : mapping of str to object
+        By column: what all rows have, and those that the claims are of; strings are patterns (`chunked*`).
+    peers : sequence of str
+        Patterns of the contenders that these are compared with.
+    cases : sequence of (n, batches)
+    quantities, whole : sequence of str
+        Of each case, and of all of them together.
+    """
+
+    name: str
+    root: Path
+    file: str
+    about: str
+    own: Mapping[str, Any]
+    where: Mapping[str, Any]
+    peers: Sequence[str] = ()
+    cases: Sequence[tuple[int, Sequence[int]]]
+    quantities: Sequence[str] = ()
+    whole: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        unknown = {*self.quantities, *self.whole} - {*QUANTITIES}
+        if unknown:
+            expected = ", ".join(QUANTITIES)
+            raise BatchcholError(f"{self.name}: got the quantities {sorted(unknown)}, expected some of {expected}")
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """The cases one by one: n, batch."""
+        return [(n, batch) for n, batches in self.cases for batch in batches]
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What was measured and committed."""
+        return _committed(self.root / self.file)
+
+    def published(self) -> list[Row]:
+        """The rows of its cases, of all contenders."""
+        return [row for row in self.rows if (row.n, row.batch) in self.points and _has(row, self.where)]
+
+    def side(self, rows: Iterable[Row], point: tuple[int, int] | None) -> Side:
+        """What rows say of one case, or of all.
+
+        Raises
+        ------
+        BatchcholError
+            If none of them is of it.
+        """
+        points = self.points if point is None else [point]
+        here = [row for row in rows if (row.n, row.batch) in points and _has(row, self.where)]
+        own = [row for row in here if _has(row, self.own)]
+        if not own:
+            raise BatchcholError(f"{self.name}: no row is of (n, batch) = {points}: mend its `own`, `where` or cases")
+        peers = [row for row in here if any(fnmatchcase(row.contender, peer) for peer in self.peers)]
+        return Side(own, peers)
+
+    def claims(self) -> Iterator[Claim]:
+        """Those of each case, then those of all."""
+        yield from (Claim(self, point, name) for point in self.points for name in self.quantities)
+        yield from (Claim(self, None, name) for name in self.whole)
+
+
+def _has(row: Row, wanted: Mapping[str, Any]) -> bool:
+    return all(
+        fnmatchcase(str(getattr(row, column)), value) if isinstance(value, str) else getattr(row, column) == value
+        for column, value in wanted.items()
+    )
+
+
+@cache
+def _committed(path: Path) -> Sequence[Row]:
+    rows = tuple(read_rows(path))
+    if not rows:
+        raise DataFileError(path, "rows", "there are none: correct the file's name in docs/claims.toml")
+    return rows
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published number: a quantity of one case, or of all cases of its group where `point` is None."""
+
+    group: Group
+    point: tuple[int, int] | None
+    quantity: str
+
+    @property
+    def name(self) -> str:
+        """What pages call it: such as h200/n8/b1024/gflops, or h200/copy."""
+        place = f"n{self.point[0]}/b{self.point[1]}/" if self.point else ""
+        return f"{self.group.name}/{place}{self.quantity}"
+
+    def of(self, rows: Iterable[Row]) -> Value:
+        """What rows of a comparison say, those that are published or those of another machine.
+
+        Raises
+        ------
+        BatchcholError
+            If none of them is of the claim.
+        """
+        return QUANTITIES[self.quantity].of(self.group.side(rows, self.point))
+
+    @property
+    def commits(self) -> str:
+        """Which were measured."""
+        return ", ".join(sorted({row.commit for row in self.group.side(self.group.rows, self.point).own}))
+
+    def text(self, style: str = "") -> str:
+        """Its published value in words; `style` is a format specification in place of its quantity's."""
+        return format(self.of(self.group.rows), style or QUANTITIES[self.quantity].style)
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table: its head, and what its cells are: a text or a claim, with {n} and {batch} or others of a line's."""
+
+    head: str
+    claim: str = ""
+    text: str = ""
+    style: str = ""
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page: its columns, and what each line is about."""
+
+    columns: Sequence[Column]
+    lines: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """GFLOP/s over n of all contenders of a group, at `stem`.png and .svg."""
+
+    stem: Path
+    group: Group
+    title: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What `docs/claims.toml` says: which pages have claims, the groups, and the tables and plots of the pages."""
+
+    root: Path
+    pages: Sequence[Path]
+    groups: Sequence[Group]
+    tables: Mapping[str, Table]
+    plots: Sequence[Plot]
+
+    @cached_property
+    def claims(self) -> Mapping[str, Claim]:
+        """All claims by name."""
+        return {claim.name: claim for group in self.groups for claim in group.claims()}
+
+    def find(self, name: str) -> Claim:
+        """The claim of a name.
+
+        Raises
+        ------
+        BatchcholError
+            If there is none.
+        """
+        if name not in self.claims:
+            raise BatchcholError(f"claim: got {name!r}, which {LIST} has not: add it there, or mend the page")
+        return self.claims[name]
+
+
+def load(root: Path) -> Listed:
+    """Read the list of the clone at `root`.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read.
+    """
+    path = root / LIST
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        groups = {name: _group(name, root, entry) for name, entry in found["groups"].items()}
+        tables = {name: _table(entry) for name, entry in found["tables"].items()}
+        plots = [
+            Plot(path.with_name(name), groups[entry["group"]], entry["title"])
+            for name, entry in found.get("plots", {}).items()
+        ]
+        return Listed(root, [root / page for page in found["pages"]], [*groups.values()], tables, plots)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
+
+
+def _group(name: str, root: Path, entry: Mapping[str, Any]) -> Group:
+    cases = [(case["n"], case["batch"]) for case in entry["cases"]]
+    return Group(**{**entry, "name": name, "root": root, "cases": cases})
+
+
+def _table(entry: Mapping[str, Any]) -> Table:
+    return Table([Column(**column) for column in entry["columns"]], entry["lines"])

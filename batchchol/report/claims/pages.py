@@ -1,0 +1,94 @@
+"""Claims in pages, between comments that readers do not see.
+
+A number is `<!--=NAME-->4.24<!--/-->`, with a format specification after the name where it is not the usual one. A
+table stands between `<!-- claims: TABLE -->` and `<!-- /claims -->`; the table `all` has every claim there is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from batchchol.errors import BatchcholError
+from batchchol.report.claims.listed import Column, Group, Listed, Table
+from batchchol.report.claims.quantities import QUANTITIES
+
+_NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
+_EVERY = "all"
+
+
+def rendered(text: str, listed: Listed) -> str:
+    """A page as it has to be: what stands between its comments is what the data say.
+
+    Raises
+    ------
+    BatchcholError
+        If it names a claim or a table that is not listed.
+    """
+
+    def number(found: re.Match[str]) -> str:
+        begin, name, style, end = found.groups()
+        return f"{begin}{listed.find(name).text(style or '')}{end}"
+
+    def table(found: re.Match[str]) -> str:
+        begin, name, end = found.groups()
+        return f"{begin}\n{_shown(name, listed)}\n{end}"
+
+    return _TABLE.sub(table, _NUMBER.sub(number, text))
+
+
+def unmarked(text: str) -> str:
+    """A page without its claims: what is left must have no measured numbers."""
+    return _TABLE.sub("", _NUMBER.sub("", text))
+
+
+def _shown(name: str, listed: Listed) -> str:
+    if name == _EVERY:
+        return "\n".join(_everything(group) for group in listed.groups)
+    if name not in listed.tables:
+        raise BatchcholError(f"claims: got the table {name!r}, expected one of {', '.join([*listed.tables, _EVERY])}")
+    return _filled(listed.tables[name], listed)
+
+
+def _filled(table: Table, listed: Listed) -> str:
+    def cell(column: Column, line: Mapping[str, Any]) -> str:
+        if column.claim:
+            return listed.find(column.claim.format(**line)).text(column.style)
+        return column.text.format(**line)
+
+    lines = ([cell(column, line) for column in table.columns] for line in table.lines)
+    return _markdown([column.head for column in table.columns], [column.left for column in table.columns], lines)
+
+
+def _everything(group: Group) -> str:
+    """A group as a part of a page: what its rows are, a table of its cases, and a list of what is of all of them."""
+    claims = list(group.claims())
+    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    whole = [
+        f"- `{claim.name}`: {claim.text()} ({QUANTITIES[claim.quantity].words})\n"
+        for claim in claims
+        if not claim.point
+    ]
+    parts = [
+        f"## {group.name}\n\n{group.about} `{group.file}`, commit {commits}.\n",
+        _cases(group) if group.quantities else "",
+        "".join(whole),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _cases(group: Group) -> str:
+    texts = {(claim.point, claim.quantity): claim.text() for claim in group.claims()}
+    heads = ["case", *(f"{QUANTITIES[name].words}, `{name}`" for name in group.quantities)]
+    lines = (
+        [f"`{group.name}/n{n}/b{batch}/…`", *(texts[(n, batch), name] for name in group.quantities)]
+        for n, batch in group.points
+    )
+    return _markdown(heads, [True] + [False] * len(group.quantities), lines)
+
+
+def _markdown(heads: Sequence[str], left: Sequence[bool], lines: Iterable[Sequence[str]]) -> str:
+    rules = ["---" if each else "---:" for each in left]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, rules, *lines))

@@ -1,0 +1,106 @@
+"""What a claim may be about: functions of a comparison's rows, so that another machine's rows have them too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from batchchol.compare.rows import Row
+from batchchol.errors import BatchcholError
+from batchchol.operations.roofline import compulsory_bytes
+from batchchol.tune.winners import grouped
+from kernelgen import Layout
+
+Value = float | str
+
+
+@dataclass(frozen=True)
+class Side:
+    """The rows that a claim is of, and those of the peers that these are compared with; `own` is never empty."""
+
+    own: Sequence[Row]
+    peers: Sequence[Row]
+
+    @property
+    def best(self) -> Row:
+        """The fastest of its rows."""
+        return min(self.own, key=lambda row: row.seconds)
+
+    @property
+    def speedup(self) -> float:
+        """The fastest peer's time over that of the best."""
+        if not self.peers:
+            raise BatchcholError(f"peers: no row of one at n = {self.best.n}, batch {self.best.batch:,}: name others")
+        return min(row.seconds for row in self.peers) / self.best.seconds
+
+    def cases(self) -> Iterator[Side]:
+        """The side at each order and batch."""
+        peers = grouped(self.peers, lambda row: row.case)
+        for case, own in grouped(self.own, lambda row: row.case).items():
+            yield Side(own, peers.get(case, []))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How rows say it, how it is written, and what it is, with its unit."""
+
+    of: Callable[[Side], Value]
+    style: str
+    words: str
+
+
+def _commonest(column: str) -> Callable[[Side], Value]:
+    def value(side: Side) -> Value:
+        values = [getattr(row, column) for row in side.own]
+        found: Value = max(sorted(set(values)), key=values.count)
+        return found
+
+    return value
+
+
+def _schedule(side: Side) -> Value:
+    found = re.search(r"_(right|left|top)_nb(\d+)_(full|tiles)_", side.best.spec)
+    if found is None:
+        raise BatchcholError(f"schedule: {side.best.spec!r} has none: claim it of kernels of the thread family")
+    looking, nb, unroll = found.groups()
+    return f"nb={nb}, {looking}, {unroll}"
+
+
+def _family(side: Side) -> Value:
+    # "shared" is also the name of a preference of caches, further behind in the name of a kernel.
+    found = re.search(r"_(?:col|row)_(block|shared|strip|warp)_", side.best.spec)
+    return found[1] if found else "thread"
+
+
+def _copy_rate(side: Side) -> Value:
+    """GPUs' rows have it. CPUs' say it by their rooflines, which are its where memory decides and lower elsewhere."""
+    if side.best.on_gpu:
+        return side.best.copy_bytes_per_second / 1e9
+    return max(_compulsory_bytes(row) / row.roofline_seconds for row in side.own) / 1e9
+
+
+def _compulsory_bytes(row: Row) -> float:
+    # A triangle in and out: the same for chunks of any size.
+    return compulsory_bytes(row.n, Layout.chunked(32), row.dtype) * row.batch
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "gflops": Quantity(lambda side: side.best.gflops, ",.0f", "GFLOP/s"),
+    "roofline": Quantity(lambda side: side.best.roofline_fraction, ".0%", "share of the roofline"),
+    "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix"),
+    "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio"),
+    "schedule": Quantity(_schedule, "", "schedule"),
+    "family": Quantity(_family, "", "family"),
+    "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer"),
+    "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer"),
+    "least": Quantity(lambda side: min(each.speedup for each in side.cases()), ".1f", "at least × best peer"),
+    "worst": Quantity(lambda side: max(each.best.ratio for each in side.cases()), ".2f", "largest residual ratio"),
+    "copy": Quantity(_copy_rate, ",.1f", "GB/s of a copy"),
+    "peak": Quantity(lambda side: max(row.roofline_gflops for row in side.own), ",.0f", "GFLOP/s at most"),
+    "clock": Quantity(_commonest("gpu_clock_mhz"), ",.0f", "MHz"),
+    "driver": Quantity(_commonest("driver"), "", "driver"),
+    "samples": Quantity(_commonest("samples"), "", "samples"),
+    "date": Quantity(_commonest("date"), "", "date"),
+}
+"""By the names that `docs/claims.toml` has."""

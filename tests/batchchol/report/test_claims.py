@@ -1,0 +1,140 @@
+"""What pages publish is what the committed data say, and a claim can be asked of any other rows."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from batchchol.errors import BatchcholError
+from batchchol.report.claims.__main__ import main
+from batchchol.report.claims.listed import LIST, Listed, load
+from batchchol.report.claims.pages import rendered, unmarked
+from batchchol.report.claims.plots import drawn
+
+ROOT = Path(__file__).parents[3]
+# A number with a unit of something that was measured.
+MEASURED = re.compile(r"\d[\d.,]*(?:\s*%|\s*(?:GFLOP/s|[GT]B/s|MHz|[µn]s)\b|\s*times as fast|\s*minutes)")
+# "100% is as fast as the machine allows" explains, and says nothing of a machine.
+EXPLAINED = ("100%",)
+
+pytestmark = pytest.mark.skipif(not (ROOT / LIST).exists(), reason="docs/claims.toml belongs to the clone")
+
+
+@pytest.fixture(scope="module")
+def listed() -> Listed:
+    return load(ROOT)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Iterator[Path]:
+    """The list but for its plots, the data and a page of a clone."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
+    text, _, _ = (ROOT / LIST).read_text().partition("[plots.")
+    (tmp_path / LIST).write_text(re.sub(r"^pages = .*$", 'pages = ["page.md"]', text, flags=re.MULTILINE))
+    return tmp_path
+
+
+def test_pages_say_what_the_data_say(listed: Listed) -> None:
+    stale = [page.name for page in listed.pages if rendered(page.read_text(), listed) != page.read_text()]
+    assert stale == [], "run `python -m batchchol.report.claims`"
+
+
+def test_readme_has_no_number_beside_its_claims() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert MEASURED.search(text.replace("<!--/-->", ""))
+    assert [number for number in MEASURED.findall(unmarked(text)) if number.strip() not in EXPLAINED] == []
+
+
+def test_every_group_is_published_and_measured_here(listed: Listed) -> None:
+    assert len(listed.claims) > 100
+    for claim in listed.claims.values():
+        assert claim.text()
+        assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", claim.commits), claim.name
+
+
+def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
+    with open(ROOT / "datasets" / "compare_h200.csv", newline="") as stream:
+        here = [
+            row
+            for row in csv.DictReader(stream)
+            if (row["n"], row["batch"], row["protocol"]) == ("32", "16384", "queued")
+        ]
+    peers = [float(row["seconds"]) for row in here if row["contender"] in ("cusolver", "cusolverdx", "torch")]
+    own = [row for row in here if row["math"] == "fast" and row["layout"].startswith("chunked")]
+    best = min(own, key=lambda row: float(row["seconds"]))
+    case = "h200/n32/b16384"
+    assert listed.find(f"{case}/speedup").text(".3f") == f"{min(peers) / float(best['seconds']):.3f}"
+    assert listed.find(f"{case}/gflops").text() == f"{float(best['gflops']):,.0f}"
+    assert listed.find(f"{case}/roofline").text() == f"{float(best['roofline_fraction']):.0%}"
+    assert f"{listed.find(f'{case}/family').text()} fast" == best["contender"]
+
+
+def test_rows_of_another_machine_are_asked_the_same(listed: Listed) -> None:
+    claim = listed.find("h200/n8/b1024/speedup")
+    published = float(claim.of(claim.group.rows))
+    peers = claim.group.peers
+    twice = [replace(row, seconds=row.seconds * (2 if row.contender in peers else 1)) for row in claim.group.rows]
+    assert float(claim.of(twice)) == pytest.approx(2 * published)
+    with pytest.raises(BatchcholError, match=r"h200: no row is of .*\(8, 1024\)"):
+        claim.of([row for row in twice if row.n != 8])
+
+
+def test_a_stale_page_is_found_and_rendered(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = clone / "page.md"
+    page.write_text("by <!--=h200/copy ,.0f-->1<!--/--> GB/s\n\n<!-- claims: epyc -->\nold\n<!-- /claims -->\n")
+    assert main(["--root", str(clone), "--check"]) == 1
+    assert "page.md: is not what the data say" in capsys.readouterr().out
+    assert main(["--root", str(clone)]) == 0
+    text = page.read_text()
+    assert "<!--=h200/copy ,.0f-->4,235<!--/--> GB/s" in text
+    assert "| n | best schedule |" in text
+    assert "old" not in text
+    assert main(["--root", str(clone), "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [("<!--=h200/spead-->1<!--/-->", "h200/spead"), ("<!-- claims: h100 -->\n<!-- /claims -->", "'h100'")],
+)
+def test_what_is_not_listed_is_refused(clone: Path, page: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (clone / "page.md").write_text(page)
+    assert main(["--root", str(clone), "--check"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("compare_h200.csv", "compare_h100.csv", "compare_h100.csv"),
+        ('"gflops", "roofline"', '"gflop", "roofline"', "['gflop']"),
+        ('"chunked*"', '"chunkd*"', "no row is of"),
+        ("[groups.h200]", "[groups", "correct it"),
+    ],
+)
+def test_a_list_that_is_wrong_is_refused(
+    clone: Path, old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = clone / LIST
+    path.write_text(path.read_text().replace(old, new))
+    shutil.copy(ROOT / "README.md", clone / "page.md")
+    assert main(["--root", str(clone), "--check"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(
+    f"matplotlib=={mpl.__version__}\n" not in (ROOT / "constraints.txt").read_text(),
+    reason="another matplotlib draws other bytes",
+)
+def test_plots_are_drawn_from_the_data(listed: Listed, tmp_path: Path) -> None:
+    for plot in listed.plots:
+        drawn(plot, tmp_path)
+        name = f"{plot.stem.name}.svg"
+        assert (tmp_path / name).read_bytes() == plot.stem.with_name(name).read_bytes()
