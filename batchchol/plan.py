@@ -196,9 +196,14 @@ def _chosen_kernel(
     key: object,
 ) -> Kernel:
     rest = device, form, upper
-    if op == "posv" and given is None and two_kernels(form.n, form.dtype, device.target):
+    if op == "posv" and given is None and _by_two(device, form, upper, math):
         return factor_then_solve(device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO))
     return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
+
+
+def _by_two(device: Backend, form: Form, upper: bool, math: str | None) -> bool:
+    problem = Problem(form.n, form.dtype, "upper" if upper else "lower", "posv", math or MATHS[0])
+    return two_kernels(Request(problem, device.target, arch=device.architecture).on(form.layout))
 
 
 def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:

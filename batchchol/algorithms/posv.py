@@ -24,6 +24,9 @@ from kernelgen.targets import ELEMENT_BYTES
 
 # The part of the cache that the factors of a slice may take: the matrices that are read on the way are there too.
 CACHE_PART = 4
+# Times that a slice fills all multiprocessors, at least: while one wave of blocks loads, others compute, and the last
+# one is a small part of the work.
+WAVES = 4
 _INFO_BYTES = np.dtype(np.int32).itemsize
 
 
@@ -31,7 +34,7 @@ _INFO_BYTES = np.dtype(np.int32).itemsize
 class FactorThenSolve:
     """A kernel of "potrf", out of place, and one of "potrs" for its factors, called as one of "posv".
 
-    `cache_bytes` are what the factors of a slice may take, `least` are the matrices that fill all multiprocessors.
+    `cache_bytes` are what the factors of a slice may take, `least` are the matrices that it has at least.
     """
 
     factor: CudaKernel
@@ -42,7 +45,7 @@ class FactorThenSolve:
     @classmethod
     def of(cls, factor: CudaKernel, solve: CudaKernel, cache_bytes: int) -> Self:
         """The two kernels on their GPU, whose last cache has `cache_bytes`."""
-        return cls(factor, solve, cache_bytes // CACHE_PART, max(_filling(factor), _filling(solve)))
+        return cls(factor, solve, cache_bytes // CACHE_PART, WAVES * max(_filling(factor), _filling(solve)))
 
     @property
     def gpu(self) -> Device:
@@ -101,7 +104,7 @@ class FactorThenSolve:
         return workspace
 
     def step(self, batch: int, layout: Layout) -> int:
-        """Matrices of a slice: as many as take their part of the cache, if they are enough for all multiprocessors.
+        """Matrices of a slice: as many as take their part of the cache, if they keep all multiprocessors busy.
 
         Those of the interleaved layout are as far apart as the batch is large, and make one slice.
         """

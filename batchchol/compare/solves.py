@@ -201,9 +201,6 @@ def _name(specs: Sequence[KernelSpec]) -> str:
 
 def _defaults(backend: Backend, problem: Problem, batch: int, layout: Layout) -> tuple[KernelSpec, ...]:
     """The kernel of an operation, or those that are faster together."""
-    two = problem.op == "posv" and two_kernels(problem.n, problem.dtype, backend.target)
-    asked = (
-        Request(replace(problem, op=op), backend.target, batch=batch, arch=backend.architecture, device=backend.model)
-        for op in (TWO if two else (problem.op,))
-    )
-    return tuple(default_choice(request.on(layout)).spec for request in asked)
+    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
+    ops = TWO if problem.op == "posv" and two_kernels(asked) else (problem.op,)
+    return tuple(default_choice(replace(asked, problem=replace(problem, op=op))).spec for op in ops)

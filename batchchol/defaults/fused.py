@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from batchchol.defaults.runnable import has_pdl
-from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
+from batchchol.defaults.request import Request
+from batchchol.defaults.runnable import has_pdl, runs_on
+from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
 
 # From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 12 at n = 8,
 # 25 in place of 32 at n = 16 (datasets/posv_h200.csv).
@@ -19,14 +20,37 @@ STRAIGHT_LINE_OF_ARRAYS = 27
 # Orders up to which one kernel is the better choice: a multiprocessor has room for the triangles of three warps. At
 # n = 32 and 131,072 matrices it takes 150 us, two kernels take 340 (H200, 2026-11-24). None of float64 was measured.
 ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
+# Larger ones are of warps, in chunks up to this one, for a warp reads one matrix of its chunk. Orders up to which one
+# warp has a matrix, and the blocks that a multiprocessor is to have room for.
+CHUNK_OF_WARPS, ONE_WARP = 8, 96
+BLOCKS_OF_WARPS = ((48, 7), (64, 6), (ONE_WARP, 4))
+FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
 NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 
 
-def two_kernels(n: int, dtype: str, target: str) -> bool:
+def two_kernels(request: Request) -> bool:
     """Whether one kernel that factors and another that solves are the better choice."""
-    return TARGETS[target].gpu and n > ONE_KERNEL[dtype]
+    problem = request.problem
+    if not TARGETS[request.target].gpu or problem.n <= ONE_KERNEL[problem.dtype]:
+        return False
+    return by_warps(request.plain, request.chunk, request.arch) is None
+
+
+def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec | None:
+    """The kernel of the warp family for `plain`'s problem, if there is one that is the better choice."""
+    n, chunked = plain.problem.n, plain.layout == "chunked"
+    if plain.layout == "interleaved" or (chunked and (chunk or MAX_CHUNK) > CHUNK_OF_WARPS):
+        return None
+    warps = 1 if n <= ONE_WARP else 2
+    blocks = next((blocks for most, blocks in BLOCKS_OF_WARPS if n <= most), 4)
+    stride, pdl = chunk if chunked and chunk in range(2, MAX_CHUNK + 1) else None, has_pdl(arch) or None
+    try:
+        found = replace(plain, schedule=WarpSchedule(warps=warps, blocks=blocks, stride=stride, pdl=pdl))
+    except SpecError:
+        return None
+    return found if runs_on(found, arch, FITTED) else None
 
 
 def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
@@ -40,6 +64,8 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     n, dtype = plain.problem.n, plain.problem.dtype
     if not TARGETS[plain.target].gpu:
         return replace(plain, schedule=_on_a_cpu(plain))
+    if n > ONE_KERNEL[dtype] and (found := by_warps(plain, chunk, arch)):
+        return found
     canonical = plain.layout == "canonical"
     straight = n <= (min(STRAIGHT_LINE_OF_ARRAYS, STRAIGHT_LINE[dtype]) if canonical else STRAIGHT_LINE[dtype])
     schedule = ThreadSchedule(

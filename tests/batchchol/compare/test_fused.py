@@ -197,11 +197,11 @@ def test_the_library_solves_by_packed_matrices_and_by_whole_arrays(cuda: Backend
     assert all(0 < row.ratio <= 1 and row.op == "posv" for row in outcome.rows)
 
 
-def test_larger_matrices_are_solved_by_two_kernels(cuda: Backend) -> None:
-    n, batch = 33, 35
-    arena = arena_of(cuda, n, batch, cold=False)
+def test_matrices_too_large_for_one_kernel_are_solved_by_two(cuda: Backend) -> None:
+    n, batch, dtype = 33, 35, "float64"
+    arena = arena_of(cuda, n, batch, dtype, cold=False)
     entrants = solves.entrants(
-        cuda, comparison.GpuVenue(cuda), "posv", n, batch, "float32", ("ieee",), (), dict[str, str]()
+        cuda, comparison.GpuVenue(cuda), "posv", n, batch, dtype, ("ieee",), (), dict[str, str]()
     )
     for entrant in (*entrants,)[:2]:
         assert [spec.problem.op for spec in entrant.specs] == ["potrf", "potrs"]

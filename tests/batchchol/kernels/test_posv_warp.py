@@ -59,7 +59,7 @@ def system(n: int) -> tuple[Array, Array]:
 
 @every_case
 def test_solutions_and_info(case: str) -> None:
-    """Of several right-hand sides and of one, in place, where arrays begin elsewhere, and with a matrix that fails."""
+    """Of several right-hand sides, and of one in place, where arrays begin elsewhere, with matrices that fail."""
     spec = CASES[case][0]
     n = spec.problem.n
     a, b = system(n)
