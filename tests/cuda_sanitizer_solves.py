@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from batchchol.measure.solves import CHECKS, info_of
-from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
+from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 
-from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, Case
+from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
 NRHS = (1, 3, 2, 9)
 # Threads to a matrix, rows of a step, right-hand sides at a time, threads of a block.
 STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2, 32), (32, 4, 4, 128))
+# Matrices and warps of a team, teams of a block.
+TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
 OPERATIONS = ("potrs", "posv")
 
 
@@ -30,6 +32,22 @@ def solves() -> Iterator[Case]:
             except SpecError:
                 continue
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+            break
+    yield from _by_warps()
+
+
+def _by_warps() -> Iterator[Case]:
+    """Every order twice, factored and solved by, with the largest teams in turns that have registers for it."""
+    for turn in range(2 * len(ORDERS)):
+        n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
+        problem = Problem(n, "float32", ("lower", "upper")[turn // 3 % 2], "posv", ("ieee", "fast")[turn // 2 % 2])
+        for matrices, warps, teams in (*TEAMS[turn % len(TEAMS) :], TEAMS[-1]):
+            schedule = WarpSchedule(matrices, warps, teams, unroll=("tiles", "full")[turn // 4 % 2])
+            try:
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            except SpecError:
+                continue
+            yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
             break
 
 
