@@ -156,8 +156,8 @@ class WarpShape:
         return max(self.kept, self.stage) if staged else self.kept
 
     def room(self, *, staged: bool) -> int:
-        """Scalars from the factor of one matrix to the next, with two columns: its solvers read other banks."""
-        least = self.column(staged=staged) + 2 * TILE * self.side
+        """Scalars from the factor of one matrix to the next, with three columns: its solvers read other banks."""
+        least = self.column(staged=staged) + 3 * TILE * self.side
         return least + (self.solvers - least) % WARP
 
 
