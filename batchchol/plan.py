@@ -11,7 +11,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form, Kernel, check_form, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
-from batchchol.defaults.fused import two_kernels
+from batchchol.defaults.fused import COLUMNS_OF_WARPS, two_kernels
 from batchchol.defaults.lookup import default_choice, generation
 from batchchol.defaults.request import Request
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
@@ -177,11 +177,20 @@ def _kernel_choice(
 
 
 def chosen_kernel(
-    op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
+    op: str,
+    device: Backend,
+    form: Form,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    *,
+    argument: str,
+    nrhs: int = 1,
 ) -> Kernel:
     """The kernel of `kernel_choice`, loaded, and kept as well; or two kernels, called as one, that are faster."""
     check_choice(given, math)
-    return _chosen_kernel(op, device, form, upper, given, math, argument, generation())
+    many = nrhs > COLUMNS_OF_WARPS
+    return _chosen_kernel(op, device, form, upper, given, math, many, argument, generation())
 
 
 @lru_cache(maxsize=1024)
@@ -192,18 +201,19 @@ def _chosen_kernel(
     upper: bool,
     given: KernelSpec | None,
     math: str | None,
+    many: bool,
     argument: str,
     key: object,
 ) -> Kernel:
     rest = device, form, upper
-    if op == "posv" and given is None and _by_two(device, form, upper, math):
+    if op == "posv" and given is None and _by_two(device, form, upper, math, many):
         return factor_then_solve(device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO))
     return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
 
 
-def _by_two(device: Backend, form: Form, upper: bool, math: str | None) -> bool:
+def _by_two(device: Backend, form: Form, upper: bool, math: str | None, many: bool) -> bool:
     problem = Problem(form.n, form.dtype, "upper" if upper else "lower", "posv", math or MATHS[0])
-    return two_kernels(Request(problem, device.target, arch=device.architecture).on(form.layout))
+    return two_kernels(Request(problem, device.target, arch=device.architecture).on(form.layout), many)
 
 
 def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:

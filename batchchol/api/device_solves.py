@@ -90,7 +90,7 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
             again.queue(stream=wanted.stream)
         return Solved(x.owner, info, again and again.added)
     try:
-        kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument))
+        kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs))
     except SpecError:
         if wanted.spec is not None or not wanted.factors:
             raise

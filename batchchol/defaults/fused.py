@@ -24,18 +24,23 @@ ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
 # warp has a matrix, and the blocks that a multiprocessor is to have room for.
 CHUNK_OF_WARPS, ONE_WARP = 8, 96
 BLOCKS_OF_WARPS = ((48, 7), (64, 6), (ONE_WARP, 4))
+# Right-hand sides up to which they are the better choice, for they solve for one after the other.
+COLUMNS_OF_WARPS = 2
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
 NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 
 
-def two_kernels(request: Request) -> bool:
-    """Whether one kernel that factors and another that solves are the better choice."""
+def two_kernels(request: Request, many: bool = False) -> bool:
+    """Whether one kernel that factors and another that solves are the better choice.
+
+    If there are `many` right-hand sides, more than `COLUMNS_OF_WARPS`, they are instead of those of warps.
+    """
     problem = request.problem
     if not TARGETS[request.target].gpu or problem.n <= ONE_KERNEL[problem.dtype]:
         return False
-    return by_warps(request.plain, request.chunk, request.arch) is None
+    return many or by_warps(request.plain, request.chunk, request.arch) is None
 
 
 def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec | None:

@@ -15,6 +15,7 @@ from batchchol import Layout, default_spec, get_backend, solve, solve_ex
 from batchchol.algorithms.posv import CACHE_PART, FactorThenSolve, slices
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.defaults.fused import CHUNK_OF_WARPS, COLUMNS_OF_WARPS
 from batchchol.operations.posv import ratios
 from batchchol.operations.potrs import ratio_bound
 
@@ -113,3 +114,17 @@ def test_larger_orders_are_solved_by_two_kernels(cuda: Backend, spd: Spd, upper:
         assert ratios(a[good], b[good], cuda.host(x)[good]).max() <= ratio_bound(n, "ieee")
     x = solve(on_device(a[good]), on_device(b[good, :, 0].copy()))
     assert ratios(a[good], b[good, :, :1], cuda.host(x)[..., None]).max() <= ratio_bound(n, "ieee")
+
+
+def test_warps_solve_for_few_right_hand_sides(fake_gpu: FakeGpu, spd: Spd) -> None:
+    """By arrays and by small chunks; two kernels for many, by large chunks, and in float64."""
+    n, few = 33, COLUMNS_OF_WARPS
+    a, arrays, chunks = spd(5, n), Layout.canonical(), Layout.chunked(CHUNK_OF_WARPS)
+    for layout, nrhs, kernels in ((arrays, few, 1), (chunks, 1, 1), (arrays, few + 1, 2), (Layout.chunked(32), 1, 2)):
+        given = on_device(a) if layout == arrays else DeviceBatch.from_dense(a, layout)
+        b = columns(5, n, nrhs)
+        del fake_gpu.launches[:]
+        x, info = solve_ex(given, on_device(b))
+        assert len(fake_gpu.launches) == kernels
+        assert not get_backend("cuda").host(info).any()
+        assert ratios(a, b, get_backend("cuda").host(x)).max() <= ratio_bound(n, "ieee")
