@@ -1,10 +1,12 @@
-"""Repair on a GPU: what `batchchol.api.repairs` says, by a kernel that runs after the one whose failures it repairs.
+"""Repair on a GPU: what `batchchol.api.repairs` says, without waiting.
 
-Nothing is waited for, and where nothing failed the kernel ends at once.
+Kernels that factor and solve at once do it themselves, where a thread has a matrix. Behind others runs a kernel that
+ends at once where nothing failed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,10 +20,10 @@ from batchchol.backends.base import Form
 class Repair:
     """Matrices (..., n, n), at an address where they stay as they are, their info, and what is added to each.
 
-    `share` is the multiple of the mean diagonal that is tried first.
+    `first` is the multiple of the mean diagonal that is tried first.
     """
 
-    share: float
+    first: float
     a: int
     form: Form
     upper: bool
@@ -37,11 +39,36 @@ class Repair:
         added = memory.empty(info.shape, dtype, "what is added to the diagonals")
         return cls(first_multiple(jitter, dtype), a, form, upper, info, added)
 
-    def queue(self, *, l: int = 0, b: int = 0, x: int = 0, nrhs: int = 0, stream: Any = None) -> None:
-        """Have those that failed tried again, once what has been queued until now has told which.
+    def solve(self, kernel: Any, addresses: Sequence[int], nrhs: int, stream: Any = None) -> Any:
+        """Queue a kernel that solves for right-hand sides, by the matrices or their factors, and what repairs.
 
-        `l` is the address of an array (..., n, n) in rows, where their factors go; `b` and `x`, which do not overlap,
-        those of their right-hand sides and solutions, (..., n, nrhs). What is not needed has the address 0.
+        `addresses` are the kernel's arguments. The right-hand sides may be overwritten if it is `repairs_itself`.
+
+        Returns
+        -------
+        GPUArray or None
+            What the kernel's `launch` returns.
+        """
+        from batchchol.backends.cuda import memory
+
+        form = self.form
+        if not repairs_itself(kernel):
+            with kernel.gpu.queueing():
+                workspace = kernel.launch(addresses, nrhs, form.batch, form.layout, stream)
+                self.queue(b=addresses[1], x=addresses[2], nrhs=nrhs, stream=stream)
+            return workspace
+        if stream is not None:
+            memory.share(stream, self.added)
+        multiples = int(np.float64(self.first).view(np.int64)), GROWTH, TRIES
+        words = (*addresses, int(self.added.gpudata), nrhs, *kernel.geometry(form.batch, form.layout), *multiples)
+        kernel.gpu.run(kernel.repairing, form.batch, words, stream)
+        return None
+
+    def queue(self, *, l: int = 0, b: int = 0, x: int = 0, nrhs: int = 0, stream: Any = None) -> None:
+        """Have those that failed tried again by a kernel of its own, behind what told which.
+
+        `l` is the address of an array (..., n, n) in rows, where factors go; `b` and `x` are those of right-hand
+        sides and solutions, (..., n, nrhs), and may be the same. What is not needed has the address 0.
         """
         from batchchol.backends.cuda import memory, support
         from batchchol.backends.cuda.device import device
@@ -58,9 +85,14 @@ class Repair:
             form.layout,
             form.dtype,
             uplo="upper" if self.upper else "lower",
-            schedule=(self.share, GROWTH, TRIES),
+            multiples=(self.first, GROWTH, TRIES),
             stream=stream,
         )
+
+
+def repairs_itself(kernel: Any) -> bool:
+    """Whether a kernel has code that repairs: it needs its right-hand sides no more than without."""
+    return getattr(kernel, "repairing", None) is not None
 
 
 def nothing_added(outer: tuple[int, ...], dtype: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, cast
@@ -11,7 +10,7 @@ import numpy as np
 
 from batchchol.api.arguments import Solved, Wanted, check_square
 from batchchol.api.columns import Fit, check_columns_dtype, check_out, fit
-from batchchol.api.device_repairs import Repair, nothing_added
+from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.api.factorizations import factor, factor_there
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
@@ -128,30 +127,31 @@ def _launch(
     from batchchol.backends.cuda import support
 
     memory, form, work, source = _memory(), matrices.form, x, b
-    if how.folded or (again is not None and x.address == b.address):
+    kept = again is not None and not repairs_itself(kernel)
+    if how.folded or (kept and x.address == b.address):
         work = _new_room(how, form)
     if not how.plain:
-        source = work if again is None else _new_room(how, form)
+        source = _new_room(how, form) if kept else work
     if stream is not None:
         owner = matrices.owner.data if isinstance(matrices.owner, Batch) else matrices.owner
         arrays = (owner, b.owner, x.owner, work.owner, source.owner)
         memory.share(stream, *arrays, *([] if info is None else [info]))
-    with kernel.gpu.queueing() if again is not None else nullcontext():
-        if not how.plain:
-            support.gather(kernel.gpu, b.address, source.address, *how.taking, form.dtype, stream=stream)
-        status = () if info is None else (int(info.gpudata),)
-        addresses = (matrices.address, source.address, work.address, *status)
+    if not how.plain:
+        support.gather(kernel.gpu, b.address, source.address, *how.taking, form.dtype, stream=stream)
+    status = () if info is None else (int(info.gpudata),)
+    addresses = (matrices.address, source.address, work.address, *status)
+    if again is None:
         workspace = kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
-        if again is not None:
-            again.queue(b=source.address, x=work.address, nrhs=how.nrhs, stream=stream)
-        if how.folded:
-            support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
-        elif work is not x:
-            nbytes = prod(how.x) * ELEMENT_BYTES[form.dtype]
-            support.copy(kernel.gpu, work.address, x.address, nbytes, stream=stream)
+    else:
+        workspace = again.solve(kernel, addresses, how.nrhs, stream)
     if stream is not None and info is not None:
         # Memory that other streams use is not used again: it lives as long as the results.
         info.__dict__["workspace"] = workspace
+    if how.folded:
+        support.gather(kernel.gpu, work.address, x.address, *how.giving, form.dtype, stream=stream)
+    elif work is not x:
+        nbytes = prod(how.x) * ELEMENT_BYTES[form.dtype]
+        support.copy(kernel.gpu, work.address, x.address, nbytes, stream=stream)
 
 
 def _new_room(how: Fit, form: Form) -> _Memory:

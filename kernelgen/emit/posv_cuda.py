@@ -20,8 +20,9 @@ _SOLVE_NB = 4
 _GROUP = 4
 
 
-def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
-    """The source of `generate_posv` for this target."""
+def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs: bool = False) -> KernelSource:
+    """The source of `generate_posv` for this target, or with repair, as `generate_repairing` says."""
+    entry = f"{spec.name}_repairs" if repairs else spec.name
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
     piece = PIECE_BYTES // ELEMENT_BYTES[problem.dtype] if stage.interleaved else stage.width
@@ -30,6 +31,8 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
     text = render(
         "thread/posv.cu.jinja",
         **variables_of(spec),
+        entry=entry,
+        repairs=repairs,
         stage=stage,
         warp=WARP,
         piece=piece,
@@ -43,7 +46,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelS
         returned=returned_rows(problem.n, problem.dtype) if schedule.staged else 0,
     )
     launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "l1", pdl=bool(schedule.pdl))
-    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
+    return cuda_source(text, entry, problem.dtype, problem.math, launch)
 
 
 def returned_rows(n: int, dtype: str) -> int:

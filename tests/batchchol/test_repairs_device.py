@@ -95,6 +95,10 @@ def test_solutions_as_on_the_host(cuda: Backend, spd: Spd, layout: Layout | None
     assert info.tolist() == expected.info.tolist()
     np.testing.assert_allclose(added, expected.added, rtol=1e-14)
     assert x.shape == expected.x.shape
+    well = (added == 0) & (info == 0)
+    plain = cuda.host(solve_ex(given, on_device(b)).x)
+    others = (well,) if x.ndim == 2 else (..., well, slice(None), slice(None))
+    np.testing.assert_array_equal(x[others], plain[others])
     whole = b[..., None] if shape in ((N,), (BATCH, N)) else b
     whole = np.broadcast_to(whole, (*np.broadcast_shapes(whole.shape[:-2], (BATCH,)), *whole.shape[-2:]))
     good = (info == 0) & np.isfinite(a).all((1, 2))
@@ -142,3 +146,18 @@ def test_large_orders_and_streams(fake_gpu: FakeGpu, spd: Spd) -> None:
     good = expected.info == 0
     repaired = (a + added.get()[:, None, None] * np.eye(70))[good]
     assert ratios(repaired, b[good], x.get()[good]).max() <= ratio_bound(70, "ieee")
+
+
+def test_tiles_and_several_columns_in_place(cuda: Backend, spd: Spd) -> None:
+    a = np.concatenate([batch_of(spd, 30, "float32", scale=1e5)] * 3)
+    b, multiple = columns(42, 30, 3), 1e-3
+    mine = on_device(b)
+    info, added = (cuda.host(each) for each in solve_ex(on_device(a), mine, jitter=multiple, out=mine)[1:])
+    expected = solve_ex(a, b, jitter=multiple)
+    assert info.tolist() == expected.info.tolist()
+    np.testing.assert_allclose(added, expected.added, rtol=1e-6)
+    good, x = info == 0, cuda.host(mine)
+    repaired = a.astype(np.float64) + added[:, None, None] * np.eye(30)
+    # The diagonal was rounded once more.
+    assert ratios(repaired[good], b[good], x[good]).max() <= ratio_bound(30, "ieee") + 1
+    np.testing.assert_array_equal(x[~good], b[~good])

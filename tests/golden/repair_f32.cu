@@ -33,144 +33,169 @@ INLINE void wait_for_predecessors()
 #endif
 }
 
-enum { THREADS = 256, WARP = 32, SIDE = 16, MOST = 128, TRIANGLE = MOST * (MOST + 1) / 2 };
+extern __shared__ __align__(16) scalar all_rooms[];
 
-extern __shared__ __align__(16) scalar rooms[];
+enum { WORKERS = 256, SIDE = 16 };
 
 /* A triangle, row after row. */
-#define AT(i, j) rooms[(i) * ((i) + 1) / 2 + (j)]
+#define AT_ROOM(i, j) room[(i) * ((i) + 1) / 2 + (j)]
 
 /* One matrix, or its factor: rows are `down` and columns `right` apart. */
 template <typename T> struct Matrix {
     T *first;
     long long down, right;
+};
 
-    INLINE T &at(const int i, const int j) const { return first[i * down + j * right]; }
+template <typename T> INLINE T &element(const Matrix<T> &a, const int i, const int j) { return a.first[i * a.down + j * a.right]; }
+
+/* The multiples of the mean diagonal that are tried: `tries` of them, each `growth` times as much as the one before. */
+struct Multiples {
+    double first;
+    long long growth, tries;
 };
 
 /* The same for all threads. */
 INLINE double mean_diagonal(const Matrix<const scalar> &a, const int n)
 {
     double sum = 0;
+#pragma unroll 1
     for (int i = 0; i < n; ++i)
-        sum += a.at(i, i);
+        sum += element(a, i, i);
     return sum / n;
 }
 
-INLINE bool is_finite(const scalar x) { return x - x == 0; }
-
 /* Reads a triangle; `amount` is added to its diagonal. */
-INLINE void read_triangle(const Matrix<const scalar> &a, const int n, const scalar amount)
+INLINE void read_triangle(scalar *room, const Matrix<const scalar> &a, const int n, const scalar amount, const int worker)
 {
-    for (int i = threadIdx.x / SIDE; i < n; i += THREADS / SIDE)
-        for (int j = threadIdx.x % SIDE; j <= i; j += SIDE)
-            AT(i, j) = a.at(i, j) + (i == j ? amount : 0);
+#pragma unroll 1
+    for (int i = worker / SIDE; i < n; i += WORKERS / SIDE)
+#pragma unroll 1
+        for (int j = worker % SIDE; j <= i; j += SIDE)
+            AT_ROOM(i, j) = element(a, i, j) + (i == j ? amount : 0);
     __syncthreads();
 }
 
 /* Factors the triangle, right-looking; returns LAPACK's info. */
-INLINE int factor(const int n)
+INLINE int factor_triangle(scalar *room, const int n, const int worker)
 {
+#pragma unroll 1
     for (int k = 0; k < n; ++k) {
-        const scalar pivot = AT(k, k);
+        const scalar pivot = AT_ROOM(k, k);
+        __syncthreads();
         if (!(pivot > 0))
             return k + 1;
         const scalar root = __fsqrt_rn(pivot);
+#pragma unroll 1
+        for (int i = k + worker; i < n; i += WORKERS)
+            AT_ROOM(i, k) = i == k ? root : AT_ROOM(i, k) / root;
         __syncthreads();
-        for (int i = k + threadIdx.x; i < n; i += THREADS)
-            AT(i, k) = i == k ? root : AT(i, k) / root;
-        __syncthreads();
-        for (int i = k + 1 + threadIdx.x / SIDE; i < n; i += THREADS / SIDE)
-            for (int j = k + 1 + threadIdx.x % SIDE; j <= i; j += SIDE)
-                AT(i, j) -= AT(i, k) * AT(j, k);
+#pragma unroll 1
+        for (int i = k + 1 + worker / SIDE; i < n; i += WORKERS / SIDE)
+#pragma unroll 1
+            for (int j = k + 1 + worker % SIDE; j <= i; j += SIDE)
+                AT_ROOM(i, j) -= AT_ROOM(i, k) * AT_ROOM(j, k);
         __syncthreads();
     }
     return 0;
 }
 
-/* Writes the factor, and zeros to the other triangle. */
-INLINE void write_factor(const Matrix<scalar> &l, const int n)
+/* Factors a matrix with more and more on its diagonal; returns the info of the last try, and says what was added then: 0 if
+ * the mean diagonal is not a positive number. Nothing is tried then. */
+INLINE int factor_again(scalar *room, const Matrix<const scalar> &a, const int n, const Multiples &multiples, scalar *amount, const int worker)
 {
-    for (int i = threadIdx.x / SIDE; i < n; i += THREADS / SIDE)
-        for (int j = threadIdx.x % SIDE; j < n; j += SIDE)
-            l.at(i, j) = j <= i ? AT(i, j) : 0;
+    const double mean = mean_diagonal(a, n);
+    double share = multiples.first;
+    int status = -1;
+    *amount = 0;
+#pragma unroll 1
+    for (long long attempt = 0; attempt < multiples.tries && status != 0; ++attempt, share *= multiples.growth) {
+        const scalar more = (scalar)(share * mean);
+        if (!(more > 0 && more - more == 0))
+            break;
+        *amount = more;
+        read_triangle(room, a, n, more, worker);
+        status = factor_triangle(room, n, worker);
+    }
+    return status;
 }
 
-/* Solves by the factor for right-hand sides in rows; each warp has one at a time, in shared memory. */
-INLINE void solve(const scalar *b, scalar *x, const int n, const long long nrhs)
+/* Solves by the factor for right-hand sides in rows, x may be b; each warp has one at a time, in shared memory. */
+INLINE void solve_again(scalar *room, const scalar *b, scalar *x, const int n, const long long nrhs, const int worker)
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    scalar *const y = rooms + TRIANGLE + warp * MOST;
-    for (long long c = warp; c < nrhs; c += THREADS / WARP) {
-        for (int i = lane; i < n; i += WARP)
+    const int lane = worker % 32, warp = worker / 32;
+    scalar *const y = room + n * (n + 1) / 2 + warp * n;
+#pragma unroll 1
+    for (long long c = warp; c < nrhs; c += WORKERS / 32) {
+#pragma unroll 1
+        for (int i = lane; i < n; i += 32)
             y[i] = b[i * nrhs + c];
         __syncwarp();
+#pragma unroll 1
         for (int k = 0; k < n; ++k) {
-            const scalar solved = y[k] / AT(k, k);
+            const scalar solved = y[k] / AT_ROOM(k, k);
             __syncwarp();
-            for (int i = k + lane; i < n; i += WARP)
-                y[i] = i == k ? solved : y[i] - AT(i, k) * solved;
+#pragma unroll 1
+            for (int i = k + lane; i < n; i += 32)
+                y[i] = i == k ? solved : y[i] - AT_ROOM(i, k) * solved;
             __syncwarp();
         }
+#pragma unroll 1
         for (int k = n - 1; k >= 0; --k) {
-            const scalar solved = y[k] / AT(k, k);
+            const scalar solved = y[k] / AT_ROOM(k, k);
             __syncwarp();
-            for (int i = lane; i <= k; i += WARP)
-                y[i] = i == k ? solved : y[i] - AT(k, i) * solved;
+#pragma unroll 1
+            for (int i = lane; i <= k; i += 32)
+                y[i] = i == k ? solved : y[i] - AT_ROOM(k, i) * solved;
             __syncwarp();
         }
-        for (int i = lane; i < n; i += WARP)
+#pragma unroll 1
+        for (int i = lane; i < n; i += 32)
             x[i * nrhs + c] = y[i];
         __syncwarp();
     }
 }
 
+/* Writes the factor, and zeros to the other triangle. */
+INLINE void write_factor(const scalar *room, const Matrix<scalar> &l, const int n, const int worker)
+{
+    for (int i = worker / SIDE; i < n; i += WORKERS / SIDE)
+        for (int j = worker % SIDE; j < n; j += SIDE)
+            element(l, i, j) = j <= i ? AT_ROOM(i, j) : 0;
+}
+
 }
 
 /* a: the matrices, `stride` between neighbouring elements of one; l: room for factors, in the canonical layout, or null; b, x:
- * (batch, n, nrhs) in rows, x not b, or null; info: of the first factorization, and of the last one then; added: what was added
- * to each diagonal; swap: the triangle lies as the lower one of a matrix in column order does; first: the multiple that
- * is tried first, the next ones are `growth` times as much; tries: how many there are. */
+ * (batch, n, nrhs) in rows, x may be b, or null; info: of the first factorization, and of the last one then; added: what
+ * was added to each diagonal; swap: the triangle lies as the lower one of a matrix in column order does; first: the
+ * multiple that is tried first, the next ones are `growth` times as much; tries: how many there are. */
 extern "C" __global__ void __launch_bounds__(256) repair_f32(const float *a, float *l, const float *b, float *x, int *info, float *added, const long long n, const long long nrhs, const long long stride, const long long batch, const long long swap, const double first, const long long growth, const long long tries)
 {
     using namespace repair_f32_code;
-    __shared__ bool failed[THREADS];
+    __shared__ bool failed[WORKERS];
+    const int worker = threadIdx.x, order = (int)n;
+    const long long begin = (long long)blockIdx.x * WORKERS, own = begin + worker;
     wait_for_predecessors();
-    const long long begin = (long long)blockIdx.x * THREADS, own = begin + threadIdx.x;
-    failed[threadIdx.x] = own < batch && info[own] != 0;
+    failed[worker] = own < batch && info[own] != 0;
     if (own < batch)
         added[own] = 0;
-    if (!__syncthreads_or(failed[threadIdx.x]))
+    if (!__syncthreads_or(failed[worker]))
         return;
-    const int order = (int)n;
     const long long down = swap ? 1 : n, right = swap ? n : 1;
-    for (int turn = 0; turn < THREADS; ++turn) {
+    for (int turn = 0; turn < WORKERS; ++turn) {
         if (!failed[turn])
             continue;
         const long long m = begin + turn;
         const Matrix<const scalar> matrix = {a + matrix_start(m, n * n, stride), down * stride, right * stride};
-        const double mean = mean_diagonal(matrix, order);
-        double share = first;
-        int status = 0;
-        scalar amount = 0;
-        for (long long attempt = 0; attempt < tries; ++attempt, share *= growth) {
-            const scalar more = (scalar)(share * mean);
-            if (!(more > 0 && is_finite(more)))
-                break;
-            amount = more;
-            read_triangle(matrix, order, amount);
-            status = factor(order);
-            __syncthreads();
-            if (status == 0)
-                break;
-        }
+        scalar amount;
+        const int status = factor_again(all_rooms, matrix, order, {first, growth, tries}, &amount, worker);
         if (amount == 0)
             continue;
         if (l)
-            write_factor({l + m * n * n, down, right}, order);
+            write_factor(all_rooms, {l + m * n * n, down, right}, order, worker);
         if (x && status == 0)
-            solve(b + m * n * nrhs, x + m * n * nrhs, order, nrhs);
-        if (threadIdx.x == 0) {
+            solve_again(all_rooms, b + m * n * nrhs, x + m * n * nrhs, order, nrhs, worker);
+        if (worker == 0) {
             info[m] = status;
             added[m] = amount;
         }
@@ -179,4 +204,4 @@ extern "C" __global__ void __launch_bounds__(256) repair_f32(const float *a, flo
 }
 
 #undef INLINE
-#undef AT
+#undef AT_ROOM

@@ -23,6 +23,7 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
+from kernelgen.emit.repair import generate_repairing
 from kernelgen.emit.shared import generate_single
 from kernelgen.emit.simd import generate_layout_kernels, generate_peak_kernel
 from kernelgen.emit.support import support_kernels
@@ -88,11 +89,16 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(7, op="potrs", math="fast"), "chunked", "col", ThreadSchedule(3, rhs=2), "cuda"),
 ]
 ANY_BLOCK = KernelSpec(Problem(5, math="fast"), "chunked", "col", ThreadSchedule(2, "top"), "cuda")
+REPAIRED = [
+    KernelSpec(Problem(8, op="posv"), "canonical", "row", ThreadSchedule(1, unroll="full", staged=True), "cuda"),
+    KernelSpec(Problem(5, op="posv", uplo="upper"), "chunked", "col", ThreadSchedule(2, staged=True, rhs=2), "cuda"),
+]
 EVERYTHING = {
     **{spec.name: generate(spec) for spec in GOLDEN + GOLDEN_CUDA},
     "layouts_f32_avx2": generate_layout_kernels("float32", "avx2"),
     "peak_f64_generic": generate_peak_kernel("float64", "generic"),
     "potrf_f32_n33_single_ieee_cuda": generate_single(33),
+    **{source.entry: source for source in map(generate_repairing, REPAIRED) if source},
     "potrf_f32_n5_chunked_col_top_nb2_tiles_fast_cuda_any": generate_any_block(ANY_BLOCK, ANY_BLOCK.schedule),
     # The others differ in their scalars.
     **{source.entry: source for source in support_kernels() if not source.entry.endswith("f64")},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from batchchol.artifacts.stats import CompileStats
@@ -12,7 +13,9 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import Device
 from batchchol.backends.cuda.functions import Function
 from batchchol.batches.layouts import stride
+from batchchol.errors import CompilerNotFound
 from kernelgen import KernelSpec, Layout
+from kernelgen.emit.repair import generate_repairing
 
 
 class PycudaFunction(NamedTuple):
@@ -45,6 +48,15 @@ class CudaKernel:
     @property
     def stats(self) -> CompileStats:
         return self.function.stats
+
+    @cached_property
+    def repairing(self) -> Function | None:
+        """The code of `generate_repairing`; None if there is none, or it cannot be built."""
+        source = generate_repairing(self.spec)
+        try:
+            return None if source is None else self.gpu.load(source)
+        except CompilerNotFound:
+            return None
 
     def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:
         words = self.words(*arrays)

@@ -187,7 +187,7 @@ def repair(
     dtype: str,
     *,
     uplo: str,
-    schedule: tuple[float, int, int],
+    multiples: tuple[float, int, int],
     stream: object | None = None,
 ) -> None:
     """Factor matrices whose info is not 0 again, with more and more on their diagonals, and solve by them.
@@ -196,16 +196,16 @@ def repair(
     ----------
     addresses : tuple of int
         Of the matrices, which are left as they are; of room for factors (batch, n, n) in rows, or 0; of right-hand
-        sides (batch, n, nrhs) and of room for solutions, which do not overlap, or 0 and 0; of the info of each, an
+        sides (batch, n, nrhs) and of room for solutions, which may be the same, or 0 and 0; of the info of each, an
         int32, which is written anew; of room for what was added to each diagonal: 0 to those that did not fail, or
         whose mean diagonal is not a positive number.
     uplo : {"lower", "upper"}
         The triangle that is read, and written.
-    schedule : tuple
+    multiples : tuple
         The multiple of the mean diagonal that is tried first, how it grows, and how often it is tried.
     """
     swap = (layout.order == "col") != (uplo == "upper")
-    first, growth, tries = schedule
+    first, growth, tries = multiples
     args = (
         *_pointers(*addresses),
         *_integers(n, nrhs, stride(batch, layout), batch, swap),
