@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from batchchol.api.factorizations import factor, factor_there
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
-from batchchol.batches.checks import check_order
 from batchchol.plan import chosen_kernel, kernel_choice
-from kernelgen import Layout, SpecError
+from kernelgen import MAX_N, Layout, SpecError
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO, _CANONICAL = np.dtype(np.int32), Layout.canonical()
@@ -54,7 +53,8 @@ def located(a: Any, wanted: Wanted) -> Matrices:
         raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")
     check_square(wanted.argument, given.shape)
     *outer, n, _ = given.shape
-    check_order(wanted.argument, n, f"LAPACK solves by larger {wanted.what}, once they are on the host")
+    if wanted.jitter is not None:
+        check_order(wanted.argument, n, "jitter repairs larger ones once they are on the host")
     wanted.check_array(n, given.dtype)
     count = prod(outer)
     form = Form(n, count, dtype_name(given.dtype), _CANONICAL)
@@ -79,7 +79,7 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
     device = get_backend("cuda")
     choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
     if not how.nrhs:
-        if wanted.spec is not None or not wanted.factors:
+        if form.n <= MAX_N and (wanted.spec is not None or not wanted.factors):
             kernel_choice(*choice, argument=wanted.argument)
         if not wanted.factors:
             return Solved(x.owner, None)
@@ -89,7 +89,10 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
             again.queue(stream=wanted.stream)
         return Solved(x.owner, info, again and again.added)
     try:
-        kernel = cast(Any, chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs))
+        if form.n > MAX_N and not wanted.factors:
+            kernel = _larger(form, wanted.upper)
+        else:
+            kernel = chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs)
     except SpecError:
         if wanted.spec is not None or not wanted.factors:
             raise
@@ -101,6 +104,13 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
         again = _repair(matrices, info, wanted)
     _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream, again)
     return Solved(x.owner, info, again and again.added)
+
+
+def _larger(form: Form, upper: bool) -> Any:
+    """What solves by factors of an order that no kernel has."""
+    from batchchol.algorithms.large import Substitution
+
+    return Substitution(form.n, form.dtype, upper)
 
 
 def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:

@@ -85,9 +85,9 @@ def cholesky(
     Parameters
     ----------
     a : array_like, shape (..., n, n), float32 or float64
-        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed. On the CPU
-        LAPACK factors orders above 128; a GPU takes orders up to 128. Empty arrays, n = 0 included, give empty
-        factors, as in NumPy.
+        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed. Orders above
+        128 are LAPACK's on the CPU and factored by blocks on a GPU, which takes CuPy from n = 225 (float64: 161) on
+        and 32 MiB for cuBLAS. Empty arrays, n = 0 included, give empty factors, as in NumPy.
         An array on a GPU (torch's, CuPy's or PyCUDA's, C-contiguous) is factored there, on the default stream.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
@@ -118,8 +118,8 @@ def cholesky(
         that is not, and how many such matrices there are. A NaN counts as not positive, where
         numpy.linalg.cholesky returns NaN.
     TypeError, ValueError
-        If the dtype or the shape is not as above, elements are masked, the order is too large for a GPU, the spec is
-        of another problem, there is no such math, or `upper` is no bool.
+        If the dtype or the shape is not as above, elements are masked, the spec is of another problem, there is no
+        such math, or `upper` is no bool.
     UnknownBackend, BackendUnavailable
         If there is no such backend, or it cannot be used here; says what is missing and how to get it.
     CompilerNotFound, CompileError, CacheError
@@ -195,8 +195,6 @@ def cholesky_ex(
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
     name = chosen_backend(backend) or DEFAULT_BACKEND
-    if name == "cuda":
-        check_order("a", n, "backend='cpu' has LAPACK factor larger ones")
     check_array_spec(n, dtype_name(matrices.dtype), upper, spec, math)
     if matrices.size == 0:
         l, info = np.empty_like(matrices), np.zeros(tuple(outer), dtype=np.int32)
@@ -322,6 +320,10 @@ def _factor_host(
             if given is not None or name != "cpu":
                 raise
             warn(error)
+    elif name == "cuda":
+        get_backend(name)
+        factored: tuple[NDArray[Any], NDArray[np.int32]] = _large().factor_host(dense, upper)
+        return factored
     return lapack.potrf(dense, upper, available_threads())
 
 
@@ -358,6 +360,14 @@ def _dense() -> Any:
     return dense
 
 
+@cache
+def _large() -> Any:
+    """The module for larger orders on a GPU, imported late as well."""
+    from batchchol.algorithms import large
+
+    return large
+
+
 def factor_there(
     a: Any, upper: bool, given: KernelSpec | None, math: str | None, jitter: float | str | None = None
 ) -> tuple[Any, Any, Any]:
@@ -366,12 +376,16 @@ def factor_there(
     matrices = dense.view(a)
     check_square("a", matrices.shape)
     *outer, n, _ = matrices.shape
-    check_order("a", n, "torch.linalg.cholesky_ex takes larger ones there, and cholesky once they are on the host")
+    if jitter is not None:
+        check_order("a", n, "jitter repairs larger ones once they are on the host")
     batch, dtype = prod(outer), dtype_name(matrices.dtype)
     check_array_spec(n, dtype, upper, given, math)
     if not batch or not n:
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return *nothing, None if jitter is None else nothing_added(tuple(outer), dtype)
+    if n > MAX_N:
+        larger: tuple[Any, Any] = _large().factor_device(matrices, upper)
+        return *larger, None
     spec, layout = _choice_there(device, n, dtype, upper, batch, given, math, generation())
     if jitter is None:
         factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)

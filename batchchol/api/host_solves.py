@@ -18,7 +18,6 @@ from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import get_backend, lapack
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import check_order
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
@@ -51,8 +50,6 @@ def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> Solved
     given = square_matrices(wanted.argument, a)
     *outer, n, _ = given.shape
     # What is wrong with a call does not depend on how many matrices there are.
-    if backend == "cuda":
-        check_order(wanted.argument, n, f"backend='cpu' has LAPACK solve by larger {wanted.what}")
     wanted.check_array(n, given.dtype)
     wanted.check_no_stream("arrays of the host have been solved for when the call returns")
     columns = host_columns(b, wanted.what)

@@ -1,0 +1,70 @@
+"""The level-3 calls on canonical matrices of a GPU: generated kernels for tiles and panels, cuBLAS for updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from batchchol.algorithms.level3 import Block
+from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.device import Device
+from kernelgen.emit import panel as kernels
+from kernelgen.emit.panel import Panel
+from kernelgen.targets import ELEMENT_BYTES
+
+
+@dataclass(frozen=True)
+class DeviceCalls:
+    """`Level3` on `batch` matrices of order `n` at an address, in the order of the panel; all is queued on a stream.
+
+    `info` is the address of an int32 for each matrix. Several matrices are updated by products of whole blocks on
+    the diagonal (Haidar, Dong, Luszczek, Tomov and Dongarra, "Batched matrix computations on hardware accelerators
+    based on GPUs", IJHPCA 2015): cuBLAS has no batched syrk.
+    """
+
+    gpu: Device
+    panel: Panel
+    matrices: int
+    info: int
+    n: int
+    batch: int
+    stream: Any = None
+
+    @cached_property
+    def blas(self) -> Cublas:
+        """cuBLAS's routines."""
+        return Cublas(self.panel.dtype, self.panel.order)
+
+    def potrf(self, c: Block) -> None:
+        tile = self._at(c)
+        self.potrf_from(tile, tile, c)
+
+    def potrf_from(self, source: int, tile: int, c: Block) -> None:
+        """`potrf` of tiles that are read from another array of matrices like these, at an address."""
+        arguments = source, tile, self.info, c.rows, self.n, self.n**2, c.row
+        self.gpu.launch(kernels.potf2(self.panel), self.batch, arguments, self.stream)
+
+    def trsm(self, l: Block, b: Block) -> None:
+        pieces = -(-b.rows // self.panel.rows)
+        arguments = self._at(l), self._at(b), l.rows, b.rows, self.n, self.n**2, pieces
+        self.gpu.launch(kernels.trsm(self.panel), self.batch * pieces, arguments, self.stream)
+
+    def syrk(self, c: Block, a: Block) -> None:
+        if self.batch == 1:
+            self.blas.syrk(self._at(c), self._at(a), c.rows, a.columns, self.n, stream=self.stream)
+            return
+        nb = self.panel.nb
+        for at in range(0, c.rows, nb):
+            rows, columns = c.rows - at, min(nb, c.rows - at)
+            left = a.part(at, 0, rows, a.columns)
+            self.gemm(c.part(at, at, rows, columns), left, left._replace(rows=columns))
+
+    def gemm(self, c: Block, a: Block, b: Block) -> None:
+        addresses = self._at(c), self._at(a), self._at(b)
+        sizes = c.rows, c.columns, a.columns, self.n
+        self.blas.gemm(*addresses, *sizes, batch=self.batch, apart=self.n**2, stream=self.stream)
+
+    def _at(self, block: Block) -> int:
+        row, column = (self.n, 1) if self.panel.order == "row" else (1, self.n)
+        return self.matrices + (block.row * row + block.column * column) * ELEMENT_BYTES[self.panel.dtype]

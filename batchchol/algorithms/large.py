@@ -1,0 +1,143 @@
+"""Factors of, and solutions by, matrices of a GPU that are larger than any kernel's of `kernelgen.MAX_N`.
+
+Those whose lower triangle fits into a multiprocessor's shared memory are tiles, one block of threads to each. Others
+are factored by blocks: many together to order 1,024, larger ones one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.algorithms import blocked
+from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.device_calls import DeviceCalls
+from batchchol.algorithms.level3 import Block
+from batchchol.backends.cuda import cublas, memory, support
+from batchchol.backends.cuda.dense import slices
+from batchchol.backends.cuda.device import Device, device
+from batchchol.batches.host_memory import aligned_empty
+from kernelgen import Layout
+from kernelgen.emit import panel as kernels
+from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.targets import ELEMENT_BYTES
+
+# The order from which on a matrix fills a GPU by itself.
+ALONE = 1024
+# Tiles of matrices that are no tile themselves have at most this order.
+_TILE, _UNIT = 128, 16
+# Columns of a panel of large matrices, Haidar and others' choice for these types. Smaller ones have single tiles.
+_PANEL = {"float32": 512, "float64": 256}
+_PANELS_FROM = 4096
+_INFO = np.dtype(np.int32)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How matrices of an order are factored: the kernels of tiles, and how one is cut; None if it is a tile."""
+
+    panel: Panel
+    blocking: Blocking | None
+
+
+@lru_cache(maxsize=256)
+def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
+    """How `batch` matrices of order n are factored where nothing else is asked for."""
+    order = "col" if upper else "row"
+    if n <= largest_tile(dtype):
+        return Plan(Panel(dtype, order, _whole(n)), None)
+    # Tiles of one size, as far as whole units allow: a small one at the end costs nearly as much as the others.
+    tile = _whole(-(-n // -(-n // _TILE))) if n <= ALONE else _TILE
+    nb = _PANEL[dtype] if n >= _PANELS_FROM else tile
+    return Plan(Panel(dtype, order, tile), Blocking(tile, nb, "right"))
+
+
+def _whole(n: int) -> int:
+    return -(-n // _UNIT) * _UNIT
+
+
+def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tuple[Any, Any]:
+    """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream.
+
+    Memory beside these is cuBLAS's workspace alone, for orders that are no tile.
+
+    Raises
+    ------
+    OutOfMemory
+        If they, or cuBLAS's workspace, would not fit.
+    BatchcholError
+        If cuBLAS is needed, and CuPy cannot be imported.
+    """
+    *outer, n, _ = a.shape
+    how = chosen or plan(n, prod(outer), a.dtype.name, upper)
+    if how.blocking is not None:
+        cublas.prepare()
+    l = memory.empty(a.shape, a.dtype, f"room for the factors of {prod(outer):,} matrices of order {n:,}")
+    info = memory.empty(tuple(outer), _INFO, "the info")
+    factor_at(device(), how, a.address, int(l.gpudata), int(info.gpudata), n, prod(outer))
+    return l, info
+
+
+def factor_at(gpu: Device, how: Plan, a: int, l: int, info: int, n: int, batch: int, stream: Any = None) -> None:
+    """Queue the factorization of canonical matrices at an address into those at another, which may be the same."""
+    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
+    with gpu.queueing():
+        if how.blocking is None:
+            calls.potrf_from(a, l, Block.diagonal(0, n))
+            return
+        gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
+        if n <= ALONE:
+            blocked.factor(calls, n, how.blocking)
+            return
+        for member in range(batch):
+            own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
+            blocked.factor(DeviceCalls(gpu, how.panel, *own, n, 1, stream), n, how.blocking)
+
+
+def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """Factors and info of an array of the host, (batch, n, n), as arrays of the host; in slices that fit the GPU."""
+    gpu, n = device(), a.shape[-1]
+    l, info = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}"), np.empty(len(a), np.int32)
+    how = plan(n, len(a), a.dtype.name, upper)
+    if how.blocking is not None:
+        cublas.prepare()
+    for first, last in slices(len(a), n * n * a.itemsize + _INFO.itemsize):
+        there = memory.to_device(a[first:last], f"{last - first:,} matrices of order {n:,}")
+        status = memory.info_array(last - first, poisoned=False)
+        address = int(there.gpudata)
+        factor_at(gpu, how, address, address, int(status.gpudata), n, last - first)
+        memory.to_host(there, out=l[first:last])
+        memory.to_host(status, out=info[first:last])
+    return l, info
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """Solving by canonical factors, lower or, if `upper`, upper ones, by cuBLAS's trsm, one after the other."""
+
+    n: int
+    dtype: str
+    upper: bool
+
+    @property
+    def gpu(self) -> Device:
+        """Where it runs."""
+        return device()
+
+    def launch(
+        self, addresses: tuple[int, int, int], nrhs: int, batch: int, layout: Layout, stream: Any = None
+    ) -> None:
+        """Queue it for factors, right-hand sides and room for solutions, which may be theirs, at these addresses."""
+        l, b, x = addresses
+        blas, itemsize = cublas.Cublas(self.dtype, "col" if self.upper else "row"), ELEMENT_BYTES[self.dtype]
+        if b != x:
+            support.copy(self.gpu, b, x, batch * self.n * nrhs * itemsize, stream=stream)
+        for member in range(batch):
+            factor, columns = l + member * self.n**2 * itemsize, x + member * self.n * nrhs * itemsize
+            for transposed in (False, True):
+                blas.solve(factor, columns, self.n, nrhs, self.n, transposed=transposed, stream=stream)

@@ -1,0 +1,159 @@
+"""cuBLAS: the level-3 routines of the blocked algorithms, by CuPy's binding of them.
+
+CuPy has cuBLAS work on its own current stream, whatever a handle's is, so that is set around calls for another one. A
+handle takes a workspace of its own at its first use: 32 MiB on GPUs of compute capability 9.0, else 4 MiB (cuBLAS
+Library, "cublasSetWorkspace").
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from batchchol.backends.cuda.device import device, stream_address
+from batchchol.errors import DeviceError, OutOfMemory, optional
+
+WORKSPACE_BYTES = 32 << 20
+
+# cublasOperation_t, cublasFillMode_t, cublasSideMode_t, cublasDiagType_t.
+_AS_IT_IS, _TRANSPOSED = 0, 1
+_LOWER, _UPPER = 0, 1
+_LEFT, _RIGHT = 0, 1
+_NON_UNIT = 0
+# cublasStatus_t: there is no memory for the workspace.
+_ALLOCATION_FAILED = 3
+_LETTERS = MappingProxyType({"float32": "s", "float64": "d"})
+_NUMBERS = MappingProxyType({"float32": ctypes.c_float, "float64": ctypes.c_double})
+
+
+class Cublas:
+    """The routines for one dtype and matrices in one order, "row" or "col"; addresses are of first elements.
+
+    Every call queues its work on `stream` and returns. Products are made in the precision of the dtype.
+
+    Raises
+    ------
+    BatchcholError
+        If CuPy cannot be imported; says how to get it.
+    """
+
+    def __init__(self, dtype: str, order: str) -> None:
+        letter, number = _LETTERS[dtype], _NUMBERS[dtype]
+        library = _library()
+        self._rows = order == "row"
+        self._gemm = getattr(library, f"{letter}gemm")
+        self._gemm_batched = getattr(library, f"{letter}gemmStridedBatched")
+        self._syrk, self._trsm = getattr(library, f"{letter}syrk"), getattr(library, f"{letter}trsm")
+        # cuBLAS reads them when it is called; kept here, so that they stay where they are.
+        self._scalars = number(-1), number(1)
+        self._minus_one, self._one = map(ctypes.addressof, self._scalars)
+
+    def gemm(
+        self,
+        c: int,
+        a: int,
+        b: int,
+        rows: int,
+        columns: int,
+        inner: int,
+        leading: int,
+        *,
+        batch: int = 1,
+        apart: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """C - A B^T in place of C (rows, columns), by A (rows, inner) and B (columns, inner).
+
+        All three are parts of matrices of the same leading dimension, of which there are `batch`, `apart` elements
+        from each other.
+        """
+        # What is in rows is its transpose to cuBLAS, and the transpose of A B^T is B A^T.
+        if self._rows:
+            sizes = _TRANSPOSED, _AS_IT_IS, columns, rows, inner
+            left, right = b, a
+        else:
+            sizes = _AS_IT_IS, _TRANSPOSED, rows, columns, inner
+            left, right = a, b
+        if batch == 1:
+            numbers: tuple[int, ...] = (self._minus_one, left, leading, right, leading, self._one, c, leading)
+            self._call(self._gemm, stream, *sizes, *numbers)
+            return
+        numbers = (self._minus_one, left, leading, apart, right, leading, apart, self._one, c, leading, apart, batch)
+        self._call(self._gemm_batched, stream, *sizes, *numbers)
+
+    def syrk(self, c: int, a: int, n: int, inner: int, leading: int, *, stream: Any = None) -> None:
+        """C - A A^T in place of the lower triangle of C (n, n), by A (n, inner)."""
+        how = (_UPPER, _TRANSPOSED) if self._rows else (_LOWER, _AS_IT_IS)
+        self._call(self._syrk, stream, *how, n, inner, self._minus_one, a, leading, self._one, c, leading)
+
+    def solve(
+        self, l: int, x: int, n: int, nrhs: int, leading: int, *, transposed: bool = False, stream: Any = None
+    ) -> None:
+        """The solutions of L X = B, or of L^T X = B, in place of B (n, nrhs), which is C-contiguous."""
+        # To cuBLAS X is X^T: X^T L^T = B^T.
+        mode, operation = (_UPPER, _AS_IT_IS) if self._rows else (_LOWER, _TRANSPOSED)
+        if transposed:
+            operation = _TRANSPOSED - operation
+        self._call(self._trsm, stream, _RIGHT, mode, operation, _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs)
+
+    def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
+        with device().at_hand(), _on(stream):
+            try:
+                routine(_handle(), *arguments)
+            except RuntimeError as error:
+                raise _understood(error) from error
+
+
+def prepare() -> None:
+    """Have cuBLAS at hand, so that what it lacks is known before anything is queued.
+
+    Raises
+    ------
+    BatchcholError
+        If CuPy cannot be imported; says how to get it.
+    OutOfMemory
+        If there is no memory for a handle.
+    """
+    with device().at_hand():
+        _handle()
+
+
+@cache
+def _library() -> Any:
+    remedy = "; or, for matrices of the host, backend='cpu', which has LAPACK factor them"
+    return optional("cupy_backends.cuda.libs.cublas", "factoring larger matrices on a GPU", "large", remedy)
+
+
+@cache
+def _handle() -> int:
+    try:
+        return int(_library().create())
+    except RuntimeError as error:
+        raise _understood(error) from error
+
+
+def _understood(error: RuntimeError) -> Exception:
+    """CuPy's error as one of this library's."""
+    status = int(getattr(error, "status", 0) or 0)
+    if status != _ALLOCATION_FAILED:
+        return DeviceError(status, f"cuBLAS: {error}")
+    gpu = device()
+    return OutOfMemory("cuBLAS's workspace, on the GPU,", WORKSPACE_BYTES, int(gpu.pycuda.mem_get_info()[0]))
+
+
+def _on(stream: Any) -> AbstractContextManager[object]:
+    """CuPy's current stream, while a call is made: the default one if nobody says."""
+    cuda, address = _cuda(), 0 if stream is None else stream_address(stream)
+    if cuda.get_current_stream().ptr == address:
+        return nullcontext()
+    context: AbstractContextManager[object] = cuda.ExternalStream(address) if address else cuda.Stream.null
+    return context
+
+
+@cache
+def _cuda() -> Any:
+    return import_module("cupy.cuda")

@@ -1,0 +1,143 @@
+"""Larger matrices on a GPU: emulated kernels, and a stand-in for cuBLAS's routines; on a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogdet, solve
+from batchchol.algorithms import large
+from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.large import Plan, plan
+from batchchol.backends.cuda import memory
+from batchchol.errors import BatchcholError, OutOfMemory
+from batchchol.operations.residual import ratios
+from kernelgen.emit.panel import Panel
+
+from ...fake_cublas import FakeCublas, forget, install
+from ...fake_pycuda import FakeGpu
+from ..backends.cuda.test_batches import on_device
+
+Array = NDArray[Any]
+Spd = Callable[..., Array]
+
+
+@pytest.fixture
+def fake_blas(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCublas]:
+    yield install(monkeypatch, fake_gpu)
+    forget()
+
+
+def planned(dtype: str, upper: bool, looking: str = "right", nb: int = 64) -> Plan:
+    """Of small tiles, that emulating takes little time."""
+    panel = Panel(dtype, "col" if upper else "row", 32, rows=16, threads=64)
+    return Plan(panel, Blocking(32, nb, looking))
+
+
+def stored(l: Array, upper: bool) -> Array:
+    """Lower factors."""
+    return l.swapaxes(-1, -2) if upper else l
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "batch", "n", "looking"), [("float32", (2, 2), 139, "right"), ("float64", (), 100, "left")]
+)
+def test_blocks(
+    fake_blas: FakeCublas, spd: Spd, dtype: str, batch: tuple[int, ...], n: int, looking: str, upper: bool
+) -> None:
+    """Factors, zeros in the other triangle, which is not read, and info; the input is left as it was."""
+    a = spd(*batch, n, dtype=dtype)
+    given = np.where(np.tri(n, dtype=bool).T if upper else np.tri(n, dtype=bool), a, np.nan).astype(dtype)
+    bad = given.copy()
+    if batch:
+        bad[1, 0, 70, 70] = -1
+    array = on_device(bad)
+    l, info = large.factor_device(memory.view(array), upper, planned(dtype, upper, looking))
+    found, status = get_backend("cuda").host(l), get_backend("cuda").host(info)
+    np.testing.assert_array_equal(get_backend("cuda").host(array), bad)
+    assert status.shape == batch
+    assert status.ravel().tolist() == ([0, 0, 71, 0] if batch else [0])
+    good = stored(found, upper)[status == 0].reshape(-1, n, n)
+    assert ratios(a[status == 0].reshape(-1, n, n), good).max() <= 1.5
+    np.testing.assert_array_equal(good, np.tril(good))
+    batched = {name[1:] for name, _ in fake_blas.calls}
+    assert batched == ({"gemmStridedBatched"} if batch else {"gemm", "syrk"})
+
+
+def test_large_ones_are_factored_one_by_one(fake_blas: FakeCublas, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "ALONE", 99)
+    a = spd(2, 100)
+    a[1, 40, 40] = np.nan
+    l, info = large.factor_device(memory.view(on_device(a)), False, planned("float32", False))
+    assert get_backend("cuda").host(info).tolist() == [0, 41]
+    assert ratios(a[:1], get_backend("cuda").host(l)[:1]).max() <= 1.5
+    assert {name for name, _ in fake_blas.calls} == {"sgemm", "ssyrk"}
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_tile_needs_no_cublas(spd: Spd, upper: bool) -> None:
+    a = spd(2, 129)
+    a[1, 128, 128] = -1
+    for given in (a, on_device(a)):
+        l, info = cholesky_ex(given, backend="cuda", upper=upper)
+        found, status = (np.asarray(each.get() if hasattr(each, "get") else each) for each in (l, info))
+        assert status.tolist() == [0, 129]
+        assert ratios(a[:1], stored(found, upper)[:1]).max() <= 1.5
+        np.testing.assert_array_equal(stored(found, upper)[0], np.tril(stored(found, upper)[0]))
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_solutions(fake_blas: FakeCublas, spd: Spd, upper: bool) -> None:
+    a, b = spd(2, 130, dtype="float64"), np.random.default_rng(1).random((2, 130, 3))
+    host = get_backend("cuda").host
+    expected = np.linalg.solve(a, b)
+    np.testing.assert_allclose(host(solve(on_device(a), on_device(b), upper=upper)), expected, rtol=1e-10)
+    np.testing.assert_allclose(solve(a, b[..., 0], backend="cuda", upper=upper), expected[..., 0], rtol=1e-10)
+    l = cholesky(on_device(a), upper=upper)
+    np.testing.assert_allclose(host(cho_solve(l, on_device(b), upper=upper, stream=0x77)), expected, rtol=1e-10)
+    assert fake_blas.calls[-4:] == [("dtrsm", 0x77)] * 4
+    np.testing.assert_allclose(host(inv(on_device(a))), np.linalg.inv(a), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(host(slogdet(on_device(a)).logabsdet), np.linalg.slogdet(a)[1], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_without_cupy_larger_ones_say_what_to_do(spd: Spd) -> None:
+    forget()
+    for given in (spd(225), on_device(spd(225))):
+        with pytest.raises(BatchcholError, match=r"larger matrices on a GPU needs cupy.*\.\[large\].*backend='cpu'"):
+            cholesky(given, backend="cuda")
+
+
+def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
+    """For the factors, or for cuBLAS's workspace: the bytes that are needed and those that are free are named."""
+    array, fake_blas.status = on_device(spd(300)), 3
+    with pytest.raises(
+        OutOfMemory, match=r"cuBLAS's workspace, on the GPU, needs 33,554,432 bytes and [\d,]+ bytes are"
+    ):
+        cholesky(array)
+    fake_blas.status, fake_gpu.total = 0, fake_gpu.used
+    with pytest.raises(
+        OutOfMemory, match=r"room for the factors of 1 matrices of order 300, .* needs [\d,]+ bytes and"
+    ):
+        cholesky(array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_plans(dtype: str) -> None:
+    """A tile as long as it fits, tiles of one size up to 1,024, and panels of several for what fills a GPU."""
+    last = {"float32": 224, "float64": 160}[dtype]
+    assert plan(129, 5, dtype, False) == Plan(Panel(dtype, "row", 144), None)
+    assert plan(last, 5, dtype, True) == Plan(Panel(dtype, "col", last), None)
+    assert plan(last + 1, 5, dtype, False).blocking is not None
+    for n in range(last + 1, 1025):
+        found = plan(n, 5, dtype, False)
+        assert found.blocking is not None
+        assert found.blocking.tile == found.panel.nb <= 128
+    assert plan(257, 1, dtype, False).blocking == Blocking(96, 96)
+    assert plan(8192, 1, dtype, False).blocking == Blocking(128, {"float32": 512, "float64": 256}[dtype])

@@ -1,0 +1,145 @@
+"""CuPy's binding of cuBLAS on a machine that has neither: the routines that are used, on the memory of the fake GPU.
+
+Matrices are in columns, as cuBLAS has them. Of a triangle that is not used nothing is used here either.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol.backends.cuda import cublas
+
+from .fake_gpu import FakeGpu
+
+TYPES = {"s": np.dtype(np.float32), "d": np.dtype(np.float64)}
+
+
+class CublasError(RuntimeError):
+    """CuPy's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cuBLAS Error {status}")
+        self.status = status
+
+
+class FakeStream:
+    """CuPy's: the current one of the process, while it is entered."""
+
+    current: ClassVar[list[int]] = [0]
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+    def __enter__(self) -> FakeStream:
+        self.current.append(self.ptr)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current.pop()
+
+
+class FakeCublas(ModuleType):
+    """The routines; `calls` has their names and the streams that they work on."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        super().__init__("cupy_backends.cuda.libs.cublas")
+        self.gpu, self.status = gpu, 0
+        self.calls: list[tuple[str, int]] = []
+        for letter, dtype in TYPES.items():
+            for routine in (self.gemm, self.gemmStridedBatched, self.syrk, self.trsm):
+                name = f"{letter}{routine.__name__}"
+                setattr(
+                    self,
+                    name,
+                    lambda *given, name=name, work=routine, dtype=dtype: self._do(name, work, dtype, given),
+                )
+
+    def create(self) -> int:
+        if self.status:
+            raise CublasError(self.status)
+        return 0xB1A5
+
+    def _do(self, name: str, work: Any, dtype: np.dtype[Any], given: tuple[int, ...]) -> None:
+        self.gpu.require(pushed=True)
+        handle, *arguments = given
+        assert handle == 0xB1A5
+        self.calls.append((name, FakeStream.current[-1]))
+        if self.status:
+            raise CublasError(self.status)
+        work(dtype, *arguments)
+
+    def gemm(self, dtype: Any, ta: int, tb: int, m: int, n: int, k: int, alpha: int, *rest: int) -> None:
+        a, lda, b, ldb, beta, c, ldc = rest
+        left = columns(a, dtype, *((k, m) if ta else (m, k)), lda)
+        right = columns(b, dtype, *((n, k) if tb else (k, n)), ldb)
+        result = columns(c, dtype, m, n, ldc)
+        product = (left.T if ta else left) @ (right.T if tb else right)
+        result[...] = number(alpha, dtype) * product + number(beta, dtype) * result
+
+    def gemmStridedBatched(self, dtype: Any, ta: int, tb: int, *rest: int) -> None:
+        m, n, k, alpha, a, lda, step_a, b, ldb, step_b, beta, c, ldc, step_c, count = rest
+        for x in range(count):
+            parts = (each + x * step * dtype.itemsize for each, step in ((a, step_a), (b, step_b), (c, step_c)))
+            at_a, at_b, at_c = parts
+            self.gemm(dtype, ta, tb, m, n, k, alpha, at_a, lda, at_b, ldb, beta, at_c, ldc)
+
+    def syrk(self, dtype: Any, upper: int, t: int, n: int, k: int, alpha: int, *rest: int) -> None:
+        a, lda, beta, c, ldc = rest
+        part = columns(a, dtype, *((k, n) if t else (n, k)), lda)
+        result = columns(c, dtype, n, n, ldc)
+        product = number(alpha, dtype) * (part.T @ part if t else part @ part.T)
+        kept = np.triu_indices(n) if upper else np.tril_indices(n)
+        result[kept] = product[kept] + number(beta, dtype) * result[kept]
+
+    def trsm(
+        self, dtype: Any, right: int, upper: int, t: int, unit: int, m: int, n: int, alpha: int, *rest: int
+    ) -> None:
+        a, lda, b, ldb = rest
+        assert right
+        assert not unit
+        factor, result = columns(a, dtype, n, n, lda), columns(b, dtype, m, n, ldb)
+        triangle = (np.triu if upper else np.tril)(factor)
+        result[...] = number(alpha, dtype) * np.linalg.solve(triangle if t else triangle.T, result.T).T
+
+
+def columns(address: int, dtype: np.dtype[Any], rows: int, cols: int, leading: int) -> NDArray[Any]:
+    """A matrix in columns at an address."""
+    assert leading >= max(rows, 1)
+    count = (cols - 1) * leading + rows
+    buffer = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
+    flat: NDArray[Any] = np.frombuffer(buffer, dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, cols), (dtype.itemsize, leading * dtype.itemsize))
+
+
+def number(address: int, dtype: np.dtype[Any]) -> float:
+    """A scalar in the host's memory."""
+    return float(columns(address, dtype, 1, 1, 1)[0, 0])
+
+
+def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> FakeCublas:
+    """Put it in CuPy's place."""
+    library = FakeCublas(gpu)
+    cuda = SimpleNamespace(
+        get_current_stream=lambda: SimpleNamespace(ptr=FakeStream.current[-1]),
+        ExternalStream=FakeStream,
+        Stream=SimpleNamespace(null=FakeStream(0)),
+    )
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)  # type: ignore[arg-type]
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs", "cupy"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    forget()
+    return library
+
+
+def forget() -> None:
+    """Have the library look for CuPy again."""
+    for each in (cublas._library, cublas._handle, cublas._cuda):
+        each.cache_clear()
