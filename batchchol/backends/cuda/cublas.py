@@ -124,8 +124,9 @@ def prepare() -> None:
 
 @cache
 def _library() -> Any:
-    remedy = "; or, for matrices of the host, backend='cpu', which has LAPACK factor them"
-    return optional("cupy_backends.cuda.libs.cublas", "factoring larger matrices on a GPU", "large", remedy)
+    # CuPy itself comes first: it knows where the libraries are.
+    _cuda()
+    return import_module("cupy_backends.cuda.libs.cublas")
 
 
 @cache
@@ -156,4 +157,5 @@ def _on(stream: Any) -> AbstractContextManager[object]:
 
 @cache
 def _cuda() -> Any:
-    return import_module("cupy.cuda")
+    remedy = "; or, for matrices of the host, backend='cpu', which has LAPACK factor them"
+    return optional("cupy.cuda", "factoring larger matrices on a GPU", "large", remedy)
