@@ -205,6 +205,9 @@ class FakeDriver(Driver):
     def current_context(self) -> int:
         return self.gpu.current
 
+    def urgent_stream(self) -> int:
+        return 0x6000
+
     def make_current(self, context: int) -> None:
         self.gpu.current = context
 

@@ -19,25 +19,34 @@ LOOKINGS = ("left", "right")
 class Blocking:
     """How a matrix is cut: panels of `nb` columns, a multiple of `tile`, the order that is factored at once.
 
+    With `ahead`, look-ahead, the columns of the next panel are updated first, and it is factored beside the update of
+    the rest.
+
     Raises
     ------
     ValueError
-        If `nb` is not such a multiple, or there is no such looking.
+        If `nb` is not such a multiple, there is no such looking, or one that has nothing to do beside a panel.
     """
 
     tile: int
     nb: int
     looking: str = "right"
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         if self.tile < 1 or self.nb < 1 or self.nb % self.tile:
             raise ValueError(f"nb: got {self.nb}, expected a positive multiple of the tile, {self.tile}")
         if self.looking not in LOOKINGS:
             raise ValueError(f"looking: got {self.looking!r}, expected one of {', '.join(map(repr, LOOKINGS))}")
+        if self.ahead and self.looking != "right":
+            raise ValueError(f"looking: got {self.looking!r} with look-ahead, expected 'right'")
 
 
 def factor(calls: Level3, n: int, blocking: Blocking) -> None:
     """Factor matrices of order n, of whose lower triangles the calls make factors."""
+    if blocking.ahead:
+        _ahead(calls, n, blocking)
+        return
     step = _left if blocking.looking == "left" else _right
     for at in range(0, n, blocking.nb):
         step(calls, n, at, blocking)
@@ -62,6 +71,26 @@ def _right(calls: Level3, n: int, at: int, blocking: Blocking) -> None:
     _panel(calls, Block.diagonal(at, size), below, blocking.tile)
     if below.rows:
         calls.syrk(Block.diagonal(at + size, below.rows), below)
+
+
+def _ahead(calls: Level3, n: int, blocking: Blocking) -> None:
+    """`_right`, with each panel but the first one factored beside the update of all that is right of it."""
+    beside, nb = calls.beside(), blocking.nb
+    size = min(nb, n)
+    _panel(calls, Block.diagonal(0, size), Block(size, 0, n - size, size), blocking.tile)
+    for at in range(nb, n, nb):
+        size = min(nb, n - at)
+        rest = n - at - size
+        head, tail = Block(at, at - nb, size, nb), Block(at + size, at - nb, rest, nb)
+        diagonal, below = Block.diagonal(at, size), Block(at + size, at, rest, size)
+        calls.syrk(diagonal, head)
+        if rest:
+            calls.gemm(below, tail, head)
+        beside.wait_for(calls)
+        if rest:
+            calls.syrk(Block.diagonal(at + size, rest), tail)
+        _panel(beside, diagonal, below, blocking.tile)
+        calls.wait_for(beside)
 
 
 def _panel(calls: Level3, diagonal: Block, below: Block, tile: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda.cublas import Cublas
-from batchchol.backends.cuda.device import Device
+from batchchol.backends.cuda.device import Device, stream_address
 from kernelgen.emit import panel as kernels
 from kernelgen.emit.panel import Panel
 from kernelgen.targets import ELEMENT_BYTES
@@ -30,11 +30,12 @@ class DeviceCalls:
     n: int
     batch: int
     stream: Any = None
+    side: bool = False
 
     @cached_property
     def blas(self) -> Cublas:
         """cuBLAS's routines."""
-        return Cublas(self.panel.dtype, self.panel.order)
+        return Cublas(self.panel.dtype, self.panel.order, side=self.side)
 
     def potrf(self, c: Block) -> None:
         tile = self._at(c)
@@ -65,6 +66,21 @@ class DeviceCalls:
         sizes = c.rows, c.columns, a.columns, self.n
         self.blas.gemm(*addresses, *sizes, batch=self.batch, apart=self.n**2, stream=self.stream)
 
+    def beside(self) -> DeviceCalls:
+        return replace(self, stream=side_stream(self.gpu), side=True)
+
+    def wait_for(self, other: DeviceCalls) -> None:
+        first, then = (0 if each.stream is None else stream_address(each.stream) for each in (other, self))
+        with self.gpu.at_hand():
+            self.gpu.driver.wait_for(first, then)
+
     def _at(self, block: Block) -> int:
         row, column = (self.n, 1) if self.panel.order == "row" else (1, self.n)
         return self.matrices + (block.row * row + block.column * column) * ELEMENT_BYTES[self.panel.dtype]
+
+
+@cache
+def side_stream(gpu: Device) -> int:
+    """The address of the stream for what goes on beside other work, and goes first where one alone has room."""
+    with gpu.at_hand("making a stream"):
+        return gpu.driver.urgent_stream()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 
 class Block(NamedTuple):
@@ -44,3 +44,9 @@ class Level3(Protocol):
 
     def gemm(self, c: Block, a: Block, b: Block) -> None:
         """C - A B^T in place of C."""
+
+    def beside(self) -> Self:
+        """Calls on the same matrices whose work goes on beside that of these: each begins when it can."""
+
+    def wait_for(self, other: Self) -> None:
+        """Have the work of later calls begin when what the others have been given is done."""

@@ -33,7 +33,9 @@ _NUMBERS = MappingProxyType({"float32": ctypes.c_float, "float64": ctypes.c_doub
 class Cublas:
     """The routines for one dtype and matrices in one order, "row" or "col"; addresses are of first elements.
 
-    Every call queues its work on `stream` and returns. Products are made in the precision of the dtype.
+    Every call queues its work on `stream` and returns. Products are made in the precision of the dtype. What is done
+    beside other work, on another stream, is done by routines that are made with `side`: they have a workspace of
+    their own.
 
     Raises
     ------
@@ -41,10 +43,10 @@ class Cublas:
         If CuPy cannot be imported; says how to get it.
     """
 
-    def __init__(self, dtype: str, order: str) -> None:
+    def __init__(self, dtype: str, order: str, *, side: bool = False) -> None:
         letter, number = _LETTERS[dtype], _NUMBERS[dtype]
         library = _library()
-        self._rows = order == "row"
+        self._rows, self._side = order == "row", side
         self._gemm = getattr(library, f"{letter}gemm")
         self._gemm_batched = getattr(library, f"{letter}gemmStridedBatched")
         self._syrk, self._trsm = getattr(library, f"{letter}syrk"), getattr(library, f"{letter}trsm")
@@ -103,7 +105,7 @@ class Cublas:
     def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
         with device().at_hand(), _on(stream):
             try:
-                routine(_handle(), *arguments)
+                routine(_handle(self._side), *arguments)
             except RuntimeError as error:
                 raise _understood(error) from error
 
@@ -119,7 +121,7 @@ def prepare() -> None:
         If there is no memory for a handle.
     """
     with device().at_hand():
-        _handle()
+        _handle(side=False)
 
 
 @cache
@@ -130,7 +132,8 @@ def _library() -> Any:
 
 
 @cache
-def _handle() -> int:
+def _handle(side: bool) -> int:
+    """One for work on other streams than the default one is apart from it: they would share a workspace."""
     try:
         return int(_library().create())
     except RuntimeError as error:

@@ -25,6 +25,8 @@ _LOST = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721}
 _PREFER_SHARED, _PREFER_L1 = 1, 2
 _MAX_DYNAMIC_SHARED_SIZE = 8
 _DISABLE_TIMING = 2
+# Of a stream; priorities beyond the GPU's are its highest.
+_NON_BLOCKING, _MOST_URGENT = 1, -100
 _POINTER_DEVICE = 9
 _RELAXED_CAPTURE = 2
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -51,6 +53,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
     "cuModuleLoadData": (_Address, ctypes.c_char_p),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Address, _Address, ctypes.c_int, ctypes.c_size_t),
+    "cuStreamCreateWithPriority": (_Address, ctypes.c_uint, ctypes.c_int),
     "cuPointerGetAttribute": (_Address, ctypes.c_int, ctypes.c_uint64),
     "cuThreadExchangeStreamCaptureMode": (_Address,),
 }
@@ -168,6 +171,10 @@ class Driver:
             status = self._launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, None)
         if status:
             self.check(status, f"launching {entry} on {blocks:,} blocks of {threads} threads")
+
+    def urgent_stream(self) -> int:
+        """A new stream whose work need not wait for the default stream's, and goes first where both could."""
+        return self._out(self._cuda.cuStreamCreateWithPriority, "making a stream", _NON_BLOCKING, _MOST_URGENT)
 
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
         """Queue the writing of `count` 32-bit words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -60,10 +61,61 @@ class NumpyCalls:
             above = corner[:, at : at + self.tile, at : at + self.tile]
             above[:, *np.triu_indices(above.shape[-1], 1)] = np.nan
 
+    def beside(self) -> NumpyCalls:
+        return self
+
+    def wait_for(self, other: NumpyCalls) -> None:
+        assert other is self
+
     def gemm(self, c: Block, a: Block, b: Block) -> None:
         assert (c.rows, c.columns, a.columns) == (a.rows, b.rows, b.columns)
         self.made.append("gemm")
         self.of(c)[...] -= self.of(a) @ self.of(b).swapaxes(1, 2)
+
+
+class QueuedCalls(NumpyCalls):
+    """Calls that are made later: `run` takes from two queues, from the second one first if it can and so is asked."""
+
+    def __init__(self, a: Array, tile: int) -> None:
+        super().__init__(a, tile)
+        self.queue: list[Callable[[], Any]] = []
+        self.side, self.begun = self, 0
+
+    def beside(self) -> QueuedCalls:
+        self.side = QueuedCalls(self.a, self.tile)
+        self.side.info = self.info
+        return self.side
+
+    def wait_for(self, other: NumpyCalls) -> None:
+        assert isinstance(other, QueuedCalls)
+        self.queue.append(partial(other.has_made, len(other.queue)))
+
+    def has_made(self, calls: int) -> bool:
+        return self.begun >= calls
+
+    def step(self) -> bool:
+        """Make the next call, if there is one and what it waits for is done."""
+        if self.begun == len(self.queue) or self.queue[self.begun]() is False:
+            return False
+        self.begun += 1
+        return True
+
+    def run(self, *, side_first: bool) -> None:
+        both = [self.side, self] if side_first else [self, self.side]
+        while both[0].step() or both[1].step():
+            pass
+        assert all(each.begun == len(each.queue) for each in both), "each waits for the other"
+
+
+def _queued(name: str) -> Callable[..., None]:
+    def call(self: QueuedCalls, *blocks: Block) -> None:
+        self.queue.append(lambda: getattr(NumpyCalls, name)(self, *blocks))
+
+    return call
+
+
+for _name in ("potrf", "trsm", "syrk", "gemm"):
+    setattr(QueuedCalls, _name, _queued(_name))
 
 
 def potf2(a: Array) -> int:
@@ -153,6 +205,23 @@ def test_looking_decides_what_is_called(spd: Spd) -> None:
     ]
 
 
+@pytest.mark.parametrize("side_first", [False, True])
+@pytest.mark.parametrize("n", [64, 65, 128, 300, 448])
+def test_look_ahead_in_any_order_that_its_waits_allow(n: int, side_first: bool, spd: Spd) -> None:
+    a, blocking = spd(2, n, dtype="float64"), Blocking(32, 64, ahead=True)
+    a[1, n - 3, n - 3] = np.nan
+    calls = QueuedCalls(np.tril(a), 32)
+    factor(calls, n, blocking)
+    assert not any(calls.made)
+    calls.run(side_first=side_first)
+    assert calls.info.tolist() == [0, n - 2]
+    np.testing.assert_array_equal(calls.a, np.tril(calls.a))
+    assert ratios(a[:1], calls.a[:1]).max() <= 1.5
+    # All panels but the first one are factored beside the rest.
+    tiles = -(-n // 32)
+    assert calls.side.made.count("potrf") == max(tiles - 2, 0)
+
+
 @pytest.mark.parametrize(("size", "half"), [(65, 64), (128, 64), (129, 128), (192, 128), (256, 128), (513, 320)])
 def test_halves_are_whole_tiles(size: int, half: int) -> None:
     assert halved(size, 64) == half
@@ -163,3 +232,5 @@ def test_what_cannot_be_is_refused() -> None:
         Blocking(64, 100)
     with pytest.raises(ValueError, match="looking: got 'top', expected one of 'left', 'right'"):
         Blocking(64, 128, "top")
+    with pytest.raises(ValueError, match="looking: got 'left' with look-ahead, expected 'right'"):
+        Blocking(64, 128, "left", ahead=True)

@@ -69,6 +69,18 @@ def test_blocks(
     assert batched == ({"gemmStridedBatched"} if batch else {"gemm", "syrk"})
 
 
+def test_look_ahead_is_on_another_stream(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
+    a, how = spd(1, 150), planned("float32", False)
+    how = Plan(how.panel, Blocking(32, 32, ahead=True))
+    l, info = large.factor_device(memory.view(on_device(a)), False, how)
+    assert not get_backend("cuda").host(info).any()
+    assert ratios(a, get_backend("cuda").host(l)).max() <= 1.5
+    assert {stream for _, stream in fake_blas.calls} == {0}
+    panels = [stream for name, _, stream in fake_gpu.launches if "potf2" in name]
+    assert panels == [0] + [0x6000] * 4
+    assert fake_gpu.waits == [(0, 0x6000), (0x6000, 0)] * 4
+
+
 def test_large_ones_are_factored_one_by_one(fake_blas: FakeCublas, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "ALONE", 99)
     a = spd(2, 100)
