@@ -44,6 +44,15 @@ class Plan:
     panel: Panel
     blocking: Blocking | None
 
+    @property
+    def name(self) -> str:
+        """It in a few words."""
+        tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
+        if self.blocking is None:
+            return tiles
+        ahead = ", look-ahead" if self.blocking.ahead else ""
+        return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}, {tiles}"
+
 
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:

@@ -10,15 +10,18 @@ from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from batchchol.backends import Backend
 from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
+from batchchol.compare import large
 from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
+from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
 from batchchol.compare.solves import SOLVE_ARENAS, entrants
@@ -32,6 +35,7 @@ from kernelgen.operations import OPERATIONS
 TIMED_RECIPE = "diagonally_dominant"
 # Only contenders that also get these right are timed: a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
+_CHECKED_LARGE = 3
 _ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS)
 ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
 """What contenders are given, by operation: those that can be compared."""
@@ -113,7 +117,7 @@ def compare(
     orders, asked = tuple(ns or venue.orders), tuple(sizes or venue.sizes)
     counts = tuple(sorted({1, backend.threads}) if threads is None else threads)
     for n in orders:
-        check_range("n", n, 1, MAX_N)
+        check_range("n", n, 1, None if op == Arena.op else MAX_N)
     for count in counts:
         check_range("threads", count, 1, backend.threads)
     check_range("samples", samples, 1)
@@ -133,8 +137,8 @@ def compare(
         samples,
         "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
-        partial(ARENAS[op], nrhs=nrhs),
-        partial(ours, dtype=dtype, maths=classes, known=known, absent=absent),
+        partial(_arena, op, nrhs),
+        partial(_ours, backend, venue, ours, dtype=dtype, maths=classes, known=known, absent=absent),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),
@@ -152,6 +156,25 @@ def compare(
             if out is not None:
                 write_csv(out, kept)
     return Outcome(tuple(rows), absent)
+
+
+def _arena(op: str, nrhs: int, backend: Backend, recipe: str, n: int, *rest: Any, **settings: Any) -> BaseArena:
+    """Where matrices of order n are compared."""
+    kind = ARENAS[op] if n <= MAX_N else LargeArena
+    return kind(backend, recipe, n, *rest, **{"nrhs": nrhs, **settings})
+
+
+def _ours(
+    backend: Backend,
+    venue: Venue,
+    ours: Callable[..., Iterator[Entrant]],
+    n: int,
+    batch: int,
+    dtype: str,
+    **settings: Any,
+) -> Iterable[Entrant]:
+    """What of this library takes part at an order."""
+    return ours(n, batch, dtype=dtype, **settings) if n <= MAX_N else large.entrants(backend, venue, n, batch, dtype)
 
 
 def _installed(peers: Iterable[Peer], op: str, absent: dict[str, str], report: Report) -> Iterator[Peer]:
@@ -186,7 +209,7 @@ def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequ
     for peer in peers:
         if peer.prepare is not None:
             run.report(f"{peer.name}: preparing")
-            peer.prepare(orders, run.dtype, nrhs)
+            peer.prepare([n for n in orders if n <= MAX_N], run.dtype, nrhs)
     specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
     run.report(f"compiling {len(specs)} kernels")
     with suppress(CompilerNotFound):
@@ -196,7 +219,8 @@ def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequ
 def _sized(run: Run, n: int, size: str, counts: Sequence[int], kept: Sequence[Row]) -> Iterator[list[Row]]:
     """The rows at one n and batch, with every number of threads: those that are measured together at a time."""
     batch = matrices(size, n, run.dtype)
-    small = run.arena(run.backend, CHECKED_RECIPE, n, CHECKED_BATCH, run.dtype, run.bound, cold=False)
+    checked = CHECKED_BATCH if n <= MAX_N else _CHECKED_LARGE
+    small = run.arena(run.backend, CHECKED_RECIPE, n, checked, run.dtype, run.bound, cold=False)
     arena = run.arena(run.backend, TIMED_RECIPE, n, batch, run.dtype, run.bound)
     for threads in counts:
         small, arena = small.changed(threads=threads), arena.changed(threads=threads)

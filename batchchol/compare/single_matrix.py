@@ -84,7 +84,7 @@ def sample_single(
     if way == CUSOLVER:
         from batchchol.compare.peers.cusolver import potrf
 
-        calls = potrf(outputs, n, dtype, int(info.gpudata))
+        calls = potrf(outputs, n, dtype, [int(info.gpudata)] * sets)
     else:
         calls = _launches(gpu, source, outputs, size * sets, int(info.gpudata))
 

@@ -73,8 +73,8 @@ def blas_limit(threads: int) -> AbstractContextManager[object]:
     return limit
 
 
-def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None]) -> Contender:
-    """A routine on an array of pointers made ahead: column-major lower triangles, in place, on a GPU.
+def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None], order: str = "col") -> Contender:
+    """A routine on an array of pointers made ahead: lower triangles, by default column-major, in place, on a GPU.
 
     `factor` is called with the addresses of a set's first pointer and of its info.
     """
@@ -85,7 +85,7 @@ def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None]) -> 
         factor(first_pointer(arena, pointers, index), int(info.gpudata))
 
     return Contender(
-        spec, arena.calls(call), lambda index: arena.result(index, info=info, order="col"), restore=arena.restore
+        spec, arena.calls(call), lambda index: arena.result(index, info=info, order=order), restore=arena.restore
     )
 
 

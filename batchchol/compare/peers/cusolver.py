@@ -12,22 +12,53 @@ from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, on_pointers, pointers_to
 from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
 from batchchol.errors import BatchcholError
-from kernelgen import Layout
+from kernelgen import MAX_N, Layout
 from kernelgen.targets import ELEMENT_BYTES
 
 _LOWER, _UPPER = 0, 1  # CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER
+_MODES = {_LOWER: "lower", _UPPER: "upper"}
 _DEFAULT_STREAM = 0
+# Matrices of a set that `potrf` is called for in a loop at most.
+_LOOP = 64
 
 
 def contenders(arena: Arena) -> list[Contender]:
-    """The lower triangles of column-major matrices."""
+    """The lower triangles of column-major matrices; above order 128 upper ones, and `potrf` in a loop, as well."""
+    if arena.n <= MAX_N:
+        return [_batched(arena, _LOWER, "in place")]
+    batched = [_batched(arena, mode, f"{_MODES[mode]}, in place") for mode in _MODES]
+    return batched + [_in_a_loop(arena, mode) for mode in _MODES if arena.batch <= _LOOP]
+
+
+def _batched(arena: Arena, mode: int, how: str) -> Contender:
     name, handle = lapack_name("potrfBatched", arena.dtype), _handle()
     function = getattr(_library(), name)
 
     def factor(pointers: int, info: int) -> None:
-        function(handle, _LOWER, arena.n, pointers, arena.n, info, arena.batch)
+        function(handle, mode, arena.n, pointers, arena.n, info, arena.batch)
 
-    return [on_pointers(arena, f"cusolverDn{name.capitalize()}, in place", factor)]
+    # The upper triangle of a matrix in columns is the lower one in rows.
+    order = "row" if mode == _UPPER else "col"
+    return on_pointers(arena, f"cusolverDn{name.capitalize()}, {how}", factor, order)
+
+
+def _in_a_loop(arena: Arena, mode: int) -> Contender:
+    """`potrf` on one matrix of a set after the other."""
+    room: Any = arena.room.data
+    info, first, count = arena.info(), int(room.gpudata), arena.sets * arena.batch
+    addresses = [first + member * arena.matrix_bytes for member in range(count)]
+    status = [int(info.gpudata) + member % arena.batch * info.dtype.itemsize for member in range(count)]
+    each = potrf(addresses, arena.n, arena.dtype, status, mode)
+
+    def call(index: int) -> None:
+        for factor in each[index * arena.batch : (index + 1) * arena.batch]:
+            factor()
+
+    order, name = "row" if mode == _UPPER else "col", lapack_name("potrf", arena.dtype)
+    spec = f"cusolverDn{name.capitalize()}, {_MODES[mode]}, in place"
+    return Contender(
+        spec, arena.calls(call), lambda index: arena.result(index, info=info, order=order), arena.restore
+    )
 
 
 def solvers(arena: SolveArena) -> list[Contender]:
@@ -96,10 +127,12 @@ def _solver_name(arena: BaseSolveArena) -> str:
     return name
 
 
-def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Callable[[], None]]:
-    """Calls of `cusolverDnSpotrf` (float64: `Dpotrf`), each on one column-major matrix: its lower triangle, in place.
+def potrf(
+    addresses: Sequence[int], n: int, dtype: str, status: Sequence[int], mode: int = _LOWER
+) -> list[Callable[[], None]]:
+    """Calls of `cusolverDnSpotrf` (float64: `Dpotrf`), each on one column-major matrix: a triangle, in place.
 
-    `status` is the address of an int32 for LAPACK's info.
+    `status` are the addresses of an int32 each for LAPACK's info.
 
     Raises
     ------
@@ -107,11 +140,12 @@ def potrf(addresses: Sequence[int], n: int, dtype: str, status: int) -> list[Cal
         If there is no CuPy.
     """
     name, library, handle = lapack_name("potrf", dtype), _library(), _handle()
-    elements = int(getattr(library, f"{name}_bufferSize")(handle, _LOWER, n, addresses[0], n))
+    elements = int(getattr(library, f"{name}_bufferSize")(handle, mode, n, addresses[0], n))
     # Each call holds on to it.
     work = memory.room(max(elements, 1) * ELEMENT_BYTES[dtype], "cuSOLVER's workspace")
     function = getattr(library, name)
-    return [partial(function, handle, _LOWER, n, address, n, work, elements, status) for address in addresses]
+    pairs = zip(addresses, status, strict=True)
+    return [partial(function, handle, mode, n, address, n, work, elements, each) for address, each in pairs]
 
 
 @cache

@@ -313,8 +313,7 @@ def test_a_machine_whose_speed_changes_meanwhile_is_named(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ns": (0,)}, "n: got 0, expected 1 to 128"),
-        ({"ns": (4, 129)}, "n: got 129, expected 1 to 128"),
+        ({"ns": (4, 0)}, "n: got 0, expected at least 1"),
         ({"threads": (1, 3)}, "threads: got 3, expected 1 to 2"),
         ({"samples": 0}, "samples: got 0, expected at least 1"),
     ],

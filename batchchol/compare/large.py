@@ -1,0 +1,129 @@
+"""Matrices above the orders that kernels are for: what takes part, on stacks in place of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.algorithms.large import plan
+from batchchol.api import cholesky, cholesky_ex
+from batchchol.backends import Backend
+from batchchol.backends.cuda import memory
+from batchchol.batches.host_memory import aligned_empty
+from batchchol.compare.contenders import Arena, Contender, Entrant, Latest, Result
+from batchchol.compare.heat import Venue
+from batchchol.datasets.generation import generate
+from batchchol.measure.timing import CACHES
+from batchchol.operations import residual
+from kernelgen import Layout
+
+# Different matrices of a stack: the others are copies of them. How long one takes does not depend on its numbers.
+_DISTINCT = 8
+
+
+@dataclass(frozen=True)
+class Stack:
+    """`batch` matrices as an array (batch, n, n) of a backend: what comparisons ask of a batch."""
+
+    backend: Backend
+    data: Any
+    batch: int
+
+    def copy(self) -> Stack:
+        """The same matrices in memory of their own."""
+        made = Stack(self.backend, _room(self.backend, self.data.shape, self.data.dtype), self.batch)
+        made.put(0, self.data)
+        return made
+
+    def put(self, start: int, array: Any) -> None:
+        """Write matrices start, start + 1, ... from an array of the backend."""
+        part = self.data[start : start + len(array)]
+        if self.backend.name == "cuda":
+            memory.copy_on_device(array, part)
+        else:
+            np.copyto(part, array)
+
+
+@dataclass(frozen=True)
+class LargeResult:
+    """Factors, lower ones in a layout's order, of matrices; and info, which some libraries lack."""
+
+    backend: Backend
+    a: Any
+    l: Any
+    info: Any
+    layout: Layout
+
+    def ratio(self, backend: Backend, math: str) -> float:
+        """Of the first, the middle and the last matrix, evaluated on the host."""
+        members = sorted({0, len(self.a) // 2, len(self.a) - 1})
+        a, l = (np.concatenate([self._host(each[m : m + 1]) for m in members]) for each in (self.a, self.l))
+        factors = l if self.layout.order == "row" else l.swapaxes(1, 2)
+        info = np.zeros(len(self.a), np.int32) if self.info is None else self._host(self.info)
+        return residual.judge(info, residual.ratios(a, factors), members, math)
+
+    def _host(self, array: Any) -> NDArray[Any]:
+        return array if isinstance(array, np.ndarray) else self.backend.host(array)
+
+
+@dataclass(frozen=True)
+class LargeArena(Arena):
+    """`Arena` for orders that no kernel is for."""
+
+    @cached_property
+    def inputs(self) -> Any:
+        """The matrices of all sets, of which `_DISTINCT` at most differ."""
+        cache = CACHES * self.backend.last_level_cache_bytes()
+        sets = -(-cache // (self.batch * self.matrix_bytes)) if self.cold else 1
+        count = sets * self.batch
+        different = generate(self.recipe, n=self.n, stop=min(count, _DISTINCT), dtype=self.dtype)
+        room = _room(self.backend, (count, self.n, self.n), different.dtype)
+        for member in range(count):
+            matrix = different[member % len(different)]
+            if self.backend.name == "cuda":
+                memory.copy_to_device(matrix, int(room.gpudata) + member * self.matrix_bytes)
+            else:
+                room[member] = matrix
+        return Stack(self.backend, room, count)
+
+    def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Any:
+        """The result of set `index`: lower factors of an order, by default in the room for them."""
+        found: Result = LargeResult(
+            self.backend,
+            self.input(index),
+            self.output(index) if factors is None else factors,
+            info,
+            Layout.canonical(order),
+        )
+        return found
+
+
+def _room(backend: Backend, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    what = f"{shape[0]:,} matrices of order {shape[-1]:,}"
+    return memory.empty(shape, dtype, what) if backend.name == "cuda" else aligned_empty(shape, dtype, what)
+
+
+def entrants(backend: Backend, venue: Venue, n: int, batch: int, dtype: str) -> list[Entrant]:
+    """The library's call on arrays, by blocks on a GPU and by LAPACK on a CPU."""
+    function: Callable[[Any], Any]
+    if backend.name == "cuda":
+        name, function, spec = "cholesky_ex", cholesky_ex, plan(n, batch, dtype, False).name
+    else:
+        name, function, spec = "cholesky", partial(cholesky, backend=backend.name), "LAPACK"
+    make = partial(_array_call, spec=spec, function=function)
+    return [Entrant(f"{venue.prefix}{name}", venue.version, make, (), venue.tolerated)]
+
+
+def _array_call(arena: LargeArena, spec: str, function: Callable[[Any], Any]) -> Sequence[Contender]:
+    made = Latest(function, arena.each(arena.input))
+
+    def result(index: int) -> Any:
+        factors, info = getattr(made.value, "L", made.value), getattr(made.value, "info", None)
+        return arena.result(index, factors, info)
+
+    return [Contender(spec, made.calls, result, forget=made.forget, math="ieee")]
