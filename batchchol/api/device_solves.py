@@ -15,6 +15,7 @@ from batchchol.api.factorizations import factor, factor_there
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
+from batchchol.batches.checks import check_order
 from batchchol.plan import chosen_kernel, kernel_choice
 from kernelgen import MAX_N, Layout, SpecError
 from kernelgen.targets import ELEMENT_BYTES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogdet, solve
+from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogdet, solve, solve_ex
 from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.large import Plan, plan
@@ -153,3 +153,14 @@ def test_plans(dtype: str) -> None:
         assert found.blocking.tile == found.panel.nb <= 128
     assert plan(257, 1, dtype, False).blocking == Blocking(96, 96)
     assert plan(8192, 1, dtype, False).blocking == Blocking(128, {"float32": 512, "float64": 256}[dtype])
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_larger_ones_are_repaired_on_the_host_alone(spd: Spd) -> None:
+    a = spd(2, 129)
+    a[1, 5, 5] = -1e-4
+    a[1, :5, 5] = a[1, 5, :5] = a[1, 5, 6:] = a[1, 6:, 5] = 0
+    assert not cholesky_ex(a, backend="cuda", jitter=1e-5).info.any()
+    for call in (cholesky_ex, lambda matrices, **how: solve_ex(matrices, on_device(np.ones((2, 129))), **how)):
+        with pytest.raises(ValueError, match="a: got matrices of order 129, expected at most 128: jitter repairs"):
+            call(on_device(a), jitter=1e-5)
