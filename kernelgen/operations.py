@@ -46,8 +46,7 @@ class Operation:
 
     `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle. `flops`
     is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
-    the choices of the thread family that its kernels do not have, and what each is. An operation without `gpu` has
-    kernels for SIMD targets alone.
+    the choices of the thread family that its kernels do not have, and what each is.
 
     A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
     and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.
@@ -59,7 +58,6 @@ class Operation:
     arguments: tuple[Argument, ...]
     flops: Callable[[int, int], float]
     fixed: Mapping[str, object] = field(default_factory=dict, hash=False)
-    gpu: bool = True
 
     @cached_property
     def columns(self) -> int | None:
@@ -138,7 +136,6 @@ LOGDET = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: n**3 / 3,
-    gpu=False,
 )
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS, POSV, LOGDET)})

@@ -10,7 +10,7 @@ from kernelgen.problem import LAYOUT_KINDS, ORDERS, Problem
 from kernelgen.refusals import SpecError, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
-from kernelgen.targets import SIMD_TARGETS, TARGETS
+from kernelgen.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,6 @@ class KernelSpec:
         one_of("target", self.target, tuple(TARGETS))
         require(isinstance(self.in_place, bool), "in_place", self.in_place, "use True or False")
         operation, target = self.problem.operation, TARGETS[self.target]
-        works = f"kernels of {operation.name} are for SIMD targets, use one of {', '.join(SIMD_TARGETS)}"
-        require(operation.gpu or not target.gpu, "target", self.target, works)
         operations = self.schedule.operations
         works = f"family {self.family!r} has {', '.join(operations)}, use another family"
         require(self.problem.op in operations, "op", self.problem.op, works)

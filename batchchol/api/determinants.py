@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api import device_solves
-from batchchol.api.arguments import Wanted, check_assumed
-from batchchol.api.factorizations import cholesky_ex, factor
+from batchchol.api.arguments import Wanted, check_assumed, square_matrices
 from batchchol.api.failures import raise_failures
-from batchchol.backends import chosen_backend
+from batchchol.artifacts.no_compiler import warn
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack
+from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import check_math, flag
-from batchchol.batches.layouts import dense_view
+from batchchol.batches.checks import check_math, check_order, flag
+from batchchol.errors import CompilerNotFound
+from batchchol.parallel import available_threads
+from batchchol.plan import chosen_kernel
+from kernelgen import MAX_N, Layout, SpecError
 
 
 class LogDeterminant(NamedTuple):
@@ -42,7 +47,9 @@ def slogdet(
 ) -> LogDeterminant:
     """Signs and logarithms of the determinants of symmetric positive definite matrices.
 
-    Twice the sum of the logarithms of the Cholesky factor's diagonal, which neither overflows nor underflows.
+    The logarithm of the product of the pivots of a Cholesky factorization, whose exponents are added up apart: it
+    neither overflows nor underflows. One kernel does it all, and the factors are not written; a GPU has such ones for
+    orders up to 27, and for larger ones reads the diagonals of factors.
 
     Parameters
     ----------
@@ -80,48 +87,103 @@ def slogdet_ex(
     Where an info is not 0, sign and logabsdet are NaN.
     """
     check_assumed(assume_a)
-    wanted = Wanted("potrf", "a", "matrices", flag("upper", upper), math=math)
+    wanted = Wanted("logdet", "a", "matrices", flag("upper", upper), math=math)
     if isinstance(a, Batch):
         wanted = wanted.of_batch(a, backend)
-        if a.backend != "cpu":
-            return _on_gpu(a, wanted)
-        diagonal, info = _of_batch(a, wanted.upper, math)
-    elif hasattr(a, "__cuda_array_interface__"):
+        return _on_gpu(a, wanted) if a.backend != "cpu" else _signed(*_of_batch(a, wanted))
+    if hasattr(a, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
         return _on_gpu(a, wanted)
-    else:
-        l, info = cholesky_ex(a, upper=wanted.upper, backend=backend, math=math)
-        diagonal = np.diagonal(l, axis1=-2, axis2=-1)
+    given = square_matrices("a", a)
+    logs, info = _of_array(given, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
+    return _signed(logs.reshape(given.shape[:-2]), info.reshape(given.shape[:-2]))
+
+
+def _signed(logs: NDArray[Any], info: NDArray[np.int32]) -> LogDeterminantInfo:
+    return LogDeterminantInfo(np.where(info != 0, np.nan, 1).astype(logs.dtype), logs, info)
+
+
+def _of_array(a: NDArray[Any], backend: str, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """The logarithms and the info, (batch,) each, of an array of the host."""
+    n = a.shape[-1]
+    if backend == "cuda":
+        check_order("a", n, "backend='cpu' has LAPACK factor larger ones")
+    wanted.check_array(n, a.dtype)
+    dense = a.reshape(prod(a.shape[:-2]), n, n)
+    if not dense.size:
+        return np.zeros(len(dense), dense.dtype), np.zeros(len(dense), np.int32)
+    if n > MAX_N:
+        return _by_lapack(dense, wanted)
+    if backend == "cuda":
+        return _copied_to_gpu(dense, wanted)
+    return _of_batch(Batch.over_checked(dense, n, len(dense), Layout.canonical()), wanted)
+
+
+def _of_batch(batch: Batch, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """The same of a batch of the host."""
+    logs, info = np.empty(batch.batch, batch.dtype), np.zeros(batch.batch, np.int32)
+    try:
+        choice = wanted.op, get_backend("cpu"), Form.of(batch), wanted.upper, None, wanted.math
+        kernel = chosen_kernel(*choice, argument=wanted.argument)
+    except CompilerNotFound as error:
+        warn(error)
+        return _by_lapack(batch.to_dense(), wanted)
+    kernel(batch, logs, info, threads=available_threads(batch.nbytes))
+    return logs, info
+
+
+def _by_lapack(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """The same of an array (batch, n, n), by its factors: where there is no kernel."""
+    l, info = lapack.potrf(dense, wanted.upper, available_threads(dense.nbytes))
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = 2 * np.log(diagonal).sum(-1, dtype=np.float64)
-    failed = info != 0
-    logabsdet = np.where(failed, np.nan, logs).astype(diagonal.dtype)
-    return LogDeterminantInfo(np.where(failed, np.nan, 1).astype(diagonal.dtype), logabsdet, info)
+        logs = 2 * np.log(np.diagonal(l, axis1=-2, axis2=-1)).sum(-1, dtype=np.float64)
+    return np.where(info != 0, np.nan, logs).astype(dense.dtype), info
 
 
-def _of_batch(batch: Batch, upper: bool, math: str | None) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """The diagonals of the factors of a batch of the host, (batch, n), and the info."""
-    if upper:
-        # Batches are factored by their lower triangles, where none is named.
-        factors, info = cholesky_ex(batch.to_dense(), upper=True, backend="cpu", math=math)
-        return np.diagonal(factors, axis1=-2, axis2=-1), info
-    l, info = factor(batch, math=math)
-    diagonal = np.diagonal(dense_view(l.data, l.layout), axis1=-2, axis2=-1)
-    return diagonal.reshape(-1, batch.n)[: batch.batch], info
+def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    """The same by a GPU, which matrices are copied to in slices if they do not fit."""
+    from batchchol.backends.cuda import memory
+    from batchchol.backends.cuda.dense import slices
+
+    logs, info = np.empty(len(dense), dense.dtype), np.empty(len(dense), np.int32)
+    for first, last in slices(len(dense), 2 * dense[0].nbytes + info.itemsize):
+        there = memory.to_device(dense[first:last], f"{last - first:,} matrices")
+        _, found, status = _on_gpu(there, wanted)
+        memory.to_host(found, out=logs[first:last])
+        memory.to_host(status, out=info[first:last])
+    return logs, info
 
 
 def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
-    """Of an array or a batch of a GPU, by a kernel that reads the diagonals of the factors."""
+    """Of an array or a batch of a GPU: by one kernel, or by one that reads the diagonals of the factors."""
     from batchchol.backends.cuda import memory, support
     from batchchol.backends.cuda.device import device
 
     matrices = device_solves.located(a, wanted)
     check_math(wanted.math)
-    l, info = device_solves.factored(matrices, wanted)
-    form, dtype = l.form, np.dtype(l.form.dtype)
+    form, dtype = matrices.form, np.dtype(matrices.form.dtype)
     signs, logs = (memory.empty(matrices.outer, dtype, f"the {what}") for what in ("signs", "logarithms"))
-    status, sign, logabsdet = (int(each.gpudata or 0) for each in (info, signs, logs))
-    what = form.n, form.batch, form.layout, form.dtype
-    support.log_determinants(device(), l.address, status, sign, logabsdet, *what)
+    sign, logabsdet = (int(each.gpudata or 0) for each in (signs, logs))
+    kernel = _kernel_there(form, wanted)
+    if kernel is None:
+        l, info = device_solves.factored(matrices, wanted)
+        what = form.n, form.batch, form.layout, form.dtype
+        support.log_determinants(device(), l.address, int(info.gpudata or 0), sign, logabsdet, *what)
+        return LogDeterminantInfo(signs, logs, info)
+    info = memory.empty(matrices.outer, np.dtype(np.int32), "the info")
+    with kernel.gpu.queueing():
+        kernel.launch((matrices.address, logabsdet, int(info.gpudata)), 0, form.batch, form.layout)
+        support.signs(kernel.gpu, int(info.gpudata), sign, form.batch, form.dtype)
     return LogDeterminantInfo(signs, logs, info)
+
+
+def _kernel_there(form: Form, wanted: Wanted) -> Any:
+    """The kernel that needs no factors, or None where there is none."""
+    if not form.batch or not form.n:
+        return None
+    try:
+        choice = wanted.op, get_backend("cuda"), form, wanted.upper, None, wanted.math
+        return chosen_kernel(*choice, argument=wanted.argument)
+    except SpecError:
+        return None

@@ -60,6 +60,7 @@ _KERNELS = {
     "repair": _Support(
         Launch(REPAIR_THREADS, REPAIR_THREADS, cache="shared", pdl=True), (("most", MAX_N),), shared=REPAIR_ELEMENTS
     ),
+    "signs": _Support(Launch(128, 128)),
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
     # An item is an element.

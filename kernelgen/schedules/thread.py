@@ -104,7 +104,7 @@ class ThreadStage:
 
 @dataclass(frozen=True)
 class SolveStage:
-    """Room for what threads factor and solve with: `rhs` right-hand sides of each, its triangle if `staged`.
+    """Room for what threads factor and solve with: `rhs` right-hand sides of each, if any, its triangle if `staged`.
 
     Elements of a warp's triangles are `interleaved`, column after column, or else its matrices follow one another,
     row after row, each row filled up to whole pieces of `width` scalars. The matrices are then an odd number of
@@ -135,7 +135,7 @@ class SolveStage:
     @property
     def columns(self) -> int:
         """Scalars between the right-hand sides of neighbouring threads."""
-        return self.n * self.rhs | 1
+        return self.n * self.rhs | 1 if self.rhs else 0
 
     @property
     def triangles(self) -> int:
@@ -211,7 +211,8 @@ class ThreadSchedule(BaseSchedule):
             return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
         staged = self.staged
         if operation.forgets:
-            rhs, staged = self.rhs or 1, staged or self.unroll == "tiles"
+            rhs = self.rhs or 1 if operation.has_columns else self.rhs
+            staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged else "l1")
         threads = self.threads or DEFAULT_THREADS
         split = None if self.split == 1 else self.split
@@ -238,6 +239,8 @@ class ThreadSchedule(BaseSchedule):
         works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and problem.operation.forgets:
+            works = f"{problem.op} has straight-line code alone on a GPU, use 'full'"
+            require(problem.operation.has_columns or self.unroll == "full", "unroll", self.unroll, works)
             _check_kept(self, self.solve_stage(problem, layout))
         elif stages and problem.operation.factors:
             _check_staged(self, self.stage(problem), layout)
@@ -256,7 +259,8 @@ class ThreadSchedule(BaseSchedule):
 
     def solve_stage(self, problem: Problem, layout: str) -> SolveStage:
         """What the warps of a GPU have in shared memory where they factor and solve at once."""
-        threads, rhs, interleaved = self.threads or DEFAULT_THREADS, self.rhs or 1, layout != "canonical"
+        threads, interleaved = self.threads or DEFAULT_THREADS, layout != "canonical"
+        rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from batchchol import Batch, Layout, get_backend, inv, inv_ex, slogdet, slogdet_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.defaults import on_triangles
+from batchchol.defaults.lookup import forget
 
 from .artifacts.test_no_compiler import bare, warned
 from .backends.cuda.test_batches import Foreign, on_device
@@ -130,6 +132,21 @@ def test_on_a_gpu(cuda: Backend, spd: Spd) -> None:
         np.testing.assert_allclose(cuda.host(logabsdet), np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(slogdet(a, backend="cuda").logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(inv(a, backend="cuda"), get_backend("cuda").host(inverse), rtol=1e-5, atol=1e-7)
+
+
+def test_determinants_by_factors_on_a_gpu(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a thread has no room for its triangle."""
+    a = spd(2, 20, 5)
+    a[1, 3, 2, 2] = -1
+    given = on_device(a), DeviceBatch.from_dense(a.reshape(40, 5, 5), Layout.chunked(32))
+    by_one = [tuple(map(cuda.host, slogdet_ex(each))) for each in given]
+    monkeypatch.setattr(on_triangles, "LARGEST", dict.fromkeys(on_triangles.LARGEST, (4, 4)))
+    forget()
+    for each, expected in zip(given, by_one, strict=True):
+        for found, known in zip(slogdet_ex(each), expected, strict=True):
+            np.testing.assert_allclose(cuda.host(found), known, rtol=1e-6)
+    monkeypatch.undo()
+    forget()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -87,6 +87,7 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(20, math="fast"), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
     KernelSpec(Problem(37, math="fast"), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
     KernelSpec(Problem(7, op="potrs", math="fast"), "chunked", "col", ThreadSchedule(3, rhs=2), "cuda"),
+    KernelSpec(Problem(6, op="logdet"), "chunked", "col", ThreadSchedule(1, unroll="full", stride=32), "cuda"),
 ]
 ANY_BLOCK = KernelSpec(Problem(5, math="fast"), "chunked", "col", ThreadSchedule(2, "top"), "cuda")
 REPAIRED = [

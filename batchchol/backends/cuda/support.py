@@ -215,6 +215,12 @@ def repair(
     device.launch(support_kernel("repair", dtype), batch, args, stream)
 
 
+def signs(device: Launcher, info: int, signs: int, batch: int, dtype: str, *, stream: object | None = None) -> None:
+    """The signs of determinants of positive definite matrices: 1, and NaN where an info is not 0."""
+    args = (*_pointers(info, signs), *_integers(batch))
+    device.launch(support_kernel("signs", dtype), batch, args, stream)
+
+
 def identity_padding(
     device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
 ) -> None:
