@@ -22,8 +22,8 @@ class Argument:
     name : str
         As in LAPACK, in small letters.
     shape : str
-        What one matrix has of it: "triangle" of n × n elements, "columns", n × nrhs, "scalar", one element, or
-        "info", one integer.
+        What one matrix has of it: "triangle" of n × n elements, "square", all of them, "columns", n × nrhs,
+        "scalar", one element, or "info", one integer.
     written : bool
         Whether it is a result.
     packed : bool
@@ -37,14 +37,16 @@ class Argument:
 
     def elements(self, n: int, nrhs: int) -> int:
         """Elements of one matrix that have to be read or written."""
-        return {"triangle": n * (n + 1) // 2, "columns": n * nrhs, "scalar": 1, "info": 0}[self.shape]
+        sizes = {"triangle": n * (n + 1) // 2, "square": n * n, "columns": n * nrhs, "scalar": 1, "info": 0}
+        return sizes[self.shape]
 
 
 @dataclass(frozen=True)
 class Operation:
     """An operation by LAPACK's name without the type letter.
 
-    `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle. `flops`
+    `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle, of a
+    matrix "a" or of a factor "l". `flops`
     is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
     the choices of the thread family that its kernels do not have, and what each is.
 
@@ -80,14 +82,24 @@ class Operation:
         return all(argument.packed for argument in self.arguments)
 
     @cached_property
-    def factors(self) -> bool:
-        """Whether it factors its matrices, and so has an info of each."""
+    def has_info(self) -> bool:
+        """Whether there is an info of each matrix."""
         return any(each.shape == "info" for each in self.arguments)
 
-    @property
+    @cached_property
+    def factors(self) -> bool:
+        """Whether it factors its matrices, and so has an info of each."""
+        return self.arguments[0].name == "a"
+
+    @cached_property
     def forgets(self) -> bool:
         """Whether it factors its matrices, and does not write the factors."""
         return self.factors and not any(each.shape == "triangle" and each.written for each in self.arguments)
+
+    @cached_property
+    def inverts(self) -> bool:
+        """Whether it computes inverses."""
+        return any(each.shape == "square" and each.written for each in self.arguments)
 
     @property
     def has_columns(self) -> bool:
@@ -137,5 +149,31 @@ LOGDET = Operation(
     ),
     lambda n, nrhs: n**3 / 3,
 )
+POTRI = Operation(
+    "potri",
+    "the inverse X of A by the Cholesky factor L of A",
+    "an inversion",
+    (
+        Argument("l", "triangle"),
+        Argument("x", "square", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: 2 * n**3 / 3,
+    MappingProxyType({"looking": "left"}),
+)
+# PLASMA's and Chameleon's name: LAPACK has no driver for it.
+POINV = Operation(
+    "poinv",
+    "the inverse X of A, symmetric positive definite",
+    "a factorization and inversion",
+    (
+        Argument("a", "triangle"),
+        Argument("x", "square", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: n**3,
+)
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in (POTRF, POTRS, POSV, LOGDET)})
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {each.name: each for each in (POTRF, POTRS, POSV, LOGDET, POTRI, POINV)}
+)

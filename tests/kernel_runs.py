@@ -203,6 +203,23 @@ def run_logdet(spec: KernelSpec, a: Array, chunk: int | None = None, *, threads:
     return logdet.array.copy(), info.array.copy()
 
 
+def run_inverse(
+    spec: KernelSpec, given: Array, chunk: int | None = None, *, threads: int = 2
+) -> tuple[Array, NDArray[np.int32]]:
+    """The inverses by lower triangles (batch, n, n), of factors or matrices, and the info; guarded as in `run_posv`."""
+    layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
+    shapes = ((array_shape(n, len(given), layout), dtype), (given.shape, dtype), ((len(given),), np.int32))
+    triangles, x, info = (GuardedMemory(shape, element) for shape, element in shapes)
+    batch = Batch(triangles.array, n, len(given), layout)
+    _fill(batch, spec, given, padding=np.full((n, n), np.nan))
+    before = triangles.array.tobytes()
+    kernel_of(spec)(batch, x.array, info.array, threads=threads)
+    for guarded in (triangles, x, info):
+        guarded.check()
+    assert triangles.array.tobytes() == before, "a matrix was changed"
+    return x.array.copy(), info.array.copy()
+
+
 def check_other_triangle(spec: KernelSpec, l: Array) -> None:
     """Fail unless the triangle not asked for is zero in canonical arrays, and was left alone in packed ones.
 

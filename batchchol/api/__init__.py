@@ -2,7 +2,7 @@
 
 from batchchol.api.determinants import LogDeterminant, LogDeterminantInfo, slogdet, slogdet_ex
 from batchchol.api.factorizations import Cholesky, Factor, RepairedCholesky, cholesky, cholesky_ex, factor
-from batchchol.api.inverses import Inverse, inv, inv_ex
+from batchchol.api.inverses import Inverse, cho_inverse, inv, inv_ex
 from batchchol.api.solves import RepairedSolution, Solution, cho_solve, solve, solve_ex
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "RepairedCholesky",
     "RepairedSolution",
     "Solution",
+    "cho_inverse",
     "cho_solve",
     "cholesky",
     "cholesky_ex",

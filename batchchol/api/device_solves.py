@@ -178,7 +178,7 @@ def _room(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) 
         return _given_room(matrices, wanted.out, _Memory(b, b_address), how)
     size = prod(how.x) * dtype.itemsize
     usable = wanted.overwrite_b and wanted.jitter is None and how.plain and memory.is_writeable(b)
-    if usable and not _meet(b_address, size, matrices.address, matrices.nbytes):
+    if usable and not meet(b_address, size, matrices.address, matrices.nbytes):
         return _Memory(memory.as_gpuarray(b, "b"), b_address)
     x = memory.empty(how.x, dtype, f"an array of shape {how.x}")
     return _Memory(x, int(x.gpudata or 0))
@@ -194,7 +194,7 @@ def _given_room(matrices: Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
         raise ValueError("out: got a read-only array, expected one that can be written: copy it")
     size, same = prod(how.x) * itemsize, how.plain and found.address == b.address
     others = [(matrices.address, matrices.nbytes), *([] if same else [(b.address, prod(how.given) * itemsize)])]
-    if any(_meet(found.address, size, *other) for other in others):
+    if any(meet(found.address, size, *other) for other in others):
         raise ValueError("out: shares memory with an input, expected memory of its own, or b itself")
     return _Memory(out, found.address)
 
@@ -210,7 +210,8 @@ def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any]:
     return matrices._replace(owner=l, address=int(l.gpudata or 0)), info
 
 
-def _meet(first: int, size: int, second: int, other: int) -> bool:
+def meet(first: int, size: int, second: int, other: int) -> bool:
+    """Whether two pieces of memory, by their addresses and sizes, have bytes in common."""
     return first < second + other and second < first + size
 
 

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchchol.api.arguments import square_matrices
+from batchchol.api.arguments import Wanted, check_assumed, check_threads, square_matrices
 from batchchol.api.failures import raise_failures
-from batchchol.api.solves import solve_ex
+from batchchol.api.inversions import inverted
+from batchchol.api.solves import cho_solve, solve_ex
 from batchchol.batches.batch import Batch
+from batchchol.batches.checks import flag
 
 
 class Inverse(NamedTuple):
@@ -32,7 +34,7 @@ def inv(
     stream: Any = None,
     out: Any = None,
 ) -> Any:
-    """Inverses of symmetric positive definite matrices: the solutions for the columns of the identity.
+    """Inverses of symmetric positive definite matrices, factored and inverted in one kernel.
 
     Parameters
     ----------
@@ -42,13 +44,20 @@ def inv(
     Returns
     -------
     ndarray, shape (..., n, n)
-        The inverses, both triangles, which agree up to rounding; or `out`. Of a batch (batch, n, n); of matrices on a
+        The inverses, both triangles, which are equal where a kernel inverts; or `out`. Of a batch (batch, n, n); of matrices on a
         GPU a pycuda.gpuarray.GPUArray.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If a matrix is not positive definite, as `solve` does, with its other errors.
+
+    Notes
+    -----
+    |A X - I| is at most (4 n + 1) u |L| |L^T| |L^-T| |L^-1|, to first order (Higham, "Accuracy and Stability of
+    Numerical Algorithms", section 14.3.4). Where no kernel does both, on GPUs above the orders whose triangles fit
+    registers and on CPUs above 128, the inverses are the solutions for the columns of the identity, whose two triangles
+    agree up to rounding.
     """
     inverse, info = inv_ex(
         a,
@@ -82,11 +91,63 @@ def inv_ex(
     Inverse
         inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of matrices on a GPU.
     """
+    check_assumed(assume_a)
+    check_threads(threads)
     if not (isinstance(a, Batch) or hasattr(a, "__cuda_array_interface__")):
         a = square_matrices("a", a)
+    wanted = Wanted("poinv", "a", "matrices", flag("upper", upper), None, math, threads, stream, out)
+    found = inverted(a, backend, wanted)
+    if found is not None:
+        return Inverse(*found)
     asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    inverse, info, *_ = solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked)
+    inverse, info, *_ = solve_ex(a, _identity(a), out=out, **asked)
     return Inverse(inverse, info)
+
+
+def cho_inverse(
+    L: Batch | ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """Inverses of matrices A = L L^T, given their Cholesky factors L, as torch.cholesky_inverse returns them.
+
+    Parameters
+    ----------
+    L : Batch, or array_like of shape (..., n, n), float32 or float64
+        The factors, such as `factor(batch).L` or `cholesky(a)`. Only the lower triangle is used, or the upper one.
+    upper, backend, math, threads, stream
+        As for `cho_solve`.
+
+    Returns
+    -------
+    ndarray, shape (..., n, n)
+        The inverses, both triangles, which are equal. Of a batch (batch, n, n); of factors on a GPU a
+        pycuda.gpuarray.GPUArray, which is still being written on the stream.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, or does not belong to the others; the other errors are those of `cho_solve`.
+
+    Notes
+    -----
+    LAPACK's potri: the factor is inverted, and X = L^-T L^-1. Factors are not checked: of one whose diagonal has a
+    zero, such as that of a matrix with an info other than 0, the inverse is infinite, NaN or meaningless; its
+    neighbours are as they would be without it.
+    """
+    check_threads(threads)
+    if not (isinstance(L, Batch) or hasattr(L, "__cuda_array_interface__")):
+        L = square_matrices("L", L)
+    wanted = Wanted("potri", "L", "factors", flag("upper", upper), None, math, threads, stream)
+    found = inverted(L, backend, wanted)
+    if found is not None:
+        return found.inverse
+    asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
+    return cho_solve(L, _identity(L), **asked)
 
 
 def _identity(a: Any) -> Any:

@@ -17,7 +17,7 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused
-from batchchol.defaults.on_triangles import on_triangles
+from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
@@ -163,10 +163,9 @@ def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> Kerne
     gpu = TARGETS[plain.target].gpu
     if plain.problem.op in BlockSchedule.operations:
         return (block_that_fits(plain, chunk) if gpu else None) or plain
-    if gpu and plain.problem.operation.forgets and not plain.problem.operation.has_columns:
-        return replace(plain, schedule=on_triangles(plain, chunk, arch))
-    if plain.problem.operation.forgets:
-        return fused(plain, chunk, arch)
+    operation = plain.problem.operation
+    if operation.forgets or operation.inverts:
+        return (fused if operation.has_columns else on_chip)(plain, chunk, arch)
     # A group that is one piece of memory is read where it is.
     apart = None if gpu else plain.layout != "chunked" or chunk != plain.lanes
     return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS if gpu else NB, plain.problem.n), staged=apart))

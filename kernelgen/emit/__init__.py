@@ -9,6 +9,7 @@ from kernelgen.emit import block, shared, simd, strip, warp
 from kernelgen.emit import thread as cuda
 from kernelgen.emit.logdet import generate_logdet
 from kernelgen.emit.posv import generate_posv
+from kernelgen.emit.potri import generate_inverse
 from kernelgen.emit.solve import generate_solve
 from kernelgen.emit.source import KernelSource
 from kernelgen.schedules import BlockSchedule, SharedSchedule, StripSchedule, ThreadSchedule, WarpSchedule
@@ -25,7 +26,14 @@ def _generate_factorization(spec: KernelSpec, schedule: ThreadSchedule) -> Kerne
 
 # The thread family has kernels of all operations.
 _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
-    {"potrf": _generate_factorization, "potrs": generate_solve, "posv": generate_posv, "logdet": generate_logdet}
+    {
+        "potrf": _generate_factorization,
+        "potrs": generate_solve,
+        "posv": generate_posv,
+        "logdet": generate_logdet,
+        "potri": generate_inverse,
+        "poinv": generate_inverse,
+    }
 )
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kernelgen.programs.tiles import Gemm, Load, Potrf, Store, Syrk, TileOp, Trsm
+from kernelgen.programs.tiles import Fill, Gemm, Load, Potrf, Store, Syrk, TileOp, Trsm
 from kernelgen.spec import KernelSpec
 
 # Part of every cache key: raise it when the templates change what a kernel does.
@@ -94,7 +94,9 @@ def microkernel_of(op: TileOp) -> Microkernel | None:
     """The microkernel that carries out an operation; loads of operands only name a place, and need none."""
     match op:
         case Load(tile="C"):
-            return Microkernel(("reload_" if op.source == "l" else "load_") + _shape(op), op.rows, op.cols)
+            return Microkernel(("reload_" if op.source in ("l", "y") else "load_") + _shape(op), op.rows, op.cols)
+        case Fill():
+            return Microkernel("unit" if op.unit else "zero", op.rows, op.cols)
         case Store():
             return Microkernel("store_" + _shape(op), op.rows, op.cols)
         case Potrf():
@@ -102,9 +104,10 @@ def microkernel_of(op: TileOp) -> Microkernel | None:
         case Trsm():
             return Microkernel("trsm" if op.transposed else "trsm_n", op.rows, op.cols)
         case Syrk():
-            return Microkernel("syrk", op.size, op.size, op.inner)
+            return Microkernel("syrk_add" if op.add else "syrk", op.size, op.size, op.inner)
         case Gemm():
-            return Microkernel("gemm" if op.transposed else "gemm_n", op.rows, op.cols, op.inner)
+            name = "gemm" if op.transposed else "gemm_n"
+            return Microkernel(name + "_add" * op.add, op.rows, op.cols, op.inner)
         case _:
             return None
 

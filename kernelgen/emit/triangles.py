@@ -17,11 +17,17 @@ def generate_on_triangles(template: str, spec: KernelSpec, schedule: ThreadSched
     """The source of a kernel of a GPU whose threads work on a triangle each, in straight-line code."""
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
+    room = (
+        max(stage.scalars, WARP * (problem.n * (problem.n + 1) // 2 | 1))
+        if problem.operation.inverts
+        else stage.scalars
+    )
     piece = PIECE_BYTES // ELEMENT_BYTES[problem.dtype] if stage.interleaved else stage.width
     text = render(
         template,
         **variables_of(spec),
         stage=stage,
+        room=room,
         warp=WARP,
         piece=piece,
         piece_bytes=piece * ELEMENT_BYTES[problem.dtype],
@@ -31,5 +37,6 @@ def generate_on_triangles(template: str, spec: KernelSpec, schedule: ThreadSched
         group=_GROUP,
         groups=-(-problem.n // _GROUP),
     )
-    launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "shared", pdl=bool(schedule.pdl))
+    shared = threads // WARP * room * ELEMENT_BYTES[problem.dtype]
+    launch = Launch(threads, threads, shared, schedule.cache or "shared", pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Store:
-    """The register tile `tile` becomes tile (i, j) of the result."""
+    """The register tile `tile` becomes tile (i, j) of the result "l", or of another `place`."""
 
     tile: str
     i: Index
@@ -55,6 +55,17 @@ class Store:
     rows: int
     cols: int
     lower: bool = False
+    place: str = "l"
+
+
+@dataclass(frozen=True)
+class Fill:
+    """C = zero or, if `unit`, the identity."""
+
+    c: str
+    rows: int
+    cols: int
+    unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,17 +91,18 @@ class Trsm:
 
 @dataclass(frozen=True)
 class Syrk:
-    """C = C - A * transpose(A), lower triangle."""
+    """C = C - A * transpose(A) or, with `add`, C + A * transpose(A), lower triangle."""
 
     a: str
     c: str
     size: int
     inner: int
+    add: bool = False
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """C = C - A * transpose(B), or C - A * B."""
+    """C = C - A * transpose(B), or C - A * B; with `add` the product is added."""
 
     a: str
     b: str
@@ -99,6 +111,7 @@ class Gemm:
     cols: int
     inner: int
     transposed: bool = True
+    add: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,7 @@ class Loop:
         return values[::-1] if self.descending else values
 
 
-TileOp = Load | Store | Potrf | Trsm | Syrk | Gemm
+TileOp = Load | Store | Fill | Potrf | Trsm | Syrk | Gemm
 Node = TileOp | Loop
 Body = Callable[[Index], tuple[Node, ...]]
 

@@ -210,7 +210,7 @@ class ThreadSchedule(BaseSchedule):
             prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
             return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
         staged = self.staged
-        if operation.forgets:
+        if operation.forgets or operation.inverts:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged else "l1")
@@ -225,11 +225,13 @@ class ThreadSchedule(BaseSchedule):
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
+        operations += problem.n**3 // 3 if problem.operation.inverts else 0
         operations += (self.rhs or 0) * problem.n**2 // (self.split or 1)
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
         require(self.staged is not False or layout != "canonical", "staged", self.staged, works)
         works = f"{problem.op} has no other place for its factor than a chunk, use staged=True"
-        require(self.staged is not False or not problem.operation.forgets, "staged", self.staged, works)
+        apart = problem.operation.forgets or problem.operation.inverts
+        require(self.staged is not False or not apart, "staged", self.staged, works)
         code = f"n={problem.n} is {operations:,} operations of straight-line code"
         works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
         require(self.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", self.unroll, works)
@@ -238,7 +240,7 @@ class ThreadSchedule(BaseSchedule):
         require(not self.pdl or stages or problem.operation.factors, "pdl", self.pdl, works)
         works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
-        if self.threads is not None and problem.operation.forgets:
+        if self.threads is not None and apart:
             works = f"{problem.op} has straight-line code alone on a GPU, use 'full'"
             require(problem.operation.has_columns or self.unroll == "full", "unroll", self.unroll, works)
             _check_kept(self, self.solve_stage(problem, layout))

@@ -1,0 +1,118 @@
+"""Inverses by given factors: the oracle, and the residual that counts, componentwise, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.batches.batch import Batch
+from batchchol.operations.residual import spread_members, worst_within
+
+# The theorem is one to first order: of 20,000 matrices of order 5 and condition 10^6 the worst had 0.8 in float32.
+RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.5, "fast": 2.5})
+
+
+def oracle(l: NDArray[np.floating], upper: bool = False) -> NDArray[np.float64]:
+    """The inverses (batch, n, n), both triangles, by factors (batch, n, n): LAPACK's potri in float64."""
+    from scipy.linalg.lapack import dpotri
+
+    found = np.array([dpotri(factor, lower=not upper)[0] for factor in l.astype(np.float64)], np.float64)
+    half = np.triu(found.reshape(l.shape)) if upper else np.tril(found.reshape(l.shape))
+    return np.asarray(half + half.swapaxes(-1, -2) - half * np.eye(l.shape[-1]))
+
+
+def ratios(l: NDArray[np.floating], x: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The componentwise residual of each inverse, evaluated in float64.
+
+    ratio = max_ij |L L^T X - I|_ij / ((4 n + 1) u (|L| |L^T| |L^-T| |L^-1|)_ij), with u the unit roundoff of x's
+    dtype. Higham, "Accuracy and Stability of Numerical Algorithms", section 14.3: the residuals of all good methods
+    have bounds of this form (14.3.4, method D, is potri's), to first order, with a constant of the order of n. Here
+    that has n + 1 for the factor, n for each of the two solves, and n for the elements of the other triangle, which
+    are those of other rows.
+
+    Parameters
+    ----------
+    l : ndarray, shape (batch, n, n)
+        The factors, of which the lower triangle is read.
+    x : ndarray, shape (batch, n, n)
+        The inverses, both triangles.
+
+    Returns
+    -------
+    ndarray of float64, shape (batch,)
+        Infinite where an inverse is not finite.
+    """
+    factor = np.tril(l.astype(np.float64))
+    return within_scale(factor @ factor.swapaxes(-1, -2), factor, x)
+
+
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def within_scale(
+    matrices: NDArray[np.float64], factor: NDArray[np.float64], x: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """The largest residual of each inverse in units of (4 n + 1) u |L| |L^T| |L^-T| |L^-1|; infinite if not finite."""
+    n, inverse = x.shape[-1], x.astype(np.float64)
+    size, inverted = np.abs(factor), np.abs(np.linalg.inv(factor))
+    scale = (4 * n + 1) * float(np.finfo(x.dtype).eps) / 2
+    allowed = scale * (size @ (size.swapaxes(-1, -2) @ (inverted.swapaxes(-1, -2) @ inverted)))
+    error = np.abs(matrices @ inverse - np.eye(n))
+    worst = np.max(np.where(error == 0, 0.0, error / allowed), axis=(-1, -2), initial=0.0)
+    finite = np.isfinite(inverse).all(axis=(-1, -2))
+    return np.asarray(np.where(finite & ~np.isnan(worst), worst, np.inf), dtype=np.float64)
+
+
+def check(
+    l: Batch,
+    x: Any,
+    math: str,
+    *,
+    upper: bool = False,
+    samples: int = 128,
+    host: Callable[[Any], NDArray[Any]] = np.asarray,
+) -> float:
+    """Check inverses by a batch of factors: those of evenly spread members, both ends included, are within the bound.
+
+    Parameters
+    ----------
+    l : Batch
+        The factors, in any layout.
+    x : array, shape (batch, n, n)
+        The inverses.
+    math, upper, samples, host
+        As for `potrs.check`.
+
+    Returns
+    -------
+    float
+        The largest ratio seen.
+
+    Raises
+    ------
+    ResidualError
+        If the check fails: the numbers measured with this result must not be stored.
+    """
+    return check_members(ratios, l, x, math, upper=upper, samples=samples, host=host)
+
+
+def check_members(
+    ratios_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]],
+    given: Batch,
+    x: Any,
+    math: str,
+    *,
+    upper: bool,
+    samples: int,
+    host: Callable[[Any], NDArray[Any]],
+) -> float:
+    """The largest of the ratios of evenly spread members of a batch, or an error; see `check`."""
+    members = spread_members(given.batch, samples)
+    seen = list[float]()
+    for member in members:
+        triangle = host(given.get(member, member + 1))
+        lower = triangle.swapaxes(-1, -2) if upper or given.triangle == "upper" else triangle
+        seen.append(float(ratios_of(lower, host(x[member : member + 1]))[0]))
+    return worst_within(seen, members, RATIO_BOUND[math], math, "inverses of the residual ratio", "they are wrong")
