@@ -6,7 +6,7 @@ import re
 
 from .house import ROOT, layers
 
-ENTRIES = 24
+ENTRIES = 25
 
 
 def test_documented_rooms_are_those_that_the_linter_orders() -> None:

@@ -6,7 +6,7 @@ not go to memory and come back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any, Self
@@ -72,13 +72,24 @@ class FactorThenSolve:
         if stream is not None:
             info.__dict__["workspace"] = kept
 
-    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
+    def launch(
+        self,
+        addresses: Sequence[int],
+        nrhs: int,
+        batch: int,
+        layout: Layout,
+        stream: Any = None,
+        room: Callable[[int, str], int] | None = None,
+    ) -> Any:
         """Queue it for matrices, right-hand sides, room for solutions and for the info, at these addresses.
+
+        `room` makes room for so many bytes, for a purpose, that the stream may use; by default the library's memory.
 
         Returns
         -------
-        GPUArray or None
-            The workspace. On another stream than the default one it has to live until the work is done.
+        GPUArray, int or None
+            The workspace. On another stream than the default one it has to live until the work is done, unless it is
+            that stream's.
 
         Raises
         ------
@@ -91,10 +102,14 @@ class FactorThenSolve:
         a, b, x, info = addresses
         step = self.step(batch, layout)
         shape, dtype = array_shape(n, min(step, batch), layout), np.dtype(self.spec.problem.dtype)
-        workspace = memory.empty((prod(shape),), dtype, f"the factors of {min(step, batch):,} matrices")
-        if stream is not None:
-            memory.share(stream, workspace)
-        factors = int(workspace.gpudata)
+        purpose = f"the factors of {min(step, batch):,} matrices"
+        if room is not None:
+            workspace = factors = room(prod(shape) * itemsize, purpose)
+        else:
+            workspace = memory.empty((prod(shape),), dtype, purpose)
+            if stream is not None:
+                memory.share(stream, workspace)
+            factors = int(workspace.gpudata)
         with self.factor.gpu.queueing():
             for first, size in slices(batch, step):
                 matrix, column = first * n * n * itemsize, first * n * nrhs * itemsize

@@ -7,10 +7,10 @@ many matrices as the free memory takes: all of them, if it does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +38,8 @@ _STEP = MAX_CHUNK
 # What C-contiguous arrays are without being packed. Kernels for it write the other triangle too, with zeros.
 _AS_THEY_ARE = Layout.canonical("row")
 _INFO = np.dtype(np.int32)
+# Makes room for so many bytes, for a purpose: an address that keeps it.
+Room = Callable[[int, str], int]
 
 
 def view(a: Any) -> memory.View:
@@ -69,17 +71,47 @@ def factor_host(
 def factor_device(backend: Backend, a: memory.View, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
     """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream."""
     outer = a.shape[:-2]
-    batch = math.prod(outer)
     l = memory.empty(a.shape, a.dtype, "room for the factors")
     info = memory.empty(outer, _INFO, "the info")
-    matrix_bytes = spec.problem.n**2 * a.dtype.itemsize
-    for first, last in slices(batch, _matrix_bytes(spec, layout, dense=0)):
-        _launches(cast(CudaBackend, backend), spec, layout, last - first).run(
-            a.address + first * matrix_bytes,
-            l.gpudata + first * matrix_bytes,
-            info.gpudata + first * _INFO.itemsize,
-        )
+    found = Factorization(backend, spec, layout, math.prod(outer))
+    found.queue(a.address, int(l.gpudata), int(info.gpudata))
     return l, info
+
+
+@dataclass(frozen=True)
+class Factorization:
+    """What factors `batch` matrices that lie in rows, by a kernel that works in a layout."""
+
+    backend: Backend
+    spec: KernelSpec
+    layout: Layout
+    batch: int
+
+    def queue(self, a: int, l: int, info: int, *, stream: Any = None, room: Room = memory.room) -> None:
+        """Queue it for arrays at these addresses, on a stream, with copies in such room as that stream may use."""
+        matrix_bytes = self._matrix_bytes
+        for first, last in slices(self.batch, self._slice_bytes):
+            matrices = first * matrix_bytes
+            self._launches(last - first).run(
+                a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room
+            )
+
+    def _launches(self, count: int) -> _Launches:
+        if count == self.batch:
+            return self._whole
+        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, count)
+
+    @cached_property
+    def _whole(self) -> _Launches:
+        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, self.batch)
+
+    @cached_property
+    def _slice_bytes(self) -> int:
+        return _matrix_bytes(self.spec, self.layout, dense=0)
+
+    @cached_property
+    def _matrix_bytes(self) -> int:
+        return self.spec.problem.n**2 * ELEMENT_BYTES[self.spec.problem.dtype]
 
 
 def factor_nothing(a: memory.View) -> tuple[Any, Any]:
@@ -110,18 +142,18 @@ class _Launches:
     packed: int
     in_place: bool
 
-    def run(self, a: int, l: int, info: int) -> None:
+    def run(self, a: int, l: int, info: int, *, stream: Any = None, room: Room = memory.room) -> None:
         """Queue it for arrays at these addresses; the factors may be written over the matrices."""
         addresses: tuple[int, ...] = (a, l, info)
         if self.packed:
-            packed = memory.room(self.packed, "a copy of the matrices in another layout")
-            result = packed if self.in_place else memory.room(self.packed, "the factors in another layout")
+            packed = room(self.packed, "a copy of the matrices in another layout")
+            result = packed if self.in_place else room(self.packed, "the factors in another layout")
             addresses = (a, l, info, packed, result)
         # Several kernels are a queue; one alone is a single call.
         with self.gpu.queueing() if len(self.launches) > 1 else nullcontext():
             for launch in self.launches:
                 words = [*(addresses[place] for place in launch.places), *launch.words]
-                self.gpu.run(launch.function, launch.items, words)
+                self.gpu.run(launch.function, launch.items, words, stream)
 
 
 class _Noted:

@@ -64,10 +64,12 @@ class CudaKernel:
             memory.share(stream, *memory_of(self.spec.problem.operation, arrays))
         self.gpu.run(self.function, arrays[0].batch, words, stream)
 
-    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> None:
+    def launch(
+        self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None, room: object = None
+    ) -> None:
         """Queue the kernel for arguments at these addresses, which nothing is known of but that they are in memory.
 
-        An operation without right-hand sides has an `nrhs` that is not used.
+        An operation without right-hand sides has an `nrhs` that is not used; no kernel takes `room` of its own.
         """
         columns = () if self.spec.problem.operation.columns is None else (nrhs,)
         self.gpu.run(self.function, batch, (*addresses, *columns, *self.geometry(batch, layout)), stream)

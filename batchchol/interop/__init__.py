@@ -1,0 +1,4 @@
+"""The library in other people's programs, for their arrays and by their rules: a module for each library.
+
+`batchchol.interop.torch` has operators of PyTorch. Nothing below imports from here, and this imports nothing.
+"""

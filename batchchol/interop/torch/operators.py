@@ -1,0 +1,59 @@
+"""The operators of `torch.ops.batchchol`: their schemas, and who does them where.
+
+`check` has an operator raise in place of returning an info that is not 0. Right-hand sides are matrices
+(..., n, nrhs), and `jitter` is the first multiple of the mean diagonal: the words of the API are in
+`batchchol.interop.torch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from batchchol.api.repairs import FIRST, check_jitter
+from batchchol.interop.torch import batching, derivatives, device, fakes, host
+
+_HOW = 'bool upper=False, str math="ieee"'
+_CHECKED = f"{_HOW}, bool check=False"
+SCHEMAS = {
+    "cholesky": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor)",
+    "cholesky_repaired": f"(Tensor a, float jitter, {_CHECKED}) -> (Tensor, Tensor, Tensor)",
+    "solve": f"(Tensor a, Tensor b, {_CHECKED}) -> (Tensor, Tensor)",
+    "solve_repaired": f"(Tensor a, Tensor b, float jitter, {_CHECKED}) -> (Tensor, Tensor, Tensor)",
+    "cho_solve": f"(Tensor L, Tensor b, {_HOW}) -> Tensor",
+    "inv": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor)",
+    "slogdet": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor, Tensor)",
+}
+
+
+def _register() -> tuple[Any, dict[str, Any]]:
+    """The library, which operators live as long as, and the operators by name."""
+    library = torch.library.Library("batchchol", "DEF")
+    for name, schema in SCHEMAS.items():
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(name, getattr(host, name), "CPU")
+        library.impl(name, getattr(device, name), "CUDA")
+        qualified = f"batchchol::{name}"
+        torch.library.register_fake(qualified, getattr(fakes, name), lib=library)
+        save, backward = derivatives.DERIVATIVES[name]
+        torch.library.register_autograd(qualified, backward, setup_context=save, lib=library)
+        torch.library.register_vmap(qualified, batching.rule(name), lib=library)
+    return library, {name: getattr(torch.ops.batchchol, name).default for name in SCHEMAS}
+
+
+_LIBRARY, OPERATORS = _register()
+
+
+def first_share(jitter: Any, dtype: Any) -> Any:
+    """The first multiple of the mean diagonal that is added to matrices of a dtype.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive number, nor "auto".
+    """
+    check_jitter(jitter)
+    if isinstance(jitter, str):
+        return FIRST["float64" if dtype == torch.float64 else "float32"]
+    return float(jitter)
