@@ -2,7 +2,7 @@
 
 They are operators (`torch.ops.batchchol`, see `operators`): differentiable, twice too, batched by `torch.func.vmap`,
 and of one piece with `torch.compile`. On a GPU they work on torch's current stream and in torch's memory, also while
-that stream is captured; calls that raise, or repair by `jitter`, wait for the GPU, and can be captured by no graph.
+that stream is captured; calls that raise wait for the GPU to know, and can be captured by no graph.
 
 Tensors are float32 or float64, of any strides. What is neither C-contiguous nor a stack of transposes (as
 torch.linalg.cholesky returns them) is copied.

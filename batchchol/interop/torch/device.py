@@ -64,9 +64,7 @@ def cholesky_repaired(
     """Factors, info and what was added."""
     a = _matrices("a", a)
     l, info = _factored(a, upper, math)
-    added = _repairs(a, info, jitter, upper, math)
-    if added.any():
-        l, info = _factored(_with(a, added), upper, math)
+    added = _repaired(a, info, jitter, Case.of(a, upper, math), l=l)
     return l, _judged(info, upper, "cholesky_ex", check), added
 
 
@@ -74,7 +72,7 @@ def solve(
     a: Tensor, b: Tensor, upper: bool = False, math: str = "ieee", check: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Solutions and info."""
-    x, info = _solved(_matrices("a", a), b, upper, math)
+    x, info, _ = _solved(_matrices("a", a), b, upper, math)
     return x, _judged(info, upper, "solve_ex", check)
 
 
@@ -82,11 +80,7 @@ def solve_repaired(
     a: Tensor, b: Tensor, jitter: float, upper: bool = False, math: str = "ieee", check: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Solutions, info and what was added."""
-    a = _matrices("a", a)
-    x, info = _solved(a, b, upper, math)
-    added = _repairs(a, info, jitter, upper, math)
-    if added.any():
-        x, info = _solved(_with(a, added), b, upper, math)
+    x, info, added = _solved(_matrices("a", a), b, upper, math, jitter)
     return x, _judged(info, upper, "solve_ex", check), added
 
 
@@ -99,7 +93,7 @@ def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False)
     """Inverses and info."""
     a = _matrices("a", a)
     identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
-    inverse, info = _solved(a, identity, upper, math)
+    inverse, info, _ = _solved(a, identity, upper, math)
     return inverse, _judged(info, upper, "inv_ex", check)
 
 
@@ -137,30 +131,46 @@ def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
     return l, info
 
 
-def _solved(a: Tensor, b: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
-    """Solutions by matrices, and their info."""
-    how = _fit(a, b, "matrices")
-    kernel = _kernel("posv", Case.of(a, upper, math), generation()) if a.numel() and how.nrhs else None
+def _solved(
+    a: Tensor, b: Tensor, upper: bool, math: str, jitter: float | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Solutions by matrices, their info, and what `jitter` added to each."""
+    how, case, added = _fit(a, b, "matrices"), Case.of(a, upper, math), None
+    kernel = _kernel("posv", case, generation()) if a.numel() and how.nrhs else None
     if kernel is None:
         l, info = _factored(a, upper, math)
-        return _solved_by_factors(l, b, upper, math), info
+        if jitter is not None:
+            added = _repaired(a, info, jitter, case, l=l)
+        return _solved_by_factors(l, b, upper, math), info, added
     info = a.new_empty(a.shape[:-2], dtype=torch.int32)
-    return _launched(kernel, a, b, how, info), info
+    columns, x = _panels(b, how), a.new_empty(how.panels)
+    _launch(kernel, how, a, columns, x, info)
+    if jitter is not None:
+        added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
+    return _unfolded(x, how), info, added
 
 
 def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     how = _fit(l, b, "factors")
-    if not l.numel() or not how.nrhs:
-        return l.new_empty(how.x)
-    return _launched(_kernel("potrs", Case.of(l, upper, math), generation()), l, b, how)
+    x = l.new_empty(how.panels)
+    if l.numel() and how.nrhs:
+        _launch(_kernel("potrs", Case.of(l, upper, math), generation()), how, l, _panels(b, how), x)
+    return _unfolded(x, how)
 
 
-def _launched(kernel: Any, matrices: Tensor, b: Tensor, how: Fit, *info: Tensor) -> Tensor:
-    """Queue a kernel that solves, and the copies that it needs of right-hand sides and solutions."""
-    columns = b if how.plain else b.reshape(how.given).expand(how.whole).permute(how.axes)
-    columns, x = columns.contiguous(), matrices.new_empty(how.panels)
-    places = _addresses(matrices, columns, x, *info)
+def _launch(kernel: Any, how: Fit, matrices: Tensor, *tensors: Tensor) -> None:
+    """Queue a kernel that solves by matrices or factors."""
+    places = _addresses(matrices, *tensors)
     kernel.launch(places, how.nrhs, how.count, _CANONICAL, _stream(matrices), room=_room_of(matrices))
+
+
+def _panels(b: Tensor, how: Fit) -> Tensor:
+    """Right-hand sides as a kernel's array."""
+    return (b if how.plain else b.reshape(how.given).expand(how.whole).permute(how.axes)).contiguous()
+
+
+def _unfolded(x: Tensor, how: Fit) -> Tensor:
+    """Solutions of a kernel's array in the order of the right-hand sides."""
     if how.folded:
         x = x.reshape(how.apart).permute(how.back).contiguous()
     return x.reshape(how.x)
@@ -197,47 +207,45 @@ def _kernel(op: str, case: Case, _: object) -> Any:
         return None
 
 
-def _repairs(a: Tensor, info: Tensor, jitter: float, upper: bool, math: str) -> Tensor:
-    """What makes matrices positive definite whose info is not 0: as `batchchol.api.repairs.repair`."""
+def _repaired(
+    a: Tensor,
+    info: Tensor,
+    jitter: float,
+    case: Case,
+    *,
+    l: Tensor | None = None,
+    b: Tensor | None = None,
+    x: Tensor | None = None,
+    nrhs: int = 0,
+) -> Tensor:
+    """Have matrices whose info will not be 0 factored, and solved by, again; what is added to each."""
     check_jitter(jitter)
-    _check_not_captured("jitter=")
     added = a.new_zeros(info.shape)
-    matrices, amounts_of, failed = a.reshape(-1, *a.shape[-2:]), added.view(-1), info.reshape(-1).nonzero()[:, 0]
-    for turn in range(TRIES):
-        some = matrices[failed]
-        diagonals = some.diagonal(dim1=-2, dim2=-1)
-        amounts = (jitter * GROWTH**turn * diagonals.double().mean(-1)).to(a.dtype)
-        hopeful = (amounts.isfinite() & (amounts > 0)).nonzero()[:, 0]
-        if not hopeful.numel():
-            break
-        failed, amounts = failed[hopeful], amounts[hopeful]
-        amounts_of[failed] = amounts
-        status = _factored(_with(some[hopeful], amounts), upper, math)[1]
-        failed = failed[status != 0]
+    if a.numel():
+        at = [0 if tensor is None else tensor.data_ptr() for tensor in (a, l, b, x, info, added)]
+        support.repair(
+            device(),
+            (at[0], at[1], at[2], at[3], at[4], at[5]),
+            case.n,
+            nrhs,
+            case.batch,
+            _CANONICAL,
+            case.dtype,
+            uplo="upper" if case.upper else "lower",
+            schedule=(jitter, GROWTH, TRIES),
+            stream=_stream(a),
+        )
     return added
-
-
-def _with(a: Tensor, added: Tensor) -> Tensor:
-    """Matrices with more on their diagonals."""
-    more = a.clone()
-    more.diagonal(dim1=-2, dim2=-1).add_(added.unsqueeze(-1))
-    return more
 
 
 def _judged(info: Tensor, upper: bool, instead: str, check: bool) -> Tensor:
     """The info; of calls that raise, once the GPU has written it."""
     if check:
-        _check_not_captured("raising")
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"raising waits for the GPU, which no stream that is captured can: use {instead}")
         if info.any():
             raise_here(info.cpu().numpy(), None, upper, instead)
     return info
-
-
-def _check_not_captured(what: str) -> None:
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            f"{what} waits for the GPU, which no stream that is captured can: use the _ex form, without jitter"
-        )
 
 
 def _addresses(*tensors: Tensor) -> tuple[int, ...]:

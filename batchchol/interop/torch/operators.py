@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from batchchol.api.repairs import FIRST, check_jitter
+from batchchol.api.repairs import check_jitter, first_multiple
 from batchchol.interop.torch import batching, derivatives, device, fakes, host
 
 _HOW = 'bool upper=False, str math="ieee"'
@@ -54,6 +55,4 @@ def first_share(jitter: Any, dtype: Any) -> Any:
         If it is no positive number, nor "auto".
     """
     check_jitter(jitter)
-    if isinstance(jitter, str):
-        return FIRST["float64" if dtype == torch.float64 else "float32"]
-    return float(jitter)
+    return first_multiple(jitter, np.dtype(np.float64 if dtype == torch.float64 else np.float32))

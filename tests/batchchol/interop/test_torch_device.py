@@ -88,8 +88,7 @@ def test_what_cannot_be_captured(emulated: FakeGpu, spd: Spd, monkeypatch: pytes
     assert not operators.cholesky(a)[1].any()
     with pytest.raises(RuntimeError, match=r"^raising waits for the GPU, which no stream that is captured"):
         operators.cholesky(a, check=True)
-    with pytest.raises(RuntimeError, match=r"^jitter= waits for the GPU"):
-        operators.solve_repaired(a, a, 1e-6)
+    assert not operators.solve_repaired(a, a, 1e-6)[2].any()
 
 
 def test_nothing(emulated: FakeGpu) -> None:
