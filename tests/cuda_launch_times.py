@@ -47,7 +47,7 @@ def calls(n: int, batch: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     kernel, out, info = backend.kernel(spec), a.copy(), backend.info(a, spec)
     dense = a.to_dense()
     packed = backend.array_layout(n, batch).kind != "canonical"
-    yield "launch", 1, partial(kernel, a, out, info, 1)
+    yield "launch", 1, partial(kernel, a, out, info, threads=1)
     yield "factor", 1, partial(factor, a, out=out)
     yield "cholesky_ex", 3 if packed else 1, partial(cholesky_ex, dense)
     b = memory.to_device(np.ones((batch, n), np.float32), "right-hand sides")

@@ -22,8 +22,9 @@ from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
 
-# Beside the suggested block: these many times its matrices up to the first order, its threads beyond.
-_MULTIPLES, _SMALL_N = (1, 2, 4), 40
+# Beside the suggested block: to the first order these many times its threads and its matrices, beyond its threads.
+# 32 matrices of n = 8 by 128 threads take half as long as 4 by 32 as suggested (H200).
+_SMALL_N, _SMALL, _LARGE = 40, ((1, 1), (1, 2), (1, 4), (4, 8)), (1, 2, 0.5)
 _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
@@ -50,9 +51,9 @@ def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: in
     """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not."""
     threads, matrices = _suggestion(n, dtype, architecture, nrhs)
     tried = (
-        [(threads, multiple * matrices) for multiple in _MULTIPLES]
+        [(threads * more, matrices * each) for more, each in _SMALL]
         if n <= _SMALL_N
-        else [(int(threads * multiple), matrices) for multiple in (1, 2, 0.5)]
+        else [(int(threads * multiple), matrices) for multiple in _LARGE]
     )
     found = [
         Shape(n, dtype, number, each, architecture, pdl, nrhs, padding)

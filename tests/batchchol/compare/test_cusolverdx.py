@@ -27,11 +27,11 @@ DTYPES = ("float32", "float64")
 @pytest.mark.parametrize(
     ("n", "suggested", "tried"),
     [
-        (8, (32, 4), [(32, 4), (32, 8), (32, 16)]),
+        (8, (32, 4), [(32, 4), (32, 8), (32, 16), (128, 32)]),
         (4, (32, 32), [(32, 32), (32, 64)]),
         (64, (64, 1), [(64, 1), (128, 1), (32, 1)]),
         (128, (256, 1), [(256, 1), (512, 1), (128, 1)]),
-        (27, (32, 1), [(32, 1), (32, 2), (32, 4)]),
+        (27, (32, 1), [(32, 1), (32, 2), (32, 4), (128, 8)]),
     ],
 )
 def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
@@ -82,7 +82,7 @@ def test_a_block_that_is_refused_does_not_keep_the_others_out(
     (early,) = PEERS["cuda"]["cusolverdx_pdl"].contenders(arena)
     assert early.spec == f"{contender.spec}, pdl"
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 1))
-    monkeypatch.setattr(cusolverdx, "_MULTIPLES", (1, 2))
+    monkeypatch.setattr(cusolverdx, "_SMALL", ((1, 1), (1, 2)))
     with pytest.raises(BatchcholError, match="no block works at n = 5: too many registers"):
         PEERS["cuda"]["cusolverdx"].contenders(arena)
 
