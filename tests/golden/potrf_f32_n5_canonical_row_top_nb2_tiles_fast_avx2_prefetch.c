@@ -357,6 +357,9 @@ INLINE void stage_in(scalar *chunk, const scalar *a)
         for (next = aligned > next ? aligned : next; next < end; next += LANES) {
             vec v[LANES];
             const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
+            /* The next group's, to the second level: until then the first has enough to do with this one's. */
+            for (int lane = 0; lane < LANES; ++lane)
+                __builtin_prefetch(a + block + (LANES + lane) * SIZE, 0, 2);
             gather_block(v, a + block, SIZE);
             for (int e = 0; e < LANES; ++e)
                 store(chunk + staged_at(block + e), v[e]);
