@@ -26,18 +26,21 @@ import numpy as np
 from batchchol import get_backend
 from batchchol.backends import Backend
 from batchchol.batches.batch import Batch
+from batchchol.defaults.fused import CHUNK_OF_WARPS, ONE_KERNEL
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.measure.timing import Sample
 from batchchol.operations.roofline import compulsory_bytes
-from kernelgen import SIMD_TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import SIMD_TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 CHOICES = ("nb", "rhs", "looking", "unroll", "prefetch", "staged", "threads", "stride", "pdl")
+CHOICES_OF_WARPS = ("matrices", "warps", "teams", "update", "blocks")
 COLUMNS = (
-    *("backend", "target", "op", "n", "batch", "nrhs", "layout", "math", *CHOICES, "chosen", "seconds", "spread"),
+    *("backend", "target", "op", "n", "batch", "nrhs", "layout", "math", "family", *CHOICES, *CHOICES_OF_WARPS),
+    *("chosen", "seconds", "spread"),
     *("ratio", "copy", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
 )
 SAMPLES, WARM_UP = 15, 2
@@ -71,7 +74,7 @@ SERIES: Mapping[str, Series] = {
         calls=1,
     ),
     "cuda": Series(
-        [(n, batch, 1) for n in (4, 8, 16, 24, 32) for batch in (131_072, 16_384, 1_024)]
+        [(n, batch, 1) for n in (4, 8, 16, 24, 32, 48, 64, 96, 128) for batch in (131_072, 16_384, 1_024)]
         + [(n, 16_384, 8) for n in (8, 16, 24)],
         ("fast", "ieee"),
         [
@@ -86,10 +89,15 @@ SERIES: Mapping[str, Series] = {
 }
 
 
-def layouts(backend: Backend, target: str) -> tuple[Layout, ...]:
-    """Chunks as large as a group of matrices that are worked on together, and arrays."""
+# Teams of the warp family: matrices, teams of a block, blocks of a multiprocessor; those of two warps, by themselves.
+TEAMS, LARGE_TEAMS = ((1, 2, 4), (1, 2, 8), (1, 8, 1), (2, 2, 4)), ((1, 1, 4),)
+
+
+def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
+    """Chunks as large as a group of matrices that are worked on together, or of a block's warps, and arrays."""
     lanes = SIMD_TARGETS[target].lanes("float32") if target in SIMD_TARGETS else backend.lanes("float32")
-    return Layout.chunked(lanes), Layout.canonical()
+    large = backend.name == "cuda" and n > ONE_KERNEL["float32"]
+    return Layout.chunked(CHUNK_OF_WARPS if large else lanes), Layout.canonical()
 
 
 def kernels(backend: Backend, target: str, n: int, layout: Layout, math: str) -> list[KernelSpec]:
@@ -98,6 +106,8 @@ def kernels(backend: Backend, target: str, n: int, layout: Layout, math: str) ->
     problem = Problem(n, op="posv", math=math)
     chosen = default_choice(Request(problem, *where, arch=backend.architecture, device=backend.model)).spec
     found = [chosen]
+    if isinstance(chosen.schedule, WarpSchedule):
+        return list(dict.fromkeys([chosen, *by_warps(chosen, chosen.schedule)]))
     for choice in SERIES[backend.name].choices:
         straight = choice.get("unroll") == "full"
         if choice["nb"] > n or (straight and backend.name == "cpu" and n > LONGEST_STRAIGHT):
@@ -106,6 +116,14 @@ def kernels(backend: Backend, target: str, n: int, layout: Layout, math: str) ->
         with suppress(SpecError):
             found.append(replace(chosen, schedule=ThreadSchedule(**choice, **gpu)))
     return list(dict.fromkeys(found))
+
+
+def by_warps(chosen: KernelSpec, schedule: WarpSchedule) -> Iterator[KernelSpec]:
+    """Other teams of the warp family, as far as there are registers for them."""
+    for matrices, teams, blocks in TEAMS if schedule.warps == 1 else LARGE_TEAMS:
+        team = replace(schedule, matrices=matrices, teams=teams, blocks=blocks)
+        with suppress(SpecError):
+            yield replace(chosen, schedule=team)
 
 
 def in_turn(backend: Backend, specs: Sequence[KernelSpec], a: Batch, nrhs: int) -> list[Sample]:
@@ -134,7 +152,9 @@ def checked(backend: Backend, spec: KernelSpec, given: tuple[Any, ...], status: 
 def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[str, Any]]:
     """A row for each case and kernel."""
     series = SERIES[backend.name]
-    cases = [(*case, layout) for case in series.cases for layout in layouts(backend, target) if case[0] in orders]
+    cases = [
+        (*case, layout) for case in series.cases for layout in layouts(backend, target, case[0]) if case[0] in orders
+    ]
     every = {
         (n, layout, math): kernels(backend, target, n, layout, math)
         for n, _, _, layout in cases
@@ -153,7 +173,8 @@ def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[
             yield {
                 "backend": backend.name, "target": target, "op": "posv", "n": n, "batch": batch, "nrhs": nrhs,
                 "layout": str(layout), "math": spec.problem.math,
-                **{name: getattr(spec.schedule, name) for name in CHOICES},
+                "family": spec.family,
+                **{name: getattr(spec.schedule, name, None) for name in (*CHOICES, *CHOICES_OF_WARPS)},
                 "chosen": spec in (every[n, layout, math][0] for math in series.maths),
                 "seconds": f"{sample.median:.4g}", "spread": f"{sample.spread:.3f}", "ratio": f"{sample.ratio:.3f}",
                 "copy": f"{copying / sample.median:.3f}",
@@ -165,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.posv_times", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--backend", default="cpu", choices=SERIES)
     parser.add_argument("--target", nargs="+", help="SIMD instructions, the widest by default")
-    parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 48, 64))
+    parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 48, 64, 96, 128))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     backend = get_backend(given.backend)
