@@ -101,6 +101,11 @@ class Operation:
         """Whether it computes inverses."""
         return any(each.shape == "square" and each.written for each in self.arguments)
 
+    @cached_property
+    def in_registers(self) -> bool:
+        """Whether a GPU has it in straight-line code alone, each thread with a triangle in its registers."""
+        return (self.forgets or self.inverts) and not self.has_columns
+
     @property
     def has_columns(self) -> bool:
         """Whether there are right-hand sides."""

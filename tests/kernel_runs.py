@@ -206,7 +206,7 @@ def run_logdet(spec: KernelSpec, a: Array, chunk: int | None = None, *, threads:
 def run_inverse(
     spec: KernelSpec, given: Array, chunk: int | None = None, *, threads: int = 2
 ) -> tuple[Array, NDArray[np.int32]]:
-    """The inverses by lower triangles (batch, n, n), of factors or matrices, and the info; guarded as in `run_posv`."""
+    """The inverses by lower triangles (batch, n, n) of factors or matrices and the info, guarded as in `run_posv`."""
     layout, dtype, n = layout_of(spec, chunk), spec.problem.dtype, spec.problem.n
     shapes = ((array_shape(n, len(given), layout), dtype), (given.shape, dtype), ((len(given),), np.int32))
     triangles, x, info = (GuardedMemory(shape, element) for shape, element in shapes)

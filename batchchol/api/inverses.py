@@ -44,8 +44,8 @@ def inv(
     Returns
     -------
     ndarray, shape (..., n, n)
-        The inverses, both triangles, which are equal where a kernel inverts; or `out`. Of a batch (batch, n, n); of matrices on a
-        GPU a pycuda.gpuarray.GPUArray.
+        The inverses, both triangles, which are equal where a kernel inverts; or `out`. Of a batch (batch, n, n); of
+        matrices on a GPU a pycuda.gpuarray.GPUArray.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def inv(
     -----
     |A X - I| is at most (4 n + 1) u |L| |L^T| |L^-T| |L^-1|, to first order (Higham, "Accuracy and Stability of
     Numerical Algorithms", section 14.3.4). Where no kernel does both, on GPUs above the orders whose triangles fit
-    registers and on CPUs above 128, the inverses are the solutions for the columns of the identity, whose two triangles
-    agree up to rounding.
+    registers and on CPUs above 128, the inverses are the solutions for the columns of the identity, whose two
+    triangles agree up to rounding.
     """
     inverse, info = inv_ex(
         a,

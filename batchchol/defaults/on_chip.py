@@ -11,8 +11,8 @@ from batchchol.defaults.runnable import has_pdl
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 from kernelgen.refusals import require
 
-# Orders up to which all that a thread of a GPU needs is in its registers, of packed matrices and of arrays (compiled for
-# sm_90); beyond, one kernel factors and another goes on.
+# Orders up to which all that a thread of a GPU needs is in its registers, of packed matrices and of arrays (compiled
+# for sm_90); beyond, one kernel factors and another goes on.
 LARGEST: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
     {
         ("logdet", "float32"): (28, 27),

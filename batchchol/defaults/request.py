@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchchol.defaults.tables import Case
-from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.refusals import whole
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
@@ -81,5 +81,7 @@ class Request:
 
     @property
     def plain(self) -> KernelSpec:
-        """A kernel that can be built for any valid request: if it is refused, an argument is wrong."""
-        return KernelSpec(self.problem, self.layout, self.order, ThreadSchedule(1), self.target, self.in_place)
+        """A kernel that can be built for any valid request: if it is refused, an argument is wrong, or none can be."""
+        straight = self.target in TARGETS and TARGETS[self.target].gpu and self.problem.operation.in_registers
+        schedule = ThreadSchedule(1, unroll="full" if straight else "tiles")
+        return KernelSpec(self.problem, self.layout, self.order, schedule, self.target, self.in_place)

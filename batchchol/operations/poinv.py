@@ -49,7 +49,8 @@ def check(
     samples: int = 128,
     host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
-    """Check inverses of a batch of SPD matrices: every info is 0, and those of evenly spread members are within bounds.
+    """Check inverses of a batch of SPD matrices: every info is 0, and those of evenly spread members are within
+    the bound of their class.
 
     Parameters
     ----------

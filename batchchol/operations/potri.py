@@ -52,9 +52,9 @@ def ratios(l: NDArray[np.floating], x: NDArray[np.floating]) -> NDArray[np.float
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def within_scale(
-    matrices: NDArray[np.float64], factor: NDArray[np.float64], x: NDArray[np.floating]
+    matrices: NDArray[np.float64], factor: NDArray[np.floating], x: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """The largest residual of each inverse in units of (4 n + 1) u |L| |L^T| |L^-T| |L^-1|; infinite if not finite."""
+    """The largest residual of each inverse in units of (4 n + 1) u |L| |L^T| |L^-T| |L^-1|; infinite if NaN."""
     n, inverse = x.shape[-1], x.astype(np.float64)
     size, inverted = np.abs(factor), np.abs(np.linalg.inv(factor))
     scale = (4 * n + 1) * float(np.finfo(x.dtype).eps) / 2

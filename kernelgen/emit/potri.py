@@ -17,8 +17,9 @@ def generate_inverse(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource
 
     On a GPU its entry is `void entry(const scalar *a, scalar *x, int *info, long long stride, long long batch)`, `a`
     being the factors or the matrices; on a CPU it returns an int, and has `first` and `last`, groups of `lanes`
-    matrices, besides. `stride` is the distance between neighbouring elements of one of them, `x` is (batch, n, n), both
-    triangles of each inverse, `info` has room for `batch` numbers. Where an info is not 0 the inverse has no meaning.
+    matrices, besides. `stride` is the distance between neighbouring elements of one of them, `x` is (batch, n, n),
+    both triangles of each inverse, `info` has room for `batch` numbers. Where an info is not 0 the inverse has no
+    meaning.
     """
     if spec.target == CUDA.name:
         return generate_on_triangles("thread/potri.cu.jinja", spec, schedule)
@@ -27,12 +28,11 @@ def generate_inverse(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource
     program = inverse_program(spec.problem.n, schedule.nb)
     if schedule.unroll == "full":
         program = tuple(expand(program))
-    known = variables["microkernels"] if spec.problem.operation.factors else ()
-    wanted = microkernels_of(operations(program))
+    own = microkernels_of(operations(program))
     text = render(
         "simd/potri.c.jinja",
         **variables,
         inverse=program,
-        inverse_microkernels=[kernel for kernel in wanted if kernel not in known],
+        inverse_microkernels=own,
     )
     return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags)

@@ -212,7 +212,7 @@ class ThreadSchedule(BaseSchedule):
         staged = self.staged
         if operation.forgets or operation.inverts:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
-            staged = staged or self.unroll == "tiles" or not operation.has_columns
+            staged = staged or self.unroll == "tiles" or operation.in_registers
         cache = self.cache or ("shared" if staged else "l1")
         threads = self.threads or DEFAULT_THREADS
         split = None if self.split == 1 else self.split
@@ -242,7 +242,7 @@ class ThreadSchedule(BaseSchedule):
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and apart:
             works = f"{problem.op} has straight-line code alone on a GPU, use 'full'"
-            require(problem.operation.has_columns or self.unroll == "full", "unroll", self.unroll, works)
+            require(not problem.operation.in_registers or self.unroll == "full", "unroll", self.unroll, works)
             _check_kept(self, self.solve_stage(problem, layout))
         elif stages and problem.operation.factors:
             _check_staged(self, self.stage(problem), layout)

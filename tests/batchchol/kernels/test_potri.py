@@ -1,4 +1,4 @@
-"""Kernels that invert, by factors and factoring first, of every SIMD target here and emulated ones, against LAPACK."""
+"""Kernels that invert, by factors and factoring first: of every SIMD target here, and emulated ones of GPUs."""
 
 from __future__ import annotations
 
