@@ -1,0 +1,33 @@
+"""The default kernels of logdet, potri and poinv: one for every order on CPUs, on GPUs while registers suffice."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchchol import default_spec
+from batchchol.defaults.on_chip import LARGEST
+from kernelgen import MAX_N, SpecError
+
+LAYOUTS = (("chunked", 32), ("interleaved", None), ("canonical", None))
+
+
+@pytest.mark.parametrize(("op", "dtype"), LARGEST)
+def test_gpus_have_them_as_far_as_registers_suffice(op: str, dtype: str) -> None:
+    for layout, chunk in LAYOUTS:
+        most = LARGEST[op, dtype][layout == "canonical"]
+        where = {"target": "cuda", "op": op, "dtype": dtype, "layout": layout, "chunk": chunk, "arch": "sm_90"}
+        for n in (1, most):
+            schedule = default_spec(n, **where).schedule
+            assert (schedule.unroll, schedule.staged, schedule.stride, schedule.pdl) == ("full", True, chunk, True)
+        for n in (most + 1, MAX_N):
+            with pytest.raises(SpecError):
+                default_spec(n, **where)
+
+
+@pytest.mark.parametrize("op", ["logdet", "potri", "poinv"])
+@pytest.mark.parametrize("target", ["avx512", "avx2", "generic"])
+def test_cpus_have_them_for_every_order(op: str, target: str) -> None:
+    for n in range(1, MAX_N + 1):
+        for layout, chunk in LAYOUTS:
+            spec = default_spec(n, target=target, op=op, layout=layout, chunk=chunk)
+            assert (spec.problem.op, spec.problem.n, spec.target) == (op, n, target)
