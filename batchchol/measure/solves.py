@@ -1,4 +1,4 @@
-"""Samples of solves, by factors or by matrices, by the rules of the house: warm code, cold data, checked results."""
+"""Samples of solves and of what else is done with factors, by the rules of the house: warm code, cold data, checked results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import posv, potrs
+from batchchol.operations import logdet, poinv, posv, potri, potrs
 from kernelgen import KernelSpec
 
-CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType({"potrs": potrs.check, "posv": posv.check})
+CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
+    {
+        "potrs": potrs.check,
+        "posv": posv.check,
+        "potri": potri.check,
+        "poinv": poinv.check,
+        "logdet": logdet.check,
+    }
+)
 """By operation, what checks the arguments of a call that was made, in their order."""
 
 
@@ -31,26 +39,30 @@ def sample_solve(
     threads: int | None = None,
     protocol: str | None = None,
 ) -> Sample:
-    """Time `samples` solves for random right-hand sides, cold, and check the solutions.
+    """Time `samples` solves for random right-hand sides, inversions or determinants, cold, and check the results.
 
-    By a batch of factors or, where the spec is of "posv", of matrices. Calls rotate over copies that together exceed
+    By a batch of factors or, where the spec is of an operation that factors, of matrices. Calls rotate over copies that together exceed
     four times the last-level cache.
 
     Raises
     ------
     ValueError
-        If the spec is not of a solve by these matrices.
+        If the spec is not of such an operation on these matrices.
     OutOfMemory
         If the copies would not fit.
     ResidualError
-        If a solution is wrong; no number is returned then.
+        If a result is wrong; no number is returned then.
     """
     asked = getattr(spec, "problem", None)
     op = asked.op if asked is not None and asked.op in CHECKS else "potrs"
     check_runnable(backend, spec, matrices, op)
     chosen = check_protocol(backend, protocol)
-    given = np.random.default_rng(0).standard_normal((matrices.batch, matrices.n, nrhs)).astype(matrices.dtype)
-    buffers, count = rotating_buffers(backend, matrices, given), threads or backend.threads
+    if spec.problem.operation.has_columns:
+        given = np.random.default_rng(0).standard_normal((matrices.batch, matrices.n, nrhs)).astype(matrices.dtype)
+        buffers: Sequence[tuple[Any, ...]] = rotating_buffers(backend, matrices, given)
+    else:
+        buffers = buffers_with_room(backend, spec, matrices)
+    count = threads or backend.threads
     status = info_of(backend, spec, matrices)
     calls = [partial(backend.kernel(spec), *each, *status, threads=count) for each in buffers]
     seconds, conditions = timed(backend, calls, samples, chosen)
@@ -61,8 +73,21 @@ def sample_solve(
 
 
 def info_of(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, ...]:
-    """The last argument of a kernel that factors, room for the info; nothing of others."""
-    return (backend.info(matrices, spec),) if spec.problem.operation.factors else ()
+    """The last argument of a kernel that has an info, room for it; nothing of others."""
+    return (backend.info(matrices, spec),) if spec.problem.operation.has_info else ()
+
+
+def room_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> Any:
+    """Room for what an operation without right-hand sides makes of each matrix, its inverse or a number."""
+    shape = (matrices.batch, matrices.n, matrices.n) if spec.problem.operation.inverts else (matrices.batch,)
+    return backend.place(np.full(shape, np.nan, matrices.dtype))
+
+
+def buffers_with_room(backend: Backend, spec: KernelSpec, matrices: Batch) -> Sequence[tuple[Batch, Any]]:
+    """Matrices or factors, and room for results, for cold calls; errors are those of `rotating_buffers`."""
+    first = room_for(backend, spec, matrices)
+    sets = -(-CACHES * backend.last_level_cache_bytes() // (matrices.nbytes + first.nbytes))
+    return [(matrices, first), *((matrices.copy(), room_for(backend, spec, matrices)) for _ in range(1, sets))]
 
 
 def rotating_buffers(backend: Backend, matrices: Batch, b: NDArray[Any]) -> Sequence[tuple[Batch, Any, Any]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from batchchol.batches.batch import Batch
+from batchchol.operations.residual import check_info, spread_members, worst_within
 
 # Roots that are estimates have relative errors of their own, each of which is in the product.
 RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.0, "fast": 2.0})
@@ -48,6 +52,47 @@ def ratios(a: NDArray[np.floating], logdet: NDArray[np.floating]) -> NDArray[np.
     allowed = unit * ((n + 1) * moved + 2 * n + 3 * np.abs(logdet))
     quotient = np.abs(logdet - oracle(a)) / allowed
     return np.where(np.isfinite(quotient), quotient, np.inf)
+
+
+def check(
+    a: Batch,
+    logdet: Any,
+    info: Any,
+    math: str,
+    *,
+    upper: bool = False,
+    samples: int = 128,
+    host: Callable[[Any], NDArray[Any]] = np.asarray,
+) -> float:
+    """Check logarithms of a batch of SPD matrices: every info is 0, and those of evenly spread members are within the
+    bound of their class.
+
+    Parameters
+    ----------
+    a : Batch
+        The matrices, in any layout.
+    logdet, info : array, shape (batch,)
+        The logarithms, and what the kernel said of each matrix.
+    math, upper, samples, host
+        As for `potrs.check`.
+
+    Returns
+    -------
+    float
+        The largest ratio seen.
+
+    Raises
+    ------
+    ResidualError
+        If the check fails: the numbers measured with this result must not be stored.
+    """
+    check_info(host(info)[: a.batch])
+    members, found, seen = spread_members(a.batch, samples), host(logdet), list[float]()
+    for member in members:
+        matrix = host(a.get(member, member + 1))
+        lower = matrix.swapaxes(-1, -2) if upper or a.triangle == "upper" else matrix
+        seen.append(float(ratios(lower, found[member : member + 1])[0]))
+    return worst_within(seen, members, RATIO_BOUND[math], math, "logarithms of the error ratio", "they are wrong")
 
 
 def _symmetric(a: NDArray[np.floating]) -> NDArray[np.float64]:

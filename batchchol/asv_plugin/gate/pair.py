@@ -25,8 +25,8 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel
 from batchchol.backends.foreign import foreign_kernel
 from batchchol.batches.batch import Batch
+from batchchol.measure.solves import CHECKS, info_of, room_for
 from batchchol.measure.timing import CACHES
-from batchchol.operations import posv, potrs
 from kernelgen import KernelSpec, Launch, Layout
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -53,7 +53,7 @@ class Contender:
 
     def calls(self, backend: Backend, buffers: Sequence[tuple[Any, ...]]) -> list[Call]:
         """A call on each of the buffers."""
-        info = (backend.info(buffers[0][0], self.spec),) if self.spec.problem.operation.factors else ()
+        info = info_of(backend, self.spec, buffers[0][0])
         return [partial(self.kernel, *each, *info, threads=self.threads) for each in buffers]
 
 
@@ -116,17 +116,11 @@ def check(backend: Backend, contender: Contender) -> float:
     problem = contender.spec.problem
     batch = _filled(backend, contender, CHECKED_BATCH, CHECKED_RECIPE)
     (arrays,) = _buffers(backend, contender, batch, lambda _: 1)
-    upper = problem.uplo == "upper"
-    if not problem.operation.factors:
-        contender.kernel(*arrays, threads=contender.threads)
-        l, b, x = arrays
-        return potrs.check(l, b, x, problem.math, upper=upper, host=backend.host)
-    info = backend.info(batch, contender.spec)
-    contender.kernel(*arrays, info, threads=contender.threads)
-    if problem.operation.has_columns:
-        a, b, x = arrays
-        return posv.check(a, b, x, info, problem.math, upper=upper, host=backend.host)
-    return backend.check(batch, arrays[1].marked(problem.uplo), info, problem.math)
+    info = info_of(backend, contender.spec, batch)
+    contender.kernel(*arrays, *info, threads=contender.threads)
+    if problem.op in CHECKS:
+        return CHECKS[problem.op](*arrays, *info, problem.math, upper=problem.uplo == "upper", host=backend.host)
+    return backend.check(batch, arrays[1].marked(problem.uplo), *info, problem.math)
 
 
 def cold_buffers(backend: Backend, contender: Contender) -> Sequence[tuple[Any, ...]]:
@@ -149,10 +143,17 @@ def _buffers(
     backend: Backend, contender: Contender, batch: Batch, sets: Callable[[int], int]
 ) -> Sequence[tuple[Any, ...]]:
     """Sets of the arrays of a call, as many as `sets` says for their bytes."""
-    if not contender.spec.problem.operation.has_columns:
+    operation = contender.spec.problem.operation
+    if operation.in_registers:
+        triangles, room = batch if operation.factors else factor(batch).L, room_for(backend, contender.spec, batch)
+        return [
+            (triangles.copy(), room if turn == 0 else room_for(backend, contender.spec, batch))
+            for turn in range(sets(batch.nbytes + room.nbytes))
+        ]
+    if not operation.has_columns:
         return [(batch if turn == 0 else batch.copy(), batch.copy()) for turn in range(sets(2 * batch.nbytes))]
     b = np.random.default_rng(0).standard_normal((batch.batch, batch.n, contender.nrhs)).astype(batch.dtype)
-    triangles = batch if contender.spec.problem.operation.factors else factor(batch).L
+    triangles = batch if operation.factors else factor(batch).L
     return [(triangles.copy(), backend.place(b), backend.place(b)) for _ in range(sets(batch.nbytes + 2 * b.nbytes))]
 
 

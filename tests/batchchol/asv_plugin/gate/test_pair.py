@@ -113,7 +113,7 @@ def test_between_two_uses_of_a_buffer_others_of_twice_the_cache_are_used() -> No
 
 
 CHUNKED, CANONICAL = Layout.chunked(16), Layout.canonical()
-OPERATIONS = [("potrf", 1), ("potrs", 3)]
+OPERATIONS = [("potrf", 1), ("potrs", 3), ("potri", 1), ("logdet", 1)]
 
 
 @cache
