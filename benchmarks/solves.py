@@ -7,6 +7,9 @@ from typing import Any
 
 from .harness import SAMPLES, TIMED_RECIPE, Plan, Question, Taken, grid, library, plan, skipping, supported
 
+# The operations on factors.
+OF_FACTORS = ("potrs", "potri")
+
 
 class Solves(
     Question,
@@ -39,10 +42,7 @@ class Solves(
     @classmethod
     def planned(cls, point: grid.Point, backend: library.Backend) -> Plan:
         """The kernel that solves in the layout that the library factors in."""
-        with skipping():
-            layout = library.default_layout(backend, point.n, point.dtype, point.batch)
-            spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op=cls.op)
-            return supported(Plan(point, backend, spec, layout))
+        return plan_of(cls.op, point, backend)
 
 
 class FusedSolves(Solves):
@@ -51,9 +51,17 @@ class FusedSolves(Solves):
     op = "posv"
 
 
+def plan_of(op: str, point: grid.Point, backend: library.Backend) -> Plan:
+    """The kernel of an operation in the layout that the library factors in."""
+    with skipping():
+        layout = library.default_layout(backend, point.n, point.dtype, point.batch)
+        spec = library.default_spec(point.n, backend, layout, dtype=point.dtype, op=op)
+        return supported(Plan(point, backend, spec, layout))
+
+
 @cache
 def matrices(op: str, plan: Plan) -> library.Batch:
     """The timed matrices, or their factors."""
     with skipping():
         made = plan.filled(plan.point.batch, TIMED_RECIPE)
-        return library.factor(made).L if op == Solves.op else made
+        return library.factor(made).L if op in OF_FACTORS else made

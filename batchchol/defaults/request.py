@@ -81,7 +81,7 @@ class Request:
 
     @property
     def plain(self) -> KernelSpec:
-        """A kernel that can be built for any valid request: if it is refused, an argument is wrong, or none can be."""
+        """A kernel that can be built for any valid request: if refused, an argument is wrong, or there is none."""
         straight = self.target in TARGETS and TARGETS[self.target].gpu and self.problem.operation.in_registers
         schedule = ThreadSchedule(1, unroll="full" if straight else "tiles")
         return KernelSpec(self.problem, self.layout, self.order, schedule, self.target, self.in_place)

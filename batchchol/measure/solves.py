@@ -1,4 +1,4 @@
-"""Samples of solves and of what else is done with factors, by the rules of the house: warm code, cold data, checked results."""
+"""Samples of solves and of what else is done with factors: warm code, cold data, checked results."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def sample_solve(
 ) -> Sample:
     """Time `samples` solves for random right-hand sides, inversions or determinants, cold, and check the results.
 
-    By a batch of factors or, where the spec is of an operation that factors, of matrices. Calls rotate over copies that together exceed
-    four times the last-level cache.
+    By a batch of factors or, where the spec is of an operation that factors, of matrices. Calls rotate over copies
+    that together exceed four times the last-level cache.
 
     Raises
     ------

@@ -92,6 +92,9 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Registers": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
         "Solves": ({"batch": (16_384,)},),
         "FusedSolves": ({"batch": (16_384,)},),
+        "Inversions": ({},),
+        "InversionsByFactors": ({},),
+        "Determinants": ({},),
         "Floor": ({},),
         "Copies": (
             {"backend": CPU, "n": (8, 32, 64), "batch": (100_000,)},

@@ -70,6 +70,14 @@ def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> N
         assert KernelSpec.from_dict(about["spec"]).problem.op == op
 
 
+@pytest.mark.parametrize(
+    ("question", "op"), [("Inversions", "poinv"), ("InversionsByFactors", "potri"), ("Determinants", "logdet")]
+)
+def test_an_inversion_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:
+    (about,) = side(rf"^{question}\b.*n=8\b", profile="ci").describe().values()
+    assert (about["kind"], KernelSpec.from_dict(about["spec"]).problem.op) == ("kernel", op)
+
+
 def test_gpu_kernels_are_described_without_a_gpu(side: Make) -> None:
     said = side(r"Defaults.*n=4, batch=16384", "sm_90").describe()
     assert [about["launch"]["threads"] > 0 for about in said.values()] == [True]

@@ -116,11 +116,12 @@ def check(backend: Backend, contender: Contender) -> float:
     problem = contender.spec.problem
     batch = _filled(backend, contender, CHECKED_BATCH, CHECKED_RECIPE)
     (arrays,) = _buffers(backend, contender, batch, lambda _: 1)
-    info = info_of(backend, contender.spec, batch)
-    contender.kernel(*arrays, *info, threads=contender.threads)
+    status = info_of(backend, contender.spec, batch)
+    contender.kernel(*arrays, *status, threads=contender.threads)
     if problem.op in CHECKS:
-        return CHECKS[problem.op](*arrays, *info, problem.math, upper=problem.uplo == "upper", host=backend.host)
-    return backend.check(batch, arrays[1].marked(problem.uplo), *info, problem.math)
+        return CHECKS[problem.op](*arrays, *status, problem.math, upper=problem.uplo == "upper", host=backend.host)
+    (info,) = status
+    return backend.check(batch, arrays[1].marked(problem.uplo), info, problem.math)
 
 
 def cold_buffers(backend: Backend, contender: Contender) -> Sequence[tuple[Any, ...]]:
