@@ -96,8 +96,8 @@ def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
     for name in foreign:
         if getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
-    solves = OPERATIONS[arguments.op].has_columns
-    for name, wrong in (("nrhs", not solves), ("tuned", solves)):
+    solves, factors = OPERATIONS[arguments.op].has_columns, arguments.op == POTRF.name
+    for name, wrong in (("nrhs", not solves), ("tuned", not factors)):
         if wrong and getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: of {arguments.op} there is no such choice: leave it out")
     batches = arguments.batch or ["1"]

@@ -16,15 +16,16 @@ from batchchol.backends import Backend
 from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
-from batchchol.compare import large
+from batchchol.compare import inversions, large, solves
 from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
+from batchchol.compare.inversions import INVERSE_ARENAS
 from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import Peer
 from batchchol.compare.rows import Row, read_rows, write_csv
-from batchchol.compare.solves import SOLVE_ARENAS, entrants
+from batchchol.compare.solves import SOLVE_ARENAS
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
@@ -36,7 +37,7 @@ TIMED_RECIPE = "diagonally_dominant"
 # Only contenders that also get these right are timed: a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 _CHECKED_LARGE = 3
-_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS)
+_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS, *INVERSE_ARENAS)
 ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
 """What contenders are given, by operation: those that can be compared."""
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
@@ -127,7 +128,8 @@ def compare(
     absent: dict[str, str] = {}
     present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
     ours: Callable[..., Iterator[Entrant]]
-    ours = venue.entrants if op == Arena.op else partial(entrants, backend, venue, op)
+    others = inversions if OPERATIONS[op].inverts else solves
+    ours = venue.entrants if op == Arena.op else partial(others.entrants, backend, venue, op)
     if required and not present:
         raise BatchcholError(NO_PEERS)
     run = Run(
@@ -146,7 +148,7 @@ def compare(
         absent,
     )
     kept = [] if out is None else _read(out, run)
-    _prepare(run, present, orders, asked, nrhs if OPERATIONS[op].forgets else 0)
+    _prepare(run, present, orders, asked, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)
     rows = list[Row]()
     for n, size in product(orders, asked):
         for found in _sized(run, n, size, counts, kept):

@@ -13,7 +13,7 @@ from typing import Any
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading, make_folder, replace_file
 from batchchol.operations.roofline import flops, fraction_text
-from kernelgen.operations import OPERATIONS
+from kernelgen.operations import OPERATIONS, POTRF
 
 
 def _only(default: Any, **where: Any) -> Any:
@@ -83,14 +83,21 @@ class Row:
         return OPERATIONS[self.op].has_columns
 
     @property
+    def factors(self) -> bool:
+        """Whether matrices are factored, and nothing else."""
+        return self.op == POTRF.name
+
+    @property
     def subject(self) -> str:
         """What a plot's title calls it."""
-        return f"Batched {self.op}, nrhs = {self.nrhs}" if self.solves else "Batched Cholesky"
+        if self.solves:
+            return f"Batched {self.op}, nrhs = {self.nrhs}"
+        return "Batched Cholesky" if self.factors else f"Batched {self.op}"
 
     @property
     def stem(self) -> str:
         """What the names of a plot's files say of it."""
-        return f"-{self.op}-nrhs{self.nrhs}" if self.solves else ""
+        return f"-{self.op}-nrhs{self.nrhs}" if self.solves else f"-{self.op}" * (not self.factors)
 
     @property
     def ns_per_matrix(self) -> float:
@@ -146,7 +153,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = (*columns(any(row.on_gpu for row in rows), any(row.solves for row in rows)), *_DERIVED)
+    names = (*columns(any(row.on_gpu for row in rows), not all(row.factors for row in rows)), *_DERIVED)
     writer.writerow(names)
     for row in rows:
         values = (getattr(row, name) for name in names)
@@ -215,7 +222,7 @@ _LEFT = ("op", "contender", "protocol", "library", "spec", "version", "date")
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table that also reads well as plain text; ends with a newline."""
     headings = _CPU_HEADINGS if rows and not rows[0].on_gpu else _GPU_HEADINGS
-    headings = (*_SOLVE_HEADINGS, *headings) if any(row.solves for row in rows) else headings
+    headings = headings if all(row.factors for row in rows) else (*_SOLVE_HEADINGS, *headings)
     return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 

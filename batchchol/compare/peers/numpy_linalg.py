@@ -1,4 +1,4 @@
-"""The baseline: `numpy.linalg.cholesky`, and `numpy.linalg.solve`, one call for the whole batch."""
+"""The baseline: `numpy.linalg.cholesky`, `solve` and `inv` of it, one call for the whole batch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from batchchol.compare.contenders import Arena, Contender, Latest
+from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit
 from batchchol.compare.solves import FusedArena
 
@@ -32,10 +33,18 @@ def fused(arena: FusedArena) -> list[Contender]:
     ]
 
 
+def inverses(arena: InverseArena) -> list[Contender]:
+    """`numpy.linalg.inv`, whose matrices may be any: it makes LU factors of them."""
+    made = Latest(np.linalg.inv, arena.each(arena.input))
+    return [
+        Contender("numpy.linalg.inv", made.calls, lambda index: arena.inverted(index, made.value), forget=made.forget)
+    ]
+
+
 def _version() -> str:
     built_with: Any = np.show_config(mode="dicts")
     lapack = built_with.get("Build Dependencies", {}).get("lapack", {})
     return " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
 
 
-PEER = Peer("numpy", "cpu", _version, {"potrf": contenders, "posv": fused}, limit=blas_limit)
+PEER = Peer("numpy", "cpu", _version, {"potrf": contenders, "posv": fused, "poinv": inverses}, limit=blas_limit)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, solve
 
 from batchchol.backends import lapack as by_address
-from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.contenders import Arena, Contender, Latest
+from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
 from batchchol.compare.solves import FusedArena, SolveArena
 
@@ -97,10 +98,30 @@ def fused(arena: FusedArena) -> list[Contender]:
     return [Contender(spec, arena.calls(call), arena.solved) for spec, call in ways.items()]
 
 
+def inverses(arena: InverseArena) -> list[Contender]:
+    """LAPACK's potri for one matrix after another, by given factors or after potrf, and the other triangle filled."""
+    names = [lapack_name(routine, arena.dtype) for routine in ("potrf", "potri")]
+    potrf, potri = (getattr(lapack, name) for name in names)
+    given, below = arena.triangle == "lower", np.tri(arena.n, k=-1, dtype=np.bool_)
+
+    def loop(matrices: NDArray[Any]) -> NDArray[Any]:
+        made = np.empty_like(matrices)
+        for matrix, x in zip(matrices, made, strict=True):
+            # LAPACK's upper triangle of the transpose is the lower one here.
+            factor = matrix.T if given else potrf(matrix.T, lower=0)[0]
+            x[...] = potri(factor, lower=0)[0].T
+            np.copyto(x.T, x, where=below)
+        return made
+
+    made = Latest(loop, arena.each(arena.input))
+    spec = f"scipy.linalg.lapack.{names[1] if given else ' and '.join(names)}, in a loop"
+    return [Contender(spec, made.calls, lambda index: arena.inverted(index, made.value), forget=made.forget)]
+
+
 PEER = Peer(
     "scipy",
     "cpu",
     lambda: f"scipy {scipy.__version__}",
-    {"potrf": contenders, "potrs": solvers, "posv": fused},
+    {"potrf": contenders, "potrs": solvers, "posv": fused, "potri": inverses, "poinv": inverses},
     limit=blas_limit,
 )

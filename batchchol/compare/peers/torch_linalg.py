@@ -11,6 +11,7 @@ from typing import Any
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender, Latest
+from batchchol.compare.inversions import InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena, Solved
 
@@ -75,6 +76,34 @@ def fused(arena: FusedArena) -> list[Contender]:
     ]
 
 
+def inverses(arena: InverseArena) -> list[Contender]:
+    """`torch.cholesky_inverse`, by given factors or after `cholesky_ex`, and `torch.linalg.inv_ex` of any matrices."""
+    torch, place = import_module("torch"), arena.backend.name
+    given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
+    if place == "cuda":
+        device().synchronize()
+
+    def two_steps(a: Any) -> tuple[Any, Any]:
+        factors, info = torch.linalg.cholesky_ex(a)
+        return torch.cholesky_inverse(factors), info
+
+    def way(spec: str, function: Callable[[Any], tuple[Any, Any]]) -> Contender:
+        made = Latest(function, given)
+
+        def result(index: int) -> Inverted:
+            x, info = made.value
+            return arena.inverted(index, _array(x.contiguous(), place), None if info is None else _array(info, place))
+
+        return Contender(spec, made.calls, result, forget=made.forget)
+
+    if arena.triangle == "lower":
+        return [way("torch.cholesky_inverse", lambda l: (torch.cholesky_inverse(l), None))]
+    return [
+        way("torch.linalg.cholesky_ex and torch.cholesky_inverse", two_steps),
+        way("torch.linalg.inv_ex", torch.linalg.inv_ex),
+    ]
+
+
 def _tensors(arena: BaseSolveArena) -> list[list[Any]]:
     """The matrices or factors and the right-hand sides of every set, as tensors over the arena's arrays."""
     torch, place = import_module("torch"), arena.backend.name
@@ -109,7 +138,13 @@ def _version_on_gpu() -> str:
     return f"torch {torch.__version__}"
 
 
-_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {"potrf": contenders, "potrs": solvers, "posv": fused}
+_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
+    "potrf": contenders,
+    "potrs": solvers,
+    "posv": fused,
+    "potri": inverses,
+    "poinv": inverses,
+}
 CPU = Peer(
     "torch",
     "cpu",

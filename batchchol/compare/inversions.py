@@ -1,0 +1,139 @@
+"""Inversions in a comparison, by factors and by matrices: what they are given, and this library's own contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from batchchol.api import Inverse, cho_inverse, cholesky_ex, inv_ex
+from batchchol.backends import Backend
+from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.batches.batch import Batch
+from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
+from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.gpu import GpuVenue
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
+from batchchol.measure.solves import CHECKS, buffers_with_room, info_of, room_for
+from kernelgen import KernelSpec, Layout, Problem, SpecError
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """Finished inversions: the matrices or factors, the inverses of shape (batch, n, n), and the info of each."""
+
+    op: str
+    matrices: Batch
+    x: Any
+    info: Any
+
+    @property
+    def layout(self) -> Layout:
+        return self.matrices.layout
+
+    def ratio(self, backend: Backend, math: str) -> float:
+        return CHECKS[self.op](self.matrices, self.x, self.info, math, host=backend.host)
+
+
+@dataclass(frozen=True)
+class InverseArena(BaseArena):
+    """SPD matrices on a backend, which are inverted."""
+
+    op: ClassVar[str] = "poinv"
+    triangle: ClassVar[str | None] = None
+
+    def inverted(self, index: int, x: Any, info: Any = None) -> Inverted:
+        """The result of set `index`, and the info; a library that has none says nothing of failures."""
+        matrices = type(self.inputs)(self.input(index), self.n, self.batch, Layout.canonical(), self.triangle)
+        status = self.upload(np.zeros(self.batch, np.int32)) if info is None else info
+        return Inverted(self.op, matrices, x, status)
+
+
+@dataclass(frozen=True)
+class FactorInverseArena(InverseArena):
+    """The factors of SPD matrices, by which those are inverted."""
+
+    op: ClassVar[str] = "potri"
+    triangle: ClassVar[str | None] = "lower"
+
+    @cached_property
+    def inputs(self) -> Batch:
+        """The factors of all sets, canonical: lower triangles, zero above. Not to be written to."""
+        matrices = super().inputs
+        factors = cholesky_ex(matrices.data, backend=self.backend.name).L
+        return type(matrices)(factors, self.n, matrices.batch, Layout.canonical(), "lower")
+
+
+INVERSE_ARENAS: tuple[type[InverseArena], ...] = (InverseArena, FactorInverseArena)
+
+
+def entrants(
+    backend: Backend,
+    venue: CpuVenue | GpuVenue,
+    op: str,
+    n: int,
+    batch: int,
+    dtype: str,
+    maths: Sequence[str],
+    known: object,
+    absent: dict[str, str],
+) -> Iterator[Entrant]:
+    """The default kernel in each accuracy class, on packed matrices and on whole arrays, and the operation's call."""
+    for math in maths:
+        suffix = f" {math}" if len(maths) > 1 else ""
+        for place, layout in (
+            ("packed", backend.default_layout(n, dtype, batch, math)),
+            ("canonical", Layout.canonical()),
+        ):
+            name = f"{venue.prefix}{place}{suffix}"
+            try:
+                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
+            except SpecError as error:
+                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
+                continue
+            make = partial(kernel, spec=spec, layout=layout)
+            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+    chosen: tuple[KernelSpec, ...] = ()
+    with suppress(SpecError):
+        chosen = (_default(backend, Problem(n, dtype, op=op), batch, Layout.canonical()),)
+    name = f"{venue.prefix}{'cho_inverse' if op == FactorInverseArena.op else 'inv_ex'}"
+    yield Entrant(name, venue.version, partial(array_call, specs=chosen), chosen, venue.tolerated)
+
+
+def kernel(arena: InverseArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
+    """A kernel on the matrices or factors of the first set in a layout."""
+    backend = arena.backend
+    matrices = backend.from_dense(arena.input(0), layout).marked(arena.triangle)
+    alone = [(matrices, room_for(backend, spec, matrices))]
+    sets = buffers_with_room(backend, spec, matrices) if arena.cold else alone
+    (status,) = info_of(backend, spec, matrices)
+    calls = [partial(backend.kernel(spec), *each, status, threads=arena.threads) for each in sets]
+
+    def result(index: int) -> Inverted:
+        return Inverted(arena.op, *sets[index], status)
+
+    return [Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)]
+
+
+def array_call(arena: InverseArena, specs: tuple[KernelSpec, ...]) -> list[Contender]:
+    """A call of this library, from array to array; `specs` is what it chooses by itself."""
+    how: dict[str, Any] = {"threads": arena.threads, "backend": arena.backend.name}
+    function = cho_inverse if arena.op == FactorInverseArena.op else inv_ex
+    made = Latest(lambda given: function(given, **how), arena.each(arena.input))
+
+    def result(index: int) -> Inverted:
+        x, info = made.value if isinstance(made.value, Inverse) else (made.value, None)
+        return arena.inverted(index, x, info)
+
+    name, math = (specs[0].name, specs[0].problem.math) if specs else ("solutions for the identity", None)
+    return [Contender(name, made.calls, result, forget=made.forget, math=math)]
+
+
+def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:
+    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
+    return default_choice(asked).spec
