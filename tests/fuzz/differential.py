@@ -56,8 +56,8 @@ class Totals:
     largest: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
 
-def random_spec(random: np.random.Generator) -> KernelSpec:
-    """Any kernel of the CPU; small orders more often than large ones."""
+def random_spec(random: np.random.Generator, op: str = "potrf") -> KernelSpec:
+    """Any kernel of the CPU for an operation; small orders more often than large ones."""
     while True:
         n = 1 + int(MAX_N * random.random() ** 3)
         choices: dict[str, Any] = {
@@ -74,7 +74,7 @@ def random_spec(random: np.random.Generator) -> KernelSpec:
             "in_place": _one(random, True, False),
         }
         try:
-            return make_spec(n, int(random.integers(1, min(n, 8) + 1)), **choices)
+            return make_spec(n, int(random.integers(1, min(n, 8) + 1)), op=op, **choices)
         except SpecError:
             continue
 
