@@ -232,7 +232,7 @@ def _repaired(
             _CANONICAL,
             case.dtype,
             uplo="upper" if case.upper else "lower",
-            schedule=(jitter, GROWTH, TRIES),
+            multiples=(jitter, GROWTH, TRIES),
             stream=_stream(a),
         )
     return added
