@@ -33,7 +33,7 @@ def interrupted(number: int, frame: object) -> None:
 
 def calls(a: NDArray[np.float32]) -> dict[str, Callable[[], object]]:
     """What is interrupted: every way into the generated code, out of place and in place."""
-    packed = batchchol.Batch.from_dense(a)
+    packed, b = batchchol.Batch.from_dense(a), np.ones((*a.shape[:2], 4), np.float32)
     result, scratch = packed.like(None), packed.like(None)
     return {
         "cholesky": lambda: batchchol.cholesky(a),
@@ -41,6 +41,10 @@ def calls(a: NDArray[np.float32]) -> dict[str, Callable[[], object]]:
         "from_dense": lambda: batchchol.Batch.from_dense(a),
         "to_dense": packed.to_dense,
         "in place": lambda: batchchol.factor(scratch.marked(None), out=scratch),
+        "solve": lambda: batchchol.solve(a, b, jitter="auto"),
+        "cho_solve": lambda: batchchol.cho_solve(packed, b),
+        "inv": lambda: batchchol.inv(packed),
+        "slogdet": lambda: batchchol.slogdet(a),
     }
 
 
@@ -95,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\r{len(latencies)} of {given.interrupts} interrupts", end="", file=sys.stderr)
     if not np.array_equal(batchchol.cholesky(a), expected) or not np.array_equal(a, expected**2):
         raise SystemExit("a call after the interrupts gave a wrong result")
+    if not np.array_equal(batchchol.solve(a, a), expected - expected / 2) or (batchchol.inv(a) != a / 16).any():
+        raise SystemExit("a solve after the interrupts gave a wrong result")
     print(file=sys.stderr)
     print(
         f"{given.interrupts} interrupts under {given.threads} threads: no byte changed; calls ended within "
