@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.algorithms.large import plan
+from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.large import Plan, factor_at, plan
 from batchchol.api import cholesky, cholesky_ex
-from batchchol.backends import Backend
+from batchchol.backends import Backend, get_backend
+from batchchol.backends.base import check_protocol
 from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.device import device
+from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.compare.contenders import Arena, Contender, Entrant, Latest, Result
 from batchchol.compare.heat import Venue
 from batchchol.datasets.generation import generate
-from batchchol.measure.timing import CACHES
+from batchchol.measure.stopwatch import Stopwatch
+from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
-from kernelgen import Layout
+from kernelgen import MAX_N, Layout
 
 # Different matrices of a stack: the others are copies of them. How long one takes does not depend on its numbers.
 _DISTINCT = 8
@@ -127,3 +132,60 @@ def _array_call(arena: LargeArena, spec: str, function: Callable[[Any], Any]) ->
         return arena.result(index, factors, info)
 
     return [Contender(spec, made.calls, result, forget=made.forget, math="ieee")]
+
+
+def sample_large(
+    n: int,
+    batch: int = 1,
+    *,
+    dtype: str = "float32",
+    looking: str = "right",
+    ahead: bool = False,
+    nb: int | None = None,
+    ib: int = 16,
+    rows: int = 32,
+    threads: int = 256,
+    protocol: str | None = None,
+    samples: int = 20,
+) -> Sample:
+    """Time the factorization of larger matrices on a GPU, by its clock, on cold data, and check a result.
+
+    Parameters
+    ----------
+    n, batch, dtype
+        What is factored, out of place; n is above 128.
+    looking, ahead, nb
+        Of `batchchol.algorithms.blocked.Blocking`; without `nb` a panel is a tile. Where a matrix is a tile itself
+        they do not count.
+    ib, rows, threads
+        Of `kernelgen.emit.panel.Panel`.
+    protocol, samples
+        As of `batchchol.compare.single_matrix.sample_single`.
+
+    Raises
+    ------
+    ValueError, SpecError
+        If an argument is out of range.
+    BatchcholError
+        If there is no GPU, no CuPy where it is needed, or too little memory.
+    ResidualError
+        If the result is wrong.
+    """
+    check_range("n", n, MAX_N + 1)
+    backend = get_backend("cuda")
+    chosen, gpu = check_protocol(backend, protocol), device()
+    given = plan(n, batch, dtype, False)
+    panel = replace(given.panel, ib=ib, rows=rows, threads=threads)
+    cut = given.blocking and Blocking(panel.nb, nb or panel.nb, looking, ahead)
+    arena = LargeArena(backend, "diagonally_dominant", n, batch, dtype)
+    info = arena.info()
+
+    def call(index: int) -> None:
+        a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
+        factor_at(gpu, Plan(panel, cut), a, l, int(info.gpudata), n, batch)
+
+    before = backend.conditions()
+    timing = Stopwatch(gpu).measure(arena.calls(call), samples, chosen)
+    conditions = {"before": before, "after": backend.conditions()}
+    ratio = arena.result(timing.last, info=info).ratio(backend, arena.math)
+    return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)

@@ -218,6 +218,22 @@ def single(order: int, backend: str, **options: Any) -> Sample:
         raise BackendUnavailable(f"one matrix cannot be timed: {error}") from error
 
 
+def larger(order: int, batch: int, backend: str, **options: Any) -> Sample:
+    """The factorization of larger matrices on a GPU; see `batchchol.compare.large.sample_large`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit has none.
+    """
+    try:
+        from batchchol.compare.large import sample_large
+    except ImportError as error:
+        raise BackendUnavailable(f"larger matrices cannot be timed: {error}") from error
+    get_backend(backend)
+    return sample_large(order, batch, **options)
+
+
 def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:
     """Seconds of the host that a call on a GPU takes.
 

@@ -16,6 +16,7 @@ from batchchol.compare.contenders import Contender
 from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import cusolver
 from batchchol.errors import ResidualError
+from batchchol.measure import stopwatch
 from batchchol.operations.roofline import Ceilings
 
 from ...fake_pycuda import FakeGpu
@@ -103,3 +104,12 @@ def test_rows_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < row.ratio <= 1.5
     with pytest.raises(ValueError, match="n: got 129, expected 1 to 128"):
         compare(backend, (), op="potrs", ns=(129,), report=lambda line: None)
+
+
+def test_samples_of_a_way_to_factor(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "WARM_UP_SAMPLES", 0)
+    sample = large.sample_large(N, BATCH, dtype="float64", ib=8, threads=64, samples=1, protocol="single")
+    assert (len(sample.seconds), sample.protocol) == (1, "single")
+    assert 0 < sample.ratio <= 1.5
+    with pytest.raises(ValueError, match="n: got 128, expected at least 129"):
+        large.sample_large(128)
