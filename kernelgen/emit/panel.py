@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, render
 from kernelgen.emit.thread import undefine_macros
@@ -22,6 +23,8 @@ from kernelgen.targets import ELEMENT_BYTES
 ORDERS = ("row", "col")
 # Elements of a side of the squares in which a thread updates.
 _SIDE = 4
+# Shared memory that the kernel of a tile declares by itself at most: reciprocals, and where it failed.
+_DECLARED = 32 * 8 + PIECE_BYTES
 # Threads that copy a row of a triangle.
 _COPYING = 128
 
@@ -56,6 +59,7 @@ class Panel:
     ib: int = 16
     rows: int = 32
     threads: int = 256
+    family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
         if self.dtype not in ELEMENT_BYTES or self.order not in ORDERS:
@@ -72,7 +76,7 @@ class Panel:
             value = getattr(self, name)
             if (whole(value) or 0) < 1 or value % unit or value > most:
                 raise SpecError(f"{name}={value!r}: expected a multiple of {unit} up to {most}")
-        if self.potf2_bytes > MAX_SHARED_BYTES - PIECE_BYTES:
+        if self.potf2_bytes > MAX_SHARED_BYTES - _DECLARED:
             raise SpecError(
                 f"nb={self.nb}: a {self.dtype} tile of that order takes {self.potf2_bytes:,} bytes of shared memory, "
                 f"of {MAX_SHARED_BYTES:,}: use at most nb={largest_tile(self.dtype, self.ib)}"
@@ -101,9 +105,7 @@ def largest_tile(dtype: str, ib: int = 16) -> int:
     itemsize = ELEMENT_BYTES[dtype]
     pad = PIECE_BYTES // itemsize
     # What the kernel declares by itself comes on top.
-    fits = (
-        nb for nb in range(16, 1 << 10, 16) if (nb + ib) * (nb + pad) * itemsize <= MAX_SHARED_BYTES - PIECE_BYTES
-    )
+    fits = (nb for nb in range(16, 1 << 10, 16) if (nb + ib) * (nb + pad) * itemsize <= MAX_SHARED_BYTES - _DECLARED)
     return max(fits)
 
 
@@ -151,5 +153,7 @@ def _source(name: str, panel: Panel, launch: Launch) -> KernelSource:
         order_of=panel.order,
         inner=panel.ib,
         rows=panel.rows,
+        schedule=panel,
+        math="ieee",
     )
     return KernelSource(undefine_macros(text), entry, 1, (), launch)
