@@ -45,7 +45,7 @@ class Panel:
     rows : int
         Rows below a tile that a block of threads solves for, a multiple of 4.
     threads : int
-        Of a block, whole warps.
+        Of a block, pairs of warps: one warp factors the next diagonal block beside the others' updates.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Panel:
         for name, unit, most in (
             ("nb", self.ib, 1 << 10),
             ("rows", _SIDE, 1 << 10),
-            ("threads", WARP, MAX_BLOCK_THREADS),
+            ("threads", 2 * WARP, MAX_BLOCK_THREADS),
         ):
             value = getattr(self, name)
             if (whole(value) or 0) < 1 or value % unit or value > most:
