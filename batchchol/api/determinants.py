@@ -15,7 +15,7 @@ from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import check_math, check_order, flag
+from batchchol.batches.checks import check_math, flag
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import chosen_kernel
@@ -107,16 +107,14 @@ def _signed(logs: NDArray[Any], info: NDArray[np.int32]) -> LogDeterminantInfo:
 def _of_array(a: NDArray[Any], backend: str, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The logarithms and the info, (batch,) each, of an array of the host."""
     n = a.shape[-1]
-    if backend == "cuda":
-        check_order("a", n, "backend='cpu' has LAPACK factor larger ones")
     wanted.check_array(n, a.dtype)
     dense = a.reshape(prod(a.shape[:-2]), n, n)
     if not dense.size:
         return np.zeros(len(dense), dense.dtype), np.zeros(len(dense), np.int32)
-    if n > MAX_N:
-        return _by_lapack(dense, wanted)
     if backend == "cuda":
         return _copied_to_gpu(dense, wanted)
+    if n > MAX_N:
+        return _by_lapack(dense, wanted)
     return _of_batch(Batch.over_checked(dense, n, len(dense), Layout.canonical()), wanted)
 
 

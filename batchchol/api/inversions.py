@@ -15,7 +15,6 @@ from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import check_order
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
@@ -55,8 +54,6 @@ def inverted(given: Any, backend: str | None, wanted: Wanted) -> Inverted | None
 
 def _of_array(given: NDArray[Any], backend: str, wanted: Wanted) -> Inverted | None:
     *outer, n, _ = given.shape
-    if backend == "cuda":
-        check_order(wanted.argument, n, f"backend='cpu' has LAPACK invert by larger {wanted.what}")
     wanted.check_array(n, given.dtype)
     wanted.check_no_stream("arrays of the host have been inverted when the call returns")
     count = prod(outer)

@@ -117,6 +117,8 @@ def test_solutions(fake_blas: FakeCublas, spd: Spd, upper: bool) -> None:
     np.testing.assert_allclose(host(cho_solve(l, on_device(b), upper=upper, stream=0x77)), expected, rtol=1e-10)
     assert fake_blas.calls[-4:] == [("dtrsm", 0x77)] * 4
     np.testing.assert_allclose(host(inv(on_device(a))), np.linalg.inv(a), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(inv(a, backend="cuda"), np.linalg.inv(a), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(slogdet(a, backend="cuda", upper=upper).logabsdet, np.linalg.slogdet(a)[1], rtol=1e-12)
     np.testing.assert_allclose(host(slogdet(on_device(a)).logabsdet), np.linalg.slogdet(a)[1], rtol=1e-12)
 
 
