@@ -53,7 +53,7 @@ class FakeCublas(ModuleType):
         self.gpu, self.status = gpu, 0
         self.calls: list[tuple[str, int]] = []
         for letter, dtype in TYPES.items():
-            for routine in (self.gemm, self.gemmStridedBatched, self.syrk, self.trsm):
+            for routine in (self.gemm, self.gemmStridedBatched, self.syrk, self.trsm, self.trsmBatched):
                 name = f"{letter}{routine.__name__}"
                 setattr(
                     self,
@@ -107,6 +107,12 @@ class FakeCublas(ModuleType):
         factor, result = columns(a, dtype, n, n, lda), columns(b, dtype, m, n, ldb)
         triangle = (np.triu if upper else np.tril)(factor)
         result[...] = number(alpha, dtype) * np.linalg.solve(triangle if t else triangle.T, result.T).T
+
+    def trsmBatched(self, dtype: Any, *given: int) -> None:
+        *how, a, lda, b, ldb, count = given
+        places = [columns(each, np.dtype(np.uint64), count, 1, count)[:, 0].tolist() for each in (a, b)]
+        for factor, result in zip(*places, strict=True):
+            self.trsm(dtype, *how, factor, lda, result, ldb)
 
 
 def columns(address: int, dtype: np.dtype[Any], rows: int, cols: int, leading: int) -> NDArray[Any]:

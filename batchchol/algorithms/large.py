@@ -127,7 +127,10 @@ def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDA
 
 @dataclass(frozen=True)
 class Substitution:
-    """Solving by canonical factors, lower or, if `upper`, upper ones, by cuBLAS's trsm, one after the other."""
+    """Solving by canonical factors, lower or, if `upper`, upper ones, by cuBLAS's trsm: together to order `ALONE`.
+
+    Larger ones are solved by one after the other.
+    """
 
     n: int
     dtype: str
@@ -140,13 +143,34 @@ class Substitution:
 
     def launch(
         self, addresses: tuple[int, int, int], nrhs: int, batch: int, layout: Layout, stream: Any = None
-    ) -> None:
-        """Queue it for factors, right-hand sides and room for solutions, which may be theirs, at these addresses."""
+    ) -> Any:
+        """Queue it for factors, right-hand sides and room for solutions, which may be theirs, at these addresses.
+
+        Returns
+        -------
+        GPUArray or None
+            A workspace, 16 bytes to a matrix. On another stream than the default one it has to live until the work
+            is done.
+        """
         l, b, x = addresses
         blas, itemsize = cublas.Cublas(self.dtype, "col" if self.upper else "row"), ELEMENT_BYTES[self.dtype]
+        apart = self.n**2 * itemsize, self.n * nrhs * itemsize
         if b != x:
-            support.copy(self.gpu, b, x, batch * self.n * nrhs * itemsize, stream=stream)
-        for member in range(batch):
-            factor, columns = l + member * self.n**2 * itemsize, x + member * self.n * nrhs * itemsize
+            support.copy(self.gpu, b, x, batch * apart[1], stream=stream)
+        sizes = self.n, nrhs, self.n
+        if batch > 1 and self.n <= ALONE:
+            workspace = memory.empty((2, batch), np.dtype(np.uint64), f"the addresses of {batch:,} matrices")
+            if stream is not None:
+                memory.share(stream, workspace)
+            factors = int(workspace.gpudata)
+            solutions = factors + workspace.nbytes // 2
+            for place, first, step in zip((factors, solutions), (l, x), apart, strict=True):
+                self.gpu.launch(kernels.addresses(), batch, (place, first, step, batch), stream)
             for transposed in (False, True):
-                blas.solve(factor, columns, self.n, nrhs, self.n, transposed=transposed, stream=stream)
+                blas.solve(factors, solutions, *sizes, transposed=transposed, batch=batch, stream=stream)
+            return workspace
+        for member in range(batch):
+            factor, columns = l + member * apart[0], x + member * apart[1]
+            for transposed in (False, True):
+                blas.solve(factor, columns, *sizes, transposed=transposed, stream=stream)
+        return None

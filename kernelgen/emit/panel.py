@@ -138,6 +138,14 @@ def triangle(dtype: str, order: str) -> KernelSource:
     return _source("triangle", Panel(dtype, order, 16, threads=_COPYING), Launch(_COPYING, 1))
 
 
+@lru_cache(maxsize=1)
+def addresses() -> KernelSource:
+    """The kernel that writes the addresses of matrices; an item is one of them."""
+    launch = Launch(_COPYING, _COPYING)
+    entry = "addresses_kernel"
+    return KernelSource(render("panel/addresses.cu.jinja", entry=entry, launch=launch), entry, 1, (), launch)
+
+
 def _source(name: str, panel: Panel, launch: Launch) -> KernelSource:
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = "" if name == "triangle" else f"_nb{panel.nb}_ib{panel.ib}_t{panel.threads}"

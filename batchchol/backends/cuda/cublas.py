@@ -50,6 +50,7 @@ class Cublas:
         self._gemm = getattr(library, f"{letter}gemm")
         self._gemm_batched = getattr(library, f"{letter}gemmStridedBatched")
         self._syrk, self._trsm = getattr(library, f"{letter}syrk"), getattr(library, f"{letter}trsm")
+        self._trsm_batched = getattr(library, f"{letter}trsmBatched")
         # cuBLAS reads them when it is called; kept here, so that they stay where they are.
         self._scalars = number(-1), number(1)
         self._minus_one, self._one = map(ctypes.addressof, self._scalars)
@@ -93,14 +94,30 @@ class Cublas:
         self._call(self._syrk, stream, *how, n, inner, self._minus_one, a, leading, self._one, c, leading)
 
     def solve(
-        self, l: int, x: int, n: int, nrhs: int, leading: int, *, transposed: bool = False, stream: Any = None
+        self,
+        l: int,
+        x: int,
+        n: int,
+        nrhs: int,
+        leading: int,
+        *,
+        transposed: bool = False,
+        batch: int | None = None,
+        stream: Any = None,
     ) -> None:
-        """The solutions of L X = B, or of L^T X = B, in place of B (n, nrhs), which is C-contiguous."""
+        """The solutions of L X = B, or of L^T X = B, in place of B (n, nrhs), which is C-contiguous.
+
+        With a `batch`, `l` and `x` are where the addresses of so many matrices are, on the GPU.
+        """
         # To cuBLAS X is X^T: X^T L^T = B^T.
         mode, operation = (_UPPER, _AS_IT_IS) if self._rows else (_LOWER, _TRANSPOSED)
         if transposed:
             operation = _TRANSPOSED - operation
-        self._call(self._trsm, stream, _RIGHT, mode, operation, _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs)
+        how = _RIGHT, mode, operation, _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs
+        if batch is None:
+            self._call(self._trsm, stream, *how)
+        else:
+            self._call(self._trsm_batched, stream, *how, batch)
 
     def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
         with device().at_hand(), _on(stream):

@@ -115,7 +115,9 @@ def test_solutions(fake_blas: FakeCublas, spd: Spd, upper: bool) -> None:
     np.testing.assert_allclose(solve(a, b[..., 0], backend="cuda", upper=upper), expected[..., 0], rtol=1e-10)
     l = cholesky(on_device(a), upper=upper)
     np.testing.assert_allclose(host(cho_solve(l, on_device(b), upper=upper, stream=0x77)), expected, rtol=1e-10)
-    assert fake_blas.calls[-4:] == [("dtrsm", 0x77)] * 4
+    assert fake_blas.calls[-2:] == [("dtrsmBatched", 0x77)] * 2
+    np.testing.assert_allclose(host(cho_solve(l[:1], on_device(b[:1]), upper=upper)), expected[:1], rtol=1e-10)
+    assert fake_blas.calls[-2:] == [("dtrsm", 0)] * 2
     np.testing.assert_allclose(host(inv(on_device(a))), np.linalg.inv(a), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(inv(a, backend="cuda"), np.linalg.inv(a), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(slogdet(a, backend="cuda", upper=upper).logabsdet, np.linalg.slogdet(a)[1], rtol=1e-12)
