@@ -25,7 +25,7 @@ OPTIONAL_PACKAGES = (
     ("pandas", "`report` of a data set, guided search", install("report")),
     ("optuna", "guided search by TPE, `replay`", install("search")),
     ("distributed", "`tune --cluster`", install("cluster")),
-    ("torch", "a peer of `compare`", "pip install torch"),
+    ("torch", "operators of PyTorch; a peer of `compare`", install("torch")),
     ("mkl", "two peers of `compare`", "pip install mkl"),
     ("cupy-cuda13x|cupy-cuda12x|cupy", "a peer of `compare` on a GPU", "pip install cupy-cuda13x"),
     ("jax", "a peer of `compare` on a GPU", "pip install 'jax[cuda13]'"),

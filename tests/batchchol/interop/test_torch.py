@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from batchchol.interop import torch as linalg  # noqa: E402
 
 N, NRHS = 3, 2
 Spd = Callable[..., Any]
+PAGE = Path(__file__).parents[3] / "docs" / "interop.md"
 
 
 @pytest.fixture
@@ -234,3 +237,19 @@ def test_what_is_refused(tensors: tuple[Any, Any]) -> None:
         linalg.cholesky(a, math="exact")
     with pytest.raises(ValueError, match=r"^jitter: got -1, expected a positive number"):
         linalg.cholesky(a, jitter=-1)
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="docs/ belongs to the clone, and this is no clone")
+def test_the_page_of_the_documentation_runs(tensors: tuple[Any, Any]) -> None:
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        exec(
+            compile(block.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"'), PAGE.name, "exec"), names
+        )
+    assert not names["info"].any()
+    torch.testing.assert_close(names["a"].grad, names["a"].grad.mT)
+    a, b = tensors
+    value, info = names["likelihood"](a, b[..., 0])
+    assert info.tolist() == [0, 0, 0]
+    normal = torch.distributions.MultivariateNormal(torch.zeros(N).double(), a)
+    torch.testing.assert_close(value, normal.log_prob(b[..., 0]) + N / 2 * np.log(2 * np.pi))
