@@ -89,29 +89,21 @@ class Factorization:
 
     def queue(self, a: int, l: int, info: int, *, stream: Any = None, room: Room = memory.room) -> None:
         """Queue it for arrays at these addresses, on a stream, with copies in such room as that stream may use."""
-        matrix_bytes = self._matrix_bytes
-        for first, last in slices(self.batch, self._slice_bytes):
-            matrices = first * matrix_bytes
-            self._launches(last - first).run(
-                a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room
-            )
-
-    def _launches(self, count: int) -> _Launches:
-        if count == self.batch:
-            return self._whole
-        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, count)
+        if not self._whole.packed:
+            self._whole.run(a, l, info, stream=stream, room=room)
+            return
+        problem = self.spec.problem
+        matrix_bytes = problem.n**2 * ELEMENT_BYTES[problem.dtype]
+        for first, last in slices(self.batch, _matrix_bytes(self.spec, self.layout, dense=0)):
+            matrices, launches = first * matrix_bytes, self._launches(last - first)
+            launches.run(a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room)
 
     @cached_property
     def _whole(self) -> _Launches:
-        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, self.batch)
+        return self._launches(self.batch)
 
-    @cached_property
-    def _slice_bytes(self) -> int:
-        return _matrix_bytes(self.spec, self.layout, dense=0)
-
-    @cached_property
-    def _matrix_bytes(self) -> int:
-        return self.spec.problem.n**2 * ELEMENT_BYTES[self.spec.problem.dtype]
+    def _launches(self, count: int) -> _Launches:
+        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, count)
 
 
 def factor_nothing(a: memory.View) -> tuple[Any, Any]:

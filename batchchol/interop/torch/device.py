@@ -49,7 +49,13 @@ class Case(NamedTuple):
     @classmethod
     def of(cls, a: Tensor, upper: bool, math: str) -> Case:
         """That of a call."""
-        return cls(a.shape[-1], prod(a.shape[:-2]), _DTYPES[a.dtype].name, upper, math)
+        return _case(a.shape, a.dtype, upper, math)
+
+
+# Working it out takes as long as allocating a result.
+@lru_cache(maxsize=1024)
+def _case(shape: tuple[int, ...], dtype: Any, upper: bool, math: str) -> Case:
+    return Case(shape[-1], prod(shape[:-2]), _DTYPES[dtype].name, upper, math)
 
 
 def cholesky(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
@@ -123,7 +129,7 @@ def _matrices(argument: str, a: Tensor) -> Tensor:
 
 def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
     l = torch.empty_like(a, memory_format=torch.contiguous_format)
-    info = a.new_empty(a.shape[:-2], dtype=torch.int32)
+    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
     if not a.numel():
         return l, info.zero_()
     found = _factorization(Case.of(a, upper, math), generation())
@@ -142,7 +148,7 @@ def _solved(
         if jitter is not None:
             added = _repaired(a, info, jitter, case, l=l)
         return _solved_by_factors(l, b, upper, math), info, added
-    info = a.new_empty(a.shape[:-2], dtype=torch.int32)
+    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
     columns, x = _panels(b, how), a.new_empty(how.panels)
     _launch(kernel, how, a, columns, x, info)
     if jitter is not None:
@@ -249,7 +255,7 @@ def _judged(info: Tensor, upper: bool, instead: str, check: bool) -> Tensor:
 
 
 def _addresses(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.data_ptr() for tensor in tensors)
+    return tuple([tensor.data_ptr() for tensor in tensors])
 
 
 def _stream(a: Tensor) -> int | None:
