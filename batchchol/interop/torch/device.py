@@ -142,7 +142,7 @@ def _solved(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Solutions by matrices, their info, and what `jitter` added to each."""
     how, case, added = _fit(a, b, "matrices"), Case.of(a, upper, math), None
-    kernel = _kernel("posv", case, generation()) if a.numel() and how.nrhs else None
+    kernel = _kernel("posv", case, how.nrhs, generation()) if a.numel() and how.nrhs else None
     if kernel is None:
         l, info = _factored(a, upper, math)
         if jitter is not None:
@@ -160,7 +160,8 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     how = _fit(l, b, "factors")
     x = l.new_empty(how.panels)
     if l.numel() and how.nrhs:
-        _launch(_kernel("potrs", Case.of(l, upper, math), generation()), how, l, _panels(b, how), x)
+        kernel = _kernel("potrs", Case.of(l, upper, math), how.nrhs, generation())
+        _launch(kernel, how, l, _panels(b, how), x)
     return _unfolded(x, how)
 
 
@@ -202,11 +203,11 @@ def _factorization(case: Case, _: object) -> dense.Factorization:
 
 
 @lru_cache(maxsize=1024)
-def _kernel(op: str, case: Case, _: object) -> Any:
+def _kernel(op: str, case: Case, nrhs: int, _: object) -> Any:
     """What solves by matrices or factors; None where no kernel takes matrices."""
     form = Form(case.n, case.batch, case.dtype, _CANONICAL)
     try:
-        return chosen_kernel(op, get_backend("cuda"), form, case.upper, None, case.math, argument="a")
+        return chosen_kernel(op, get_backend("cuda"), form, case.upper, None, case.math, argument="a", nrhs=nrhs)
     except SpecError:
         if op == "potrs":
             raise

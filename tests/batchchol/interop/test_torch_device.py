@@ -61,7 +61,7 @@ def test_copies_in_other_layouts_are_in_torch_memory(
 
 
 def test_two_kernels_have_their_factors_in_torch_memory(emulated: FakeGpu, spd: Spd) -> None:
-    a, b = torch.from_numpy(spd(3, 40)), torch.ones(3, 40, 1)
+    a, b = torch.from_numpy(spd(3, 100)), torch.ones(3, 100, 1)
     torch.testing.assert_close(operators.solve(a, b)[0], torch.linalg.solve(a, b))
     assert len(emulated.launches) >= 2
     assert emulated.allocations == 0
