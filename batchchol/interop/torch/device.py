@@ -98,20 +98,30 @@ def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> 
 def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Inverses and info."""
     a = _matrices("a", a)
-    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
-    inverse, info, _ = _solved(a, identity, upper, math)
+    kernel = _kernel("poinv", Case.of(a, upper, math), 0, generation()) if a.numel() else None
+    if kernel is None:
+        identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
+        inverse, info, _ = _solved(a, identity, upper, math)
+    else:
+        inverse, info = torch.empty_like(a, memory_format=torch.contiguous_format), _info(a)
+        _queue(kernel, a, inverse, info)
     return inverse, _judged(info, upper, "inv_ex", check)
 
 
 def slogdet(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Signs, logarithms and info."""
     a = _matrices("a", a)
-    l, info = _factored(a, upper, math)
-    sign, logabsdet = (a.new_empty(info.shape) for _ in range(2))
-    case = Case.of(a, upper, math)
-    factors, status, signs, logs = _addresses(l, info, sign, logabsdet)
-    what = case.n, case.batch, _CANONICAL, case.dtype
-    support.log_determinants(device(), factors, status, signs, logs, *what, stream=_stream(a))
+    case, sign, logabsdet = Case.of(a, upper, math), a.new_empty(a.shape[:-2]), a.new_empty(a.shape[:-2])
+    kernel = _kernel("logdet", case, 0, generation()) if a.numel() else None
+    if kernel is None:
+        l, info = _factored(a, upper, math)
+        factors, status, signs, logs = _addresses(l, info, sign, logabsdet)
+        what = case.n, case.batch, _CANONICAL, case.dtype
+        support.log_determinants(device(), factors, status, signs, logs, *what, stream=_stream(a))
+    else:
+        info = _info(a)
+        _queue(kernel, a, logabsdet, info)
+        support.signs(device(), info.data_ptr(), sign.data_ptr(), case.batch, case.dtype, stream=_stream(a))
     return sign, logabsdet, _judged(info, upper, "slogdet_ex", check)
 
 
@@ -129,7 +139,7 @@ def _matrices(argument: str, a: Tensor) -> Tensor:
 
 def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
     l = torch.empty_like(a, memory_format=torch.contiguous_format)
-    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+    info = _info(a)
     if not a.numel():
         return l, info.zero_()
     found = _factorization(Case.of(a, upper, math), generation())
@@ -148,9 +158,9 @@ def _solved(
         if jitter is not None:
             added = _repaired(a, info, jitter, case, l=l)
         return _solved_by_factors(l, b, upper, math), info, added
-    info = torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+    info = _info(a)
     columns, x = _panels(b, how), a.new_empty(how.panels)
-    _launch(kernel, how, a, columns, x, info)
+    _queue(kernel, a, columns, x, info, nrhs=how.nrhs)
     if jitter is not None:
         added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
     return _unfolded(x, how), info, added
@@ -161,14 +171,19 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     x = l.new_empty(how.panels)
     if l.numel() and how.nrhs:
         kernel = _kernel("potrs", Case.of(l, upper, math), how.nrhs, generation())
-        _launch(kernel, how, l, _panels(b, how), x)
+        _queue(kernel, l, _panels(b, how), x, nrhs=how.nrhs)
     return _unfolded(x, how)
 
 
-def _launch(kernel: Any, how: Fit, matrices: Tensor, *tensors: Tensor) -> None:
-    """Queue a kernel that solves by matrices or factors."""
-    places = _addresses(matrices, *tensors)
-    kernel.launch(places, how.nrhs, how.count, _CANONICAL, _stream(matrices), room=_room_of(matrices))
+def _queue(kernel: Any, matrices: Tensor, *tensors: Tensor, nrhs: int = 0) -> None:
+    """Queue a kernel for matrices or factors, and its other arguments."""
+    places, batch = _addresses(matrices, *tensors), prod(matrices.shape[:-2])
+    kernel.launch(places, nrhs, batch, _CANONICAL, _stream(matrices), room=_room_of(matrices))
+
+
+def _info(a: Tensor) -> Tensor:
+    """Room for the info of matrices."""
+    return torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
 
 
 def _panels(b: Tensor, how: Fit) -> Tensor:
@@ -204,7 +219,7 @@ def _factorization(case: Case, _: object) -> dense.Factorization:
 
 @lru_cache(maxsize=1024)
 def _kernel(op: str, case: Case, nrhs: int, _: object) -> Any:
-    """What solves by matrices or factors; None where no kernel takes matrices."""
+    """What does an operation; None where there is no kernel that takes matrices."""
     form = Form(case.n, case.batch, case.dtype, _CANONICAL)
     try:
         return chosen_kernel(op, get_backend("cuda"), form, case.upper, None, case.math, argument="a", nrhs=nrhs)
