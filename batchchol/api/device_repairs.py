@@ -59,9 +59,7 @@ class Repair:
             return workspace
         if stream is not None:
             memory.share(stream, self.added)
-        multiples = int(np.float64(self.first).view(np.int64)), GROWTH, TRIES
-        words = (*addresses, int(self.added.gpudata), nrhs, *kernel.geometry(form.batch, form.layout), *multiples)
-        kernel.gpu.run(kernel.repairing, form.batch, words, stream)
+        run_repairing(kernel, (*addresses, int(self.added.gpudata)), nrhs, form, self.first, stream)
         return None
 
     def queue(self, *, l: int = 0, b: int = 0, x: int = 0, nrhs: int = 0, stream: Any = None) -> None:
@@ -93,6 +91,15 @@ class Repair:
 def repairs_itself(kernel: Any) -> bool:
     """Whether a kernel has code that repairs: it needs its right-hand sides no more than without."""
     return getattr(kernel, "repairing", None) is not None
+
+
+def run_repairing(
+    kernel: Any, addresses: Sequence[int], nrhs: int, form: Form, first: float, stream: Any = None
+) -> None:
+    """Queue a kernel that `repairs_itself`; `addresses` are its arguments, and that of room for what was added."""
+    multiples = int(np.float64(first).view(np.int64)), GROWTH, TRIES
+    words = (*addresses, nrhs, *kernel.geometry(form.batch, form.layout), *multiples)
+    kernel.gpu.run(kernel.repairing, form.batch, words, stream)
 
 
 def nothing_added(outer: tuple[int, ...], dtype: str) -> Any:

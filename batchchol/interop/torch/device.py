@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from batchchol.api.columns import Fit, check_columns_dtype, fit
+from batchchol.api.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
@@ -45,6 +46,11 @@ class Case(NamedTuple):
     dtype: str
     upper: bool
     math: str
+
+    @property
+    def form(self) -> Form:
+        """That of the matrices as a batch."""
+        return Form(self.n, self.batch, self.dtype, _CANONICAL)
 
     @classmethod
     def of(cls, a: Tensor, upper: bool, math: str) -> Case:
@@ -158,11 +164,16 @@ def _solved(
         if jitter is not None:
             added = _repaired(a, info, jitter, case, l=l)
         return _solved_by_factors(l, b, upper, math), info, added
-    info = _info(a)
-    columns, x = _panels(b, how), a.new_empty(how.panels)
-    _queue(kernel, a, columns, x, info, nrhs=how.nrhs)
-    if jitter is not None:
-        added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
+    columns, x, info = _panels(b, how), a.new_empty(how.panels), _info(a)
+    if jitter is not None and repairs_itself(kernel):
+        check_jitter(jitter)
+        added = a.new_empty(info.shape)
+        places = _addresses(a, columns, x, info, added)
+        run_repairing(kernel, places, how.nrhs, case.form, jitter, _stream(a))
+    else:
+        _queue(kernel, a, columns, x, info, nrhs=how.nrhs)
+        if jitter is not None:
+            added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
     return _unfolded(x, how), info, added
 
 
@@ -220,9 +231,8 @@ def _factorization(case: Case, _: object) -> dense.Factorization:
 @lru_cache(maxsize=1024)
 def _kernel(op: str, case: Case, nrhs: int, _: object) -> Any:
     """What does an operation; None where there is no kernel that takes matrices."""
-    form = Form(case.n, case.batch, case.dtype, _CANONICAL)
     try:
-        return chosen_kernel(op, get_backend("cuda"), form, case.upper, None, case.math, argument="a", nrhs=nrhs)
+        return chosen_kernel(op, get_backend("cuda"), case.form, case.upper, None, case.math, argument="a", nrhs=nrhs)
     except SpecError:
         if op == "potrs":
             raise
