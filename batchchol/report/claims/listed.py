@@ -12,7 +12,7 @@ from typing import Any
 
 from batchchol.compare.rows import Row, read_rows
 from batchchol.errors import BatchcholError, DataFileError
-from batchchol.report.claims.quantities import QUANTITIES, Side, Value
+from batchchol.report.claims.quantities import Side, Value, quantity
 
 LIST = Path("docs", "claims.toml")
 
@@ -48,10 +48,8 @@ class Group:
     whole: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        unknown = {*self.quantities, *self.whole} - {*QUANTITIES}
-        if unknown:
-            expected = ", ".join(QUANTITIES)
-            raise BatchcholError(f"{self.name}: got the quantities {sorted(unknown)}, expected some of {expected}")
+        for name in (*self.quantities, *self.whole):
+            quantity(name)
 
     @property
     def points(self) -> list[tuple[int, int]]:
@@ -81,7 +79,7 @@ class Group:
         if not own:
             raise BatchcholError(f"{self.name}: no row is of (n, batch) = {points}: mend its `own`, `where` or cases")
         peers = [row for row in here if any(fnmatchcase(row.contender, peer) for peer in self.peers)]
-        return Side(own, peers)
+        return Side(own, peers, here)
 
     def claims(self) -> Iterator[Claim]:
         """Those of each case, then those of all."""
@@ -126,24 +124,25 @@ class Claim:
         BatchcholError
             If none of them is of the claim.
         """
-        return QUANTITIES[self.quantity].of(self.group.side(rows, self.point))
+        return quantity(self.quantity).of(self.group.side(rows, self.point).narrowed(self.quantity))
 
     @property
     def commits(self) -> str:
-        """Which were measured."""
-        return ", ".join(sorted({row.commit for row in self.group.side(self.group.rows, self.point).own}))
+        """Which were measured, as far as the file has it."""
+        side = self.group.side(self.group.rows, self.point).narrowed(self.quantity)
+        return ", ".join(sorted({row.commit or "not recorded" for row in side.own}))
 
     def text(self, style: str = "") -> str:
         """Its published value in words; `style` is a format specification in place of its quantity's."""
-        return format(self.of(self.group.rows), style or QUANTITIES[self.quantity].style)
+        return format(self.of(self.group.rows), style or quantity(self.quantity).style)
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: its head, and what its cells are: a text or a claim, with {n} and {batch} or others of a line's."""
+    """Of a table: its head, and what its cells are: a text or claims, with {n} and whatever else a line has."""
 
     head: str
-    claim: str = ""
+    claims: Sequence[str] = ()
     text: str = ""
     style: str = ""
     left: bool = False
@@ -205,7 +204,8 @@ def load(root: Path) -> Listed:
     path = root / LIST
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
-        groups = {name: _group(name, root, entry) for name, entry in found["groups"].items()}
+        entries = found["groups"]
+        groups = {name: _group(name, root, entry, entries) for name, entry in entries.items()}
         tables = {name: _table(entry) for name, entry in found["tables"].items()}
         plots = [
             Plot(path.with_name(name), groups[entry["group"]], entry["title"])
@@ -216,9 +216,14 @@ def load(root: Path) -> Listed:
         raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
 
 
-def _group(name: str, root: Path, entry: Mapping[str, Any]) -> Group:
-    cases = [(case["n"], case["batch"]) for case in entry["cases"]]
-    return Group(**{**entry, "name": name, "root": root, "cases": cases})
+def _group(name: str, root: Path, entry: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> Group:
+    """A group; what it does not say is that of the one that it is `like`, but for what is claimed."""
+    shared = ("file", "where", "own", "peers", "cases")
+    base = others[entry["like"]] if "like" in entry else {}
+    given = {**{key: base[key] for key in shared if key in base}, **entry}
+    given.pop("like", None)
+    cases = [(case["n"], case["batch"]) for case in given["cases"]]
+    return Group(**{**given, "name": name, "root": root, "cases": cases})
 
 
 def _table(entry: Mapping[str, Any]) -> Table:

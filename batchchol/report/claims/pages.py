@@ -12,7 +12,7 @@ from typing import Any
 
 from batchchol.errors import BatchcholError
 from batchchol.report.claims.listed import Column, Group, Listed, Table
-from batchchol.report.claims.quantities import QUANTITIES
+from batchchol.report.claims.quantities import quantity
 
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
@@ -54,9 +54,8 @@ def _shown(name: str, listed: Listed) -> str:
 
 def _filled(table: Table, listed: Listed) -> str:
     def cell(column: Column, line: Mapping[str, Any]) -> str:
-        if column.claim:
-            return listed.find(column.claim.format(**line)).text(column.style)
-        return column.text.format(**line)
+        texts = [listed.find(claim.format(**line)).text(column.style) for claim in column.claims]
+        return ", ".join(texts) if texts else column.text.format(**line)
 
     lines = ([cell(column, line) for column in table.columns] for line in table.lines)
     return _markdown([column.head for column in table.columns], [column.left for column in table.columns], lines)
@@ -67,7 +66,7 @@ def _everything(group: Group) -> str:
     claims = list(group.claims())
     commits = ", ".join(sorted({claim.commits for claim in claims}))
     whole = [
-        f"- `{claim.name}`: {claim.text()} ({QUANTITIES[claim.quantity].words})\n"
+        f"- `{claim.name}`: {claim.text()} ({quantity(claim.quantity).words})\n"
         for claim in claims
         if not claim.point
     ]
@@ -81,7 +80,7 @@ def _everything(group: Group) -> str:
 
 def _cases(group: Group) -> str:
     texts = {(claim.point, claim.quantity): claim.text() for claim in group.claims()}
-    heads = ["case", *(f"{QUANTITIES[name].words}, `{name}`" for name in group.quantities)]
+    heads = ["case", *(f"{quantity(name).words}, `{name}`" for name in group.quantities)]
     lines = (
         [f"`{group.name}/n{n}/b{batch}/…`", *(texts[(n, batch), name] for name in group.quantities)]
         for n, batch in group.points

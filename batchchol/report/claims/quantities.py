@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchchol.compare.rows import Row
 from batchchol.errors import BatchcholError
@@ -17,14 +17,17 @@ Value = float | str
 
 @dataclass(frozen=True)
 class Side:
-    """The rows that a claim is of, and those of the peers that these are compared with; `own` is never empty."""
+    """The rows that a claim is of, those of the peers that these are compared with, and those of all contenders."""
 
     own: Sequence[Row]
     peers: Sequence[Row]
+    every: Sequence[Row] = ()
 
     @property
     def best(self) -> Row:
         """The fastest of its rows."""
+        if not self.own:
+            raise BatchcholError("claim: no row is of its contender: name another one")
         return min(self.own, key=lambda row: row.seconds)
 
     @property
@@ -39,6 +42,14 @@ class Side:
         peers = grouped(self.peers, lambda row: row.case)
         for case, own in grouped(self.own, lambda row: row.case).items():
             yield Side(own, peers.get(case, []))
+
+    def narrowed(self, quantity: str) -> Side:
+        """The side for a quantity: of "gflops:torch" what torch reaches, of "speedup:torch" beside torch alone."""
+        kind, _, contender = quantity.partition(":")
+        named = [row for row in self.every if row.contender == contender]
+        if not contender:
+            return self
+        return replace(self, peers=named) if kind == "speedup" else replace(self, own=named)
 
 
 @dataclass(frozen=True)
@@ -98,9 +109,27 @@ QUANTITIES: Mapping[str, Quantity] = {
     "worst": Quantity(lambda side: max(each.best.ratio for each in side.cases()), ".2f", "largest residual ratio"),
     "copy": Quantity(_copy_rate, ",.1f", "GB/s of a copy"),
     "peak": Quantity(lambda side: max(row.roofline_gflops for row in side.own), ",.0f", "GFLOP/s at most"),
+    "floor": Quantity(lambda side: side.best.floor_seconds * 1e6, ".2f", "µs of an empty call"),
     "clock": Quantity(_commonest("gpu_clock_mhz"), ",.0f", "MHz"),
     "driver": Quantity(_commonest("driver"), "", "driver"),
     "samples": Quantity(_commonest("samples"), "", "samples"),
     "date": Quantity(_commonest("date"), "", "date"),
 }
-"""By the names that `docs/claims.toml` has."""
+"""By the names that `docs/claims.toml` has; a contender may follow after a colon."""
+
+
+def quantity(name: str) -> Quantity:
+    """The quantity of a name, with or without a contender.
+
+    Raises
+    ------
+    BatchcholError
+        If there is none.
+    """
+    kind, _, contender = name.partition(":")
+    if kind not in QUANTITIES:
+        raise BatchcholError(f"quantity: got {name!r}, expected one of {', '.join(QUANTITIES)}")
+    found = QUANTITIES[kind]
+    if not contender:
+        return found
+    return replace(found, words=f"× {contender}" if kind == "speedup" else f"{found.words} of {contender}")

@@ -57,7 +57,8 @@ def test_every_group_is_published_and_measured_here(listed: Listed) -> None:
     assert len(listed.claims) > 100
     for claim in listed.claims.values():
         assert claim.text()
-        assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", claim.commits), claim.name
+        known = re.fullmatch(r"[0-9a-f]{12}(-dirty)?", claim.commits)
+        assert known or (claim.commits == "not recorded" and claim.group.name.startswith("xeon")), claim.name
 
 
 def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
@@ -114,7 +115,7 @@ def test_what_is_not_listed_is_refused(clone: Path, page: str, said: str, capsys
     ("old", "new", "said"),
     [
         ("compare_h200.csv", "compare_h100.csv", "compare_h100.csv"),
-        ('"gflops", "roofline"', '"gflop", "roofline"', "['gflop']"),
+        ('"gflops", "roofline"', '"gflop", "roofline"', "got 'gflop', expected one of gflops,"),
         ('"chunked*"', '"chunkd*"', "no row is of"),
         ("[groups.h200]", "[groups", "correct it"),
     ],
