@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import batchchol
@@ -32,6 +34,19 @@ def test_examples_print_what_the_page_says(page: Path) -> None:
     runner.run(examples, out=told.append)
     assert runner.failures == 0, "".join(told)
     assert runner.tries > 0
+
+
+def documented() -> list[str]:
+    """The public names whose docstrings have examples."""
+    return [name for name in batchchol.__all__ if ">>> " in (getattr(batchchol, name).__doc__ or "")]
+
+
+@pytest.mark.parametrize("name", documented())
+def test_examples_of_docstrings_run(name: str) -> None:
+    batch = batchchol.Batch.from_dense(np.full((3, 16, 16), np.eye(16, dtype=np.float32)))
+    known = {**vars(batchchol), "dataclasses": dataclasses, "batch": batch}
+    (found,) = doctest.DocTestFinder(recurse=False).find(getattr(batchchol, name), name, globs=known)
+    assert doctest.DocTestRunner().run(found) == (0, len(found.examples))
 
 
 @cache
