@@ -26,6 +26,12 @@ include_patterns = ["*.md", "generated/*"]
 
 myst_heading_anchors = 4
 autosummary_generate = True
+# Not all disks tell cholesky.html from Cholesky.html.
+autosummary_filename_map = {
+    f"batchchol.{name}": f"batchchol.{name}-tuple"
+    for name in batchchol.__all__
+    if name != name.lower() and name.lower() in batchchol.__all__
+}
 autodoc_typehints = "none"  # numpydoc's sections have the types
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
@@ -54,7 +60,13 @@ def _keep_bars(_app: Sphinx, _what: str, _name: str, _object: object, _options: 
     lines[:] = [line.replace("|", "\\|") for line in lines]
 
 
+def _skip_fields(_app: Sphinx, _what: str, _name: str, member: object, skip: bool, _options: object) -> bool:
+    """The fields of a named tuple, of which Python says no more than their number: the class says what they are."""
+    return skip or (getattr(member, "__doc__", None) or "").startswith("Alias for field number")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _link_within_the_site)
     app.connect("autodoc-process-docstring", _keep_bars)
+    app.connect("autodoc-skip-member", _skip_fields)
