@@ -14,15 +14,11 @@ import pytest
 
 import batchchol
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+from .pages import DOCS, ROOT, run, text
+
 PAGES = sorted(DOCS.glob("*.md"))
 OTHERS = [ROOT / "README.md", ROOT / "datasets" / "README.md"]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-
-
-def text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if ">>> " in text(page)], ids=lambda page: page.stem)
@@ -47,6 +43,19 @@ def test_examples_of_docstrings_run(name: str) -> None:
     known = {**vars(batchchol), "dataclasses": dataclasses, "batch": batch}
     (found,) = doctest.DocTestFinder(recurse=False).find(getattr(batchchol, name), name, globs=known)
     assert doctest.DocTestRunner().run(found) == (0, len(found.examples))
+
+
+@pytest.mark.parametrize("page", ["benchmarks", "gpu-ci"])
+def test_results_of_the_suite_are_read_as_a_page_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / ".asv" / "results"
+    results.mkdir(parents=True)
+    (results / "benchmarks.json").symlink_to(ROOT / "datasets" / "asv_h200" / "benchmarks.json")
+    (results / "gpu-ci").symlink_to(ROOT / "datasets" / "asv_h200" / "h200")
+    monkeypatch.chdir(tmp_path)
+    run(page, {})
+    assert "32" in capsys.readouterr().out
 
 
 @cache
