@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import re
+import shlex
 from collections import Counter
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import batchchol
+from batchchol import cli
 
 from .pages import DOCS, ROOT, run, text
 
@@ -56,6 +59,25 @@ def test_results_of_the_suite_are_read_as_a_page_says(
     monkeypatch.chdir(tmp_path)
     run(page, {})
     assert "32" in capsys.readouterr().out
+
+
+def commands() -> list[list[str]]:
+    """The words of every command of this project in a block of a page, but for those that leave something out."""
+    joined = "\n".join(text(page) for page in [*PAGES, *OTHERS]).replace("\\\n", " ")
+    lines = set(re.findall(r"^    (?:\S+/)?python -m batchchol (.+)$", joined, re.MULTILINE))
+    words = [shlex.split(line, comments=True) for line in sorted(lines) if "..." not in line]
+    return [list(takewhile(lambda word: word not in ("<", ">", "|", "&&", "||"), each)) for each in words]
+
+
+def test_commands_of_pages_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(commands()) > 40
+    refused = []
+    for words in commands():
+        try:
+            cli._parser(words).parse_args(words)
+        except SystemExit:
+            refused.append(capsys.readouterr().err)
+    assert refused == []
 
 
 @cache
