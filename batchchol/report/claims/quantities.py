@@ -78,6 +78,13 @@ def _schedule(side: Side) -> Value:
     return f"nb={nb}, {looking}, {unroll}"
 
 
+def _tiles(side: Side) -> Value:
+    found = re.search(r"_(right|left|top)_nb(\d+)_", side.best.spec)
+    if found is None:
+        raise BatchcholError(f"tiles: {side.best.spec!r} has no order of evaluation: claim them of another family")
+    return f"{found[2]}, {found[1]}"
+
+
 def _family(side: Side) -> Value:
     # "shared" is also the name of a preference of caches, further behind in the name of a kernel.
     found = re.search(r"_(?:col|row)_(block|shared|strip|warp)_", side.best.spec)
@@ -102,6 +109,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix"),
     "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio"),
     "schedule": Quantity(_schedule, "", "schedule"),
+    "tiles": Quantity(_tiles, "", "nb, looking"),
     "family": Quantity(_family, "", "family"),
     "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer"),
     "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer"),
