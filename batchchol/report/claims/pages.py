@@ -25,8 +25,13 @@ def rendered(text: str, listed: Listed) -> str:
     Raises
     ------
     BatchcholError
-        If it names a claim or a table that is not listed.
+        If it names a claim or a table that is not listed, or one of its comments has no end.
     """
+    for pattern, begin in ((_NUMBER, "<!--="), (_TABLE, "<!-- claims: ")):
+        if text.count(begin) != len(pattern.findall(text)):
+            raise BatchcholError(
+                f"claims: a comment that begins with {begin!r} has no end: close it as the others are"
+            )
 
     def number(found: re.Match[str]) -> str:
         begin, name, style, end = found.groups()

@@ -92,7 +92,7 @@ def _family(side: Side) -> Value:
 
 
 def _copy_rate(side: Side) -> Value:
-    """GPUs' rows have it. CPUs' say it by their rooflines, which are its where memory decides and lower elsewhere."""
+    """GB/s: rows of a GPU have it; a CPU's roofline is of the copy rate where memory decides, and lower elsewhere."""
     if side.best.on_gpu:
         return side.best.copy_bytes_per_second / 1e9
     return max(_compulsory_bytes(row) / row.roofline_seconds for row in side.own) / 1e9

@@ -103,7 +103,12 @@ def test_a_stale_page_is_found_and_rendered(clone: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("page", "said"),
-    [("<!--=h200/spead-->1<!--/-->", "h200/spead"), ("<!-- claims: h100 -->\n<!-- /claims -->", "'h100'")],
+    [
+        ("<!--=h200/spead-->1<!--/-->", "h200/spead"),
+        ("<!-- claims: h100 -->\n<!-- /claims -->", "'h100'"),
+        ("<!--=h200/copy-->1 and <!--=h200/copy-->2<!--/-->", "has no end"),
+        ("<!-- claims: h200 -->\n", "has no end"),
+    ],
 )
 def test_what_is_not_listed_is_refused(clone: Path, page: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     (clone / "page.md").write_text(page)
