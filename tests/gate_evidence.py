@@ -15,6 +15,7 @@ import argparse
 import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import expm1
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -152,7 +153,8 @@ def noise_table(paths: Iterable[Path]) -> list[str]:
         alarmed = {each.date for each in controls if each.alarm}
         alarms = sum(each.alarm for each in controls)
         low, high = wilson(alarms, len(controls))
-        largest = max(abs(each.location) for each in controls)
+        # Locations are logarithms of ratios.
+        largest = max(abs(expm1(each.location)) for each in controls)
         machine = path.stem.removeprefix("gate_noise_")
         lines.append(
             f"| {machine} | {len(gates)} | {len(alarmed)} | {len(controls)} | {alarms} | {low:.1%} … {high:.1%} "
