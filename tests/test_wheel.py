@@ -38,7 +38,8 @@ for package in sys.argv[1:]:
     parent = importlib.import_module(package)
     print(parent.__file__)
     for module in pkgutil.walk_packages(parent.__path__, package + "."):
-        if not module.name.endswith("__main__"):
+        # Operators of PyTorch are modules that need it.
+        if not module.name.endswith("__main__") and ".interop." not in module.name:
             print(importlib.import_module(module.name).__file__)
 """
 

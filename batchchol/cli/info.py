@@ -27,7 +27,7 @@ OPTIONAL_PACKAGES = (
     ("distributed", "`tune --cluster`", install("cluster")),
     ("torch", "operators of PyTorch; a peer of `compare`", install("torch")),
     ("mkl", "two peers of `compare`", "pip install mkl"),
-    ("cupy-cuda13x|cupy-cuda12x|cupy", "a peer of `compare` on a GPU", "pip install cupy-cuda13x"),
+    ("cupy-cuda13x|cupy-cuda12x|cupy", "orders above 128 on a GPU; a peer of `compare` there", install("large")),
     ("jax", "a peer of `compare` on a GPU", "pip install 'jax[cuda13]'"),
     (
         "nvidia-libmathdx-cu13|nvidia-libmathdx-cu12",

@@ -21,13 +21,17 @@ from batchchol.api import (
     RepairedSolution,
     Solution,
 )
-from batchchol.errors import optional
+from batchchol.errors import BatchcholError, optional
 
-optional("torch", "batchchol.interop.torch", "torch")
+try:
+    optional("torch", "batchchol.interop.torch", "torch")
+except BatchcholError as error:
+    # What those who import a module expect.
+    raise ImportError(str(error)) from error
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from batchchol.interop.torch.operators import OPERATORS, first_share  # noqa: E402
+from batchchol.interop.torch.operators import OPERATORS, first_share
 
 __all__ = [
     "cho_solve",

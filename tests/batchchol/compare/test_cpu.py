@@ -360,7 +360,7 @@ def test_the_command_says_that_an_interruption_loses_nothing(
 
 def test_the_command_explains_bad_values() -> None:
     with pytest.raises(BatchcholError, match="n: got 500, expected 1 to 128"):
-        command.run(command_line("--n", "500", "--peers", "numpy"))
+        command.run(command_line("--op", "posv", "--n", "500", "--peers", "numpy"))
 
 
 def test_a_missing_matplotlib_is_known_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

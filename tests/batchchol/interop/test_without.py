@@ -13,7 +13,7 @@ sys.modules["torch"] = None
 import batchchol.interop
 try:
     import batchchol.interop.torch
-except batchchol.BatchcholError as error:
+except ImportError as error:
     print(error)
 """
 
