@@ -213,7 +213,8 @@ def _chosen_kernel(
 
 def _by_two(device: Backend, form: Form, upper: bool, math: str | None, many: bool) -> bool:
     problem = Problem(form.n, form.dtype, "upper" if upper else "lower", "posv", math or MATHS[0])
-    return two_kernels(Request(problem, device.target, arch=device.architecture).on(form.layout), many)
+    request = Request(problem, device.target, batch=form.batch, arch=device.architecture)
+    return two_kernels(request.on(form.layout), many)
 
 
 def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:
@@ -221,7 +222,7 @@ def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) ->
     from batchchol.algorithms.posv import FactorThenSolve
 
     factoring, solving = (cast(Any, device.kernel(spec)) for spec in (factor, solve))
-    return FactorThenSolve.of(factoring, solving, device.last_level_cache_bytes())
+    return FactorThenSolve(factoring, solving)
 
 
 def _fitting_target(device: Backend, dtype: str, layout: Layout, argument: str = "batch") -> str:

@@ -27,7 +27,9 @@ from batchchol import cho_solve, cholesky_ex, default_spec, factor, get_backend,
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.defaults.fused import two_kernels
+from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
+from kernelgen import Layout, Problem
 
 OUT = Path(__file__).parents[1] / "datasets" / "launch_host_h200.csv"
 CASE = ("n", "batch", "what", "way", "kernels")
@@ -51,7 +53,9 @@ def calls(n: int, batch: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     yield "factor", 1, partial(factor, a, out=out)
     yield "cholesky_ex", 3 if packed else 1, partial(cholesky_ex, dense)
     b = memory.to_device(np.ones((batch, n), np.float32), "right-hand sides")
-    yield "solve_ex", 2 if two_kernels(n, "float32", backend.target) else 1, partial(solve_ex, dense, b)
+    asked = Request(Problem(n, op="posv"), backend.target, batch=batch, arch=backend.architecture)
+    two = two_kernels(asked.on(Layout.canonical()))
+    yield "solve_ex", 2 if two else 1, partial(solve_ex, dense, b)
     yield "cho_solve", 1, partial(cho_solve, cholesky_ex(dense).L, b)
 
 

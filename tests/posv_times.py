@@ -100,11 +100,12 @@ def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
     return Layout.chunked(CHUNK_OF_WARPS if large else lanes), Layout.canonical()
 
 
-def kernels(backend: Backend, target: str, n: int, layout: Layout, math: str) -> list[KernelSpec]:
+def kernels(backend: Backend, target: str, n: int, batch: int, layout: Layout, math: str) -> list[KernelSpec]:
     """The kernels that are timed on matrices in a layout; the first is the one that is chosen by default."""
     where = (target, layout.kind, layout.order, layout.chunk)
     problem = Problem(n, op="posv", math=math)
-    chosen = default_choice(Request(problem, *where, arch=backend.architecture, device=backend.model)).spec
+    about = {"batch": batch, "arch": backend.architecture, "device": backend.model}
+    chosen = default_choice(Request(problem, *where, **about)).spec
     found = [chosen]
     if isinstance(chosen.schedule, WarpSchedule):
         return list(dict.fromkeys([chosen, *by_warps(chosen, chosen.schedule)]))
@@ -156,8 +157,8 @@ def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[
         (*case, layout) for case in series.cases for layout in layouts(backend, target, case[0]) if case[0] in orders
     ]
     every = {
-        (n, layout, math): kernels(backend, target, n, layout, math)
-        for n, _, _, layout in cases
+        (n, batch, layout, math): kernels(backend, target, n, batch, layout, math)
+        for n, batch, _, layout in cases
         for math in series.maths
     }
     start = time.perf_counter()
@@ -168,14 +169,14 @@ def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[
         backend.fill(a, "diagonally_dominant")
         rate = backend.ceilings("float32", 1).copy_bytes_per_second
         copying = batch * compulsory_bytes(n, layout, "float32", nrhs, "posv") / rate
-        specs = [spec for math in series.maths for spec in every[n, layout, math]]
+        specs = [spec for math in series.maths for spec in every[n, batch, layout, math]]
         for spec, sample in zip(specs, in_turn(backend, specs, a, nrhs), strict=True):
             yield {
                 "backend": backend.name, "target": target, "op": "posv", "n": n, "batch": batch, "nrhs": nrhs,
                 "layout": str(layout), "math": spec.problem.math,
                 "family": spec.family,
                 **{name: getattr(spec.schedule, name, None) for name in (*CHOICES, *CHOICES_OF_WARPS)},
-                "chosen": spec in (every[n, layout, math][0] for math in series.maths),
+                "chosen": spec in (every[n, batch, layout, math][0] for math in series.maths),
                 "seconds": f"{sample.median:.4g}", "spread": f"{sample.spread:.3f}", "ratio": f"{sample.ratio:.3f}",
                 "copy": f"{copying / sample.median:.3f}",
             }  # fmt: skip

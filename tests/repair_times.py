@@ -28,6 +28,7 @@ from batchchol.backends.base import Form
 from batchchol.backends.cuda import dense, memory
 from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.defaults.fused import two_kernels
+from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from batchchol.measure.timing import CACHES
 from batchchol.plan import TWO, array_choice, chosen_kernel, kernel_choice
@@ -121,7 +122,8 @@ def build(backend: CudaBackend, orders: Sequence[int], sizes: Sequence[int]) -> 
     specs = set[KernelSpec]()
     for n, batch, layout in product(orders, sizes, LAYOUTS):
         form = Form(n, batch, "float32", layout)
-        ops = TWO if two_kernels(n, "float32", backend.target) else ("posv",)
+        asked = Request(Problem(n, op="posv"), backend.target, batch=batch, arch=backend.architecture)
+        ops = TWO if two_kernels(asked.on(layout)) else ("posv",)
         specs |= {kernel_choice(op, cast(Any, backend), form, False, None, None, argument="a") for op in ops}
         specs.add(array_choice(cast(Any, backend), Problem(n), batch, None, host=False)[0])
     sources = [

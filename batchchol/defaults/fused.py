@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isqrt
 from types import MappingProxyType
 
 from batchchol.defaults.request import Request
@@ -12,7 +13,10 @@ from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule,
 
 # From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 12 at n = 8,
 # 25 in place of 32 at n = 16 (datasets/posv_h200.csv).
-STAGED_FROM = 8
+STAGED_FROM = 4
+# Orders, the right-hand sides that a thread solves for at a time, as many as registers have room for, and threads of
+# a block, float32. At n = 24 a fifth warp of a multiprocessor costs more than it brings.
+WIDTHS = ((8, 2, 128), (20, 2, 32), (22, 1, 32), (24, 4, 64))
 # Orders up to which what a thread needs is in its registers, if the first rows of a factor go back to shared memory;
 # arrays are read by wider pieces, which takes more (compiled for sm_90).
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
@@ -20,12 +24,18 @@ STRAIGHT_LINE_OF_ARRAYS = 27
 # Orders up to which one kernel is the better choice: a multiprocessor has room for the triangles of three warps. At
 # n = 32 and 131,072 matrices it takes 150 us, two kernels take 340 (H200, 2026-11-24). None of float64 was measured.
 ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
-# Larger ones are of warps, in chunks up to this one, for a warp reads one matrix of its chunk. Orders up to which one
-# warp has a matrix, and the blocks that a multiprocessor is to have room for.
-CHUNK_OF_WARPS, ONE_WARP = 8, 96
-BLOCKS_OF_WARPS = ((48, 7), (64, 6), (ONE_WARP, 4))
+# Larger ones are of warps (measured on an H200, 2026-11-24): arrays; small chunks where the math is "fast", for a
+# warp reads one matrix of its chunk or two; and whatever few matrices there are, from a smaller order on.
+FEW_FROM, CHUNK_OF_FEW, CHUNK_OF_WARPS = 20, 32, 4
+# Orders up to which a matrix is one warp's, whose rest are two kernels if they are packed.
+ONE_WARP = 96
+# Orders, and the matrices of a warp, teams of a block and blocks of a multiprocessor: of few matrices and of many.
+TEAMS_OF_FEW = ((32, (2, 4, 3)), (ONE_WARP, (1, 8, 1)))
+TEAMS = MappingProxyType({"fast": ((48, (2, 2, 6)), (64, (2, 2, 4))), "ieee": ((48, (2, 2, 6)), (64, (1, 2, 8)))})
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
+# Batches that are served apart.
+BATCHES = (1_024, 16_384)
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
@@ -40,22 +50,61 @@ def two_kernels(request: Request, many: bool = False) -> bool:
     problem = request.problem
     if not TARGETS[request.target].gpu or problem.n <= ONE_KERNEL[problem.dtype]:
         return False
-    return many or by_warps(request.plain, request.chunk, request.arch) is None
+    if many or problem.dtype != "float32":
+        return True
+    few = request.size <= isqrt(BATCHES[0] * BATCHES[1])
+    return by_warps(request.plain, request.chunk, request.arch, few=few) is None
 
 
-def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec | None:
-    """The kernel of the warp family for `plain`'s problem, if there is one that is the better choice."""
-    n, chunked = plain.problem.n, plain.layout == "chunked"
-    if plain.layout == "interleaved" or (chunked and (chunk or MAX_CHUNK) > CHUNK_OF_WARPS):
-        return None
-    warps = 1 if n <= ONE_WARP else 2
-    blocks = next((blocks for most, blocks in BLOCKS_OF_WARPS if n <= most), 4)
-    stride, pdl = chunk if chunked and chunk in range(2, MAX_CHUNK + 1) else None, has_pdl(arch) or None
+def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
+    """The kernel of `plain`'s problem on a GPU for each of `BATCHES`, as far as there is one.
+
+    Raises
+    ------
+    SpecError
+        If there is none: shared memory has no room for the triangles of a warp's threads.
+    """
+    few = by_warps(plain, chunk, arch, few=True)
     try:
-        found = replace(plain, schedule=WarpSchedule(warps=warps, blocks=blocks, stride=stride, pdl=pdl))
+        others = by_warps(plain, chunk, arch, few=False) or fused(plain, chunk, arch)
+    except SpecError:
+        if few is None:
+            raise
+        yield BATCHES[0], few
+        return
+    yield from zip(BATCHES, (few or others, others), strict=True)
+
+
+def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, *, few: bool) -> KernelSpec | None:
+    """The kernel of the warp family for `plain`'s problem, if there is one that is the better choice."""
+    n, math = plain.problem.n, plain.problem.math
+    packed = plain.layout != "canonical"
+    largest = CHUNK_OF_FEW if few else CHUNK_OF_WARPS * (math == "fast" and n <= ONE_WARP)
+    if packed and (plain.layout == "interleaved" or chunk is None or chunk > largest):
+        return None
+    if n < FEW_FROM if few else n <= ONE_KERNEL["float32"]:
+        return None
+    matrices, teams, blocks = _teams(n, chunk if packed else None, TEAMS_OF_FEW if few else TEAMS[math])
+    warps = 1 if n <= ONE_WARP else 2
+    stride, pdl = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None, has_pdl(arch) or None
+    try:
+        schedule = WarpSchedule(matrices, warps, teams, blocks=blocks, stride=stride, pdl=pdl)
+        found = replace(plain, schedule=schedule)
     except SpecError:
         return None
     return found if runs_on(found, arch, FITTED) else None
+
+
+def _teams(n: int, chunk: int | None, measured: Sequence[tuple[int, tuple[int, int, int]]]) -> tuple[int, int, int]:
+    """Matrices of a warp, teams of a block, and blocks of a multiprocessor."""
+    if n > ONE_WARP:
+        return 1, 1, 4
+    for most, teams in measured:
+        if n <= most:
+            return teams
+    # The warps that read the same lines are of one block.
+    together = 1 if chunk is None else 2 if chunk == 2 else 4
+    return 1, together, 8 // together
 
 
 def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
@@ -69,16 +118,18 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     n, dtype = plain.problem.n, plain.problem.dtype
     if not TARGETS[plain.target].gpu:
         return replace(plain, schedule=_on_a_cpu(plain))
-    if n > ONE_KERNEL[dtype] and (found := by_warps(plain, chunk, arch)):
-        return found
     canonical = plain.layout == "canonical"
     straight = n <= (min(STRAIGHT_LINE_OF_ARRAYS, STRAIGHT_LINE[dtype]) if canonical else STRAIGHT_LINE[dtype])
+    widths = (each for each in WIDTHS if n <= each[0] and dtype == "float32")
+    _, rhs, threads = next(widths, (n, None, None))
     schedule = ThreadSchedule(
         1 if straight else NB_OF_GPUS[dtype],
         unroll="full" if straight else "tiles",
         staged=True if n >= STAGED_FROM or canonical else None,
         stride=chunk if plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
         pdl=has_pdl(arch) or None,
+        rhs=rhs,
+        threads=threads,
     )
     return replace(plain, schedule=schedule)
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.fitting import fit, fitted
-from batchchol.defaults.fused import fused
+from batchchol.defaults.fused import fused, fused_by_batch
 from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
@@ -155,6 +155,8 @@ def choices(request: Request) -> tuple[Choice, ...]:
     why = f"{reason}; nothing of it can be built" if cases else f"no kernel of {wanted.op} was measured"
     if TARGETS[request.target].gpu and wanted.op == "potrs":
         return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
+    if TARGETS[request.target].gpu and wanted.op == "posv":
+        return tuple(Choice(spec, batch, why) for batch, spec in fused_by_batch(plain, wanted.chunk, arch))
     return (Choice(_unmeasured(plain, wanted.chunk, arch), None, why),)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from batchchol.defaults.tables import Case
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import whole
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
@@ -84,4 +85,13 @@ class Request:
         """A kernel that can be built for any valid request: if refused, an argument is wrong, or there is none."""
         straight = self.target in TARGETS and TARGETS[self.target].gpu and self.problem.operation.in_registers
         schedule = ThreadSchedule(1, unroll="full" if straight else "tiles")
-        return KernelSpec(self.problem, self.layout, self.order, schedule, self.target, self.in_place)
+        where = self.target, self.in_place
+        try:
+            return KernelSpec(self.problem, self.layout, self.order, schedule, *where)
+        except SpecError:
+            # Shared memory has no room for as many larger matrices as a warp has threads.
+            if self.problem.op not in WarpSchedule.operations:
+                raise
+            with suppress(SpecError):
+                return KernelSpec(self.problem, self.layout, self.order, WarpSchedule(warps=2), *where)
+            raise

@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Layout, default_spec, get_backend, solve, solve_ex
-from batchchol.algorithms.posv import CACHE_PART, FactorThenSolve, slices
+from batchchol.algorithms.posv import FactorThenSolve, slices
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.defaults.fused import CHUNK_OF_WARPS, COLUMNS_OF_WARPS
+from batchchol.defaults.fused import CHUNK_OF_FEW, COLUMNS_OF_WARPS
 from batchchol.operations.posv import ratios
 from batchchol.operations.potrs import ratio_bound
 
@@ -30,13 +30,10 @@ N, BATCH = 9, 150
 
 
 def both(backend: Backend, layout: Layout, *, matrices: int, n: int = N) -> FactorThenSolve:
-    """The default kernels, with a cache for the factors of `matrices`, and no others to fill the GPU."""
+    """The default kernels, with a workspace for the factors of `matrices`."""
     where: dict[str, Any] = {"target": "cuda", "layout": layout.kind, "order": layout.order, "chunk": layout.chunk}
     factor, solver = (cast(Any, backend.kernel(default_spec(n, op=op, **where))) for op in ("potrf", "potrs"))
-    bytes_each = 4 * (n * n if layout.kind == "canonical" else n * (n + 1) // 2)
-    made = FactorThenSolve.of(factor, solver, CACHE_PART * matrices * bytes_each)
-    assert made.least >= factor.gpu.multiprocessors
-    return replace(made, least=1)
+    return FactorThenSolve(factor, solver, matrices * 4 * n * n)
 
 
 def info_of(backend: Backend, a: DeviceBatch) -> Any:
@@ -83,7 +80,7 @@ def test_solutions_in_place_of_right_hand_sides_on_another_stream(fake_gpu: Fake
         (Layout.chunked(32), 1_000, 128),
         (Layout.chunked(32), 100, 128),
         (Layout.chunked(32), 129, 96),
-        (Layout.chunked(48), 1_000, 192),
+        (Layout.chunked(48), 1_000, 96),
         (Layout.chunked(5), 1_000, 160),
         (Layout.canonical(), 1_000, 128),
         (Layout.interleaved(), 1_000, 1_000),
@@ -91,11 +88,11 @@ def test_solutions_in_place_of_right_hand_sides_on_another_stream(fake_gpu: Fake
     ids=str,
 )
 @pytest.mark.usefixtures("fake_gpu")
-def test_a_slice_takes_its_part_of_the_cache(layout: Layout, batch: int, step: int) -> None:
+def test_a_slice_fits_the_workspace(layout: Layout, batch: int, step: int) -> None:
     """As whole chunks, and slices of one size, allow."""
     kernel = both(get_backend("cuda"), layout, matrices=128)
     assert kernel.step(batch, layout) == step
-    assert replace(kernel, least=batch).step(batch, layout) >= batch
+    assert replace(kernel, workspace_bytes=batch * N * N * 8).step(batch, layout) >= batch
     parts = list(slices(batch, step))
     assert parts[0][0] == 0
     assert sum(size for _, size in parts) == batch
@@ -117,10 +114,10 @@ def test_larger_orders_are_solved_by_two_kernels(cuda: Backend, spd: Spd, upper:
 
 
 def test_warps_solve_for_few_right_hand_sides(fake_gpu: FakeGpu, spd: Spd) -> None:
-    """By arrays and by small chunks; two kernels for many, by large chunks, and in float64."""
-    n, few = 33, COLUMNS_OF_WARPS
-    a, arrays, chunks = spd(5, n), Layout.canonical(), Layout.chunked(CHUNK_OF_WARPS)
-    for layout, nrhs, kernels in ((arrays, few, 1), (chunks, 1, 1), (arrays, few + 1, 2), (Layout.chunked(32), 1, 2)):
+    """By arrays, and few matrices by chunks; two kernels for many right-hand sides, and by large chunks."""
+    n, few = 65, COLUMNS_OF_WARPS
+    a, arrays, chunks, large = spd(5, n), Layout.canonical(), Layout.chunked(CHUNK_OF_FEW), Layout.chunked(64)
+    for layout, nrhs, kernels in ((arrays, few, 1), (chunks, 1, 1), (arrays, few + 1, 2), (large, 1, 2)):
         given = on_device(a) if layout == arrays else DeviceBatch.from_dense(a, layout)
         b = columns(5, n, nrhs)
         del fake_gpu.launches[:]

@@ -1,0 +1,64 @@
+"""The kernels that factor and solve at once by default: which family, for which batches, layouts and maths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchchol import Layout, default_spec
+from batchchol.defaults.fused import BATCHES, by_warps, two_kernels
+from batchchol.defaults.request import Request
+from kernelgen import MAX_N, Problem, SpecError
+from kernelgen.problem import MATHS
+
+FEW, MANY = BATCHES
+ARRAYS, SMALL, LARGE = Layout.canonical(), Layout.chunked(4), Layout.chunked(32)
+
+
+def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "float32") -> Request:
+    return Request(Problem(n, dtype, op="posv", math=math), "cuda", batch=batch, arch="sm_90").on(layout)
+
+
+@pytest.mark.parametrize(
+    ("n", "layout", "batch", "math", "chosen"),
+    [
+        (19, ARRAYS, FEW, "ieee", "thread"),
+        (20, LARGE, FEW, "ieee", "warp"),
+        (32, ARRAYS, MANY, "ieee", "thread"),
+        (33, ARRAYS, MANY, "ieee", "warp"),
+        (64, SMALL, MANY, "fast", "warp"),
+        (64, SMALL, MANY, "ieee", "two"),
+        (64, LARGE, FEW, "ieee", "warp"),
+        (64, LARGE, MANY, "fast", "two"),
+        (128, ARRAYS, MANY, "fast", "warp"),
+        (128, SMALL, MANY, "fast", "two"),
+        (64, Layout.interleaved(), FEW, "fast", "two"),
+    ],
+    ids=str,
+)
+def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
+    request = asked(n, layout, batch, math)
+    assert two_kernels(request) == (chosen == "two")
+    assert two_kernels(request, many=True) == (n > 32)
+    if chosen != "two":
+        where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
+        assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
+
+
+@pytest.mark.parametrize("math", MATHS)
+def test_every_order_of_arrays_has_one_kernel(math: str) -> None:
+    for n in range(33, MAX_N + 1):
+        for batch in BATCHES:
+            found = by_warps(asked(n, ARRAYS, batch, math).plain, None, "sm_90", few=batch == FEW)
+            assert found is not None, n
+            assert not two_kernels(asked(n, ARRAYS, batch, math))
+
+
+def test_what_has_no_tensor_cores_or_is_of_float64_has_two() -> None:
+    old = Request(Problem(40, op="posv"), "cuda", batch=MANY, arch="sm_75").on(ARRAYS)
+    assert two_kernels(old)
+    assert two_kernels(asked(19, ARRAYS, FEW, dtype="float64"))
+    assert two_kernels(asked(100, ARRAYS, FEW, dtype="float64"))
+    with pytest.raises(SpecError):
+        default_spec(100, op="posv", dtype="float64", target="cuda")
