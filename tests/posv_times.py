@@ -44,6 +44,8 @@ COLUMNS = (
     *("ratio", "copy", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
 )
 SAMPLES, WARM_UP = 15, 2
+# Of batches with more rows than these fewer calls make a sample.
+MANY_ROWS, FEW_CALLS = 1 << 22, 4
 # Straight-line code of larger matrices is no faster on a CPU, and takes long to compile.
 LONGEST_STRAIGHT = 16
 
@@ -131,7 +133,7 @@ def in_turn(backend: Backend, specs: Sequence[KernelSpec], a: Batch, nrhs: int) 
     """Samples of kernels that factor and solve: on a CPU in the thread's own time, whatever else the machine does."""
     b = np.random.default_rng(0).standard_normal((a.batch, a.n, nrhs)).astype(a.dtype)
     sets, status, taken = rotating_buffers(backend, a, b), info_of(backend, specs[0], a), []
-    calls = SERIES[backend.name].calls
+    calls = SERIES[backend.name].calls if a.n * a.batch <= MANY_ROWS else FEW_CALLS
     for turn in range(WARM_UP + SAMPLES):
         bursts = []
         for place, spec in enumerate(specs):
