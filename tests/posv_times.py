@@ -16,7 +16,6 @@ import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ import numpy as np
 from batchchol import get_backend
 from batchchol.backends import Backend
 from batchchol.batches.batch import Batch
-from batchchol.defaults.fused import CHUNK_OF_WARPS, ONE_KERNEL
+from batchchol.defaults.fused import CHUNK_OF_WARPS, ONE_KERNEL, ONE_WARP, two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
@@ -102,31 +101,38 @@ def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
     return Layout.chunked(CHUNK_OF_WARPS if large else lanes), Layout.canonical()
 
 
+def chosen(backend: Backend, target: str, n: int, batch: int, layout: Layout, math: str) -> KernelSpec | None:
+    """The kernel that `solve` takes, if it is one."""
+    problem, where = Problem(n, op="posv", math=math), {"arch": backend.architecture, "device": backend.model}
+    asked = Request(problem, target, batch=batch, **where).on(layout)
+    return None if two_kernels(asked) else default_choice(asked).spec
+
+
 def kernels(backend: Backend, target: str, n: int, batch: int, layout: Layout, math: str) -> list[KernelSpec]:
-    """The kernels that are timed on matrices in a layout; the first is the one that is chosen by default."""
-    where = (target, layout.kind, layout.order, layout.chunk)
-    problem = Problem(n, op="posv", math=math)
-    about = {"batch": batch, "arch": backend.architecture, "device": backend.model}
-    chosen = default_choice(Request(problem, *where, **about)).spec
-    found = [chosen]
-    if isinstance(chosen.schedule, WarpSchedule):
-        return list(dict.fromkeys([chosen, *by_warps(chosen, chosen.schedule)]))
-    for choice in SERIES[backend.name].choices:
+    """The kernels that are timed on matrices in a layout."""
+    problem, gpu = Problem(n, op="posv", math=math), backend.name == "cuda"
+    first = chosen(backend, target, n, batch, layout, math)
+    found: list[KernelSpec] = [] if first is None else [first]
+    schedules = list[Mapping[str, Any]]() if gpu and n > ONE_KERNEL["float32"] else SERIES[backend.name].choices
+    for choice in schedules:
         straight = choice.get("unroll") == "full"
-        if choice["nb"] > n or (straight and backend.name == "cpu" and n > LONGEST_STRAIGHT):
+        if choice["nb"] > n or (straight and not gpu and n > LONGEST_STRAIGHT):
             continue
-        gpu: Mapping[str, Any] = {"stride": layout.chunk, "pdl": True} if backend.name == "cuda" else {}
+        more: Mapping[str, Any] = {"stride": layout.chunk, "pdl": True} if gpu else {}
         with suppress(SpecError):
-            found.append(replace(chosen, schedule=ThreadSchedule(**choice, **gpu)))
+            found.append(KernelSpec(problem, layout.kind, layout.order, ThreadSchedule(**choice, **more), target))
+    if gpu and (not schedules or (first is not None and isinstance(first.schedule, WarpSchedule))):
+        found += by_warps(problem, layout, target)
     return list(dict.fromkeys(found))
 
 
-def by_warps(chosen: KernelSpec, schedule: WarpSchedule) -> Iterator[KernelSpec]:
-    """Other teams of the warp family, as far as there are registers for them."""
-    for matrices, teams, blocks in TEAMS if schedule.warps == 1 else LARGE_TEAMS:
-        team = replace(schedule, matrices=matrices, teams=teams, blocks=blocks)
+def by_warps(problem: Problem, layout: Layout, target: str) -> Iterator[KernelSpec]:
+    """Teams of the warp family, as far as there are registers for them."""
+    warps = 1 if problem.n <= ONE_WARP else 2
+    for matrices, teams, blocks in TEAMS if warps == 1 else LARGE_TEAMS:
         with suppress(SpecError):
-            yield replace(chosen, schedule=team)
+            schedule = WarpSchedule(matrices, warps, teams, blocks=blocks, stride=layout.chunk, pdl=True)
+            yield KernelSpec(problem, layout.kind, layout.order, schedule, target)
 
 
 def in_turn(backend: Backend, specs: Sequence[KernelSpec], a: Batch, nrhs: int) -> list[Sample]:
@@ -178,7 +184,7 @@ def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[
                 "layout": str(layout), "math": spec.problem.math,
                 "family": spec.family,
                 **{name: getattr(spec.schedule, name, None) for name in (*CHOICES, *CHOICES_OF_WARPS)},
-                "chosen": spec in (every[n, batch, layout, math][0] for math in series.maths),
+                "chosen": spec == chosen(backend, target, n, batch, layout, spec.problem.math),
                 "seconds": f"{sample.median:.4g}", "spread": f"{sample.spread:.3f}", "ratio": f"{sample.ratio:.3f}",
                 "copy": f"{copying / sample.median:.3f}",
             }  # fmt: skip
