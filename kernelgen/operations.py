@@ -104,7 +104,7 @@ class Operation:
     @cached_property
     def in_registers(self) -> bool:
         """Whether a GPU has it in straight-line code alone, each thread with a triangle in its registers."""
-        return (self.forgets or self.inverts) and not self.has_columns
+        return self.forgets and not self.has_columns and not self.inverts
 
     @property
     def has_columns(self) -> bool:

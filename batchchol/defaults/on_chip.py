@@ -12,8 +12,8 @@ from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 from kernelgen.refusals import require
 
 # Orders up to which all that a thread of a GPU needs is in its registers, of packed matrices and of arrays (compiled
-# for sm_90); beyond, one kernel factors and another goes on.
-LARGEST: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
+# for sm_90).
+IN_REGISTERS: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
     {
         ("logdet", "float32"): (28, 27),
         ("logdet", "float64"): (19, 19),
@@ -23,9 +23,10 @@ LARGEST: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
         ("poinv", "float64"): (14, 14),
     }
 )
-
-
-# Of CPUs: the largest order of straight-line code that inverts, and tiles.
+# Of inverses: orders up to which a multiprocessor has room for the triangles of two warps. Beyond, one kernel factors
+# and another goes on.
+IN_MEMORY: Mapping[str, int] = MappingProxyType({"float32": 41, "float64": 28})
+# Of CPUs: the largest order of straight-line code that inverts. Tiles, of GPUs too.
 STRAIGHT_LINE_ON_CPUS, NB = 8, 4
 
 
@@ -43,19 +44,15 @@ def on_chip(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
 
 
 def _on_a_gpu(plain: KernelSpec, chunk: int | None, arch: str | None) -> ThreadSchedule:
-    """The schedule of straight-line code.
-
-    Raises
-    ------
-    SpecError
-        If a thread has no room for its triangle.
-    """
-    problem, canonical = plain.problem, plain.layout == "canonical"
-    most = LARGEST[problem.op, problem.dtype][canonical]
-    works = f"a thread has registers for {problem.op} to order {most}: factor first"
-    require(problem.n <= most, "n", problem.n, works)
+    """Straight-line code in registers, or loops over tiles in shared memory."""
+    problem = plain.problem
+    straight = problem.n <= IN_REGISTERS[problem.op, problem.dtype][plain.layout == "canonical"]
+    most = IN_MEMORY[problem.dtype] if problem.operation.inverts else 0
+    works = f"no thread has room for it: {problem.op} of so large matrices is done after they are factored"
+    require(straight or problem.n <= most, "n", problem.n, works)
     stride = chunk if plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
-    return ThreadSchedule(1, unroll="full", stride=stride, pdl=has_pdl(arch) or None)
+    nb, unroll = (1, "full") if straight else (NB, "tiles")
+    return ThreadSchedule(nb, unroll=unroll, stride=stride, pdl=has_pdl(arch) or None)
 
 
 def _on_a_cpu(plain: KernelSpec) -> ThreadSchedule:

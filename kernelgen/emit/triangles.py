@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
@@ -14,7 +16,7 @@ _GROUP = 4
 
 
 def generate_on_triangles(template: str, spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
-    """The source of a kernel of a GPU whose threads work on a triangle each, in straight-line code."""
+    """The source of a kernel of a GPU whose threads work on a triangle each."""
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
     room = (
@@ -32,7 +34,7 @@ def generate_on_triangles(template: str, spec: KernelSpec, schedule: ThreadSched
         piece=piece,
         piece_bytes=piece * ELEMENT_BYTES[problem.dtype],
         element_bytes=ELEMENT_BYTES[problem.dtype],
-        step=stage.width,
+        step=gcd(stage.width, schedule.nb) if schedule.unroll == "tiles" else stage.width,
         blocks=schedule.blocks or 1,
         group=_GROUP,
         groups=-(-problem.n // _GROUP),

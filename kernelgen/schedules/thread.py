@@ -212,7 +212,7 @@ class ThreadSchedule(BaseSchedule):
         staged = self.staged
         if operation.forgets or operation.inverts:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
-            staged = staged or self.unroll == "tiles" or operation.in_registers
+            staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged else "l1")
         threads = self.threads or DEFAULT_THREADS
         split = None if self.split == 1 else self.split
@@ -262,6 +262,9 @@ class ThreadSchedule(BaseSchedule):
     def solve_stage(self, problem: Problem, layout: str) -> SolveStage:
         """What the warps of a GPU have in shared memory where they factor and solve at once."""
         threads, interleaved = self.threads or DEFAULT_THREADS, layout != "canonical"
+        if problem.operation.inverts and self.unroll == "tiles":
+            # Each thread has lines of its own, whatever the layout.
+            interleaved = False
         rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 

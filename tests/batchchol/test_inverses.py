@@ -140,7 +140,7 @@ def test_determinants_by_factors_on_a_gpu(cuda: Backend, spd: Spd, monkeypatch: 
     a[1, 3, 2, 2] = -1
     given = on_device(a), DeviceBatch.from_dense(a.reshape(40, 5, 5), Layout.chunked(32))
     by_one = [tuple(map(cuda.host, slogdet_ex(each))) for each in given]
-    monkeypatch.setattr(on_chip, "LARGEST", dict.fromkeys(on_chip.LARGEST, (4, 4)))
+    monkeypatch.setattr(on_chip, "IN_REGISTERS", dict.fromkeys(on_chip.IN_REGISTERS, (4, 4)))
     forget()
     for each, expected in zip(given, by_one, strict=True):
         for found, known in zip(slogdet_ex(each), expected, strict=True):

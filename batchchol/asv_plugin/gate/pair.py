@@ -145,7 +145,7 @@ def _buffers(
 ) -> Sequence[tuple[Any, ...]]:
     """Sets of the arrays of a call, as many as `sets` says for their bytes."""
     operation = contender.spec.problem.operation
-    if operation.in_registers:
+    if operation.in_registers or operation.inverts:
         triangles, room = batch if operation.factors else factor(batch).L, room_for(backend, contender.spec, batch)
         return [
             (triangles.copy(), room if turn == 0 else room_for(backend, contender.spec, batch))

@@ -77,7 +77,7 @@ def fused(arena: FusedArena) -> list[Contender]:
 
 
 def inverses(arena: InverseArena) -> list[Contender]:
-    """`torch.cholesky_inverse`, by given factors or after `cholesky_ex`; `torch.linalg.inv_ex` of any matrices."""
+    """`torch.cholesky_inverse`, by given factors or after `cholesky_ex`, and `torch.linalg.inv_ex`."""
     torch, place = import_module("torch"), arena.backend.name
     given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
     if place == "cuda":

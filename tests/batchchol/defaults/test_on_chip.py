@@ -1,24 +1,26 @@
-"""The default kernels of logdet, potri and poinv: one for every order on CPUs, on GPUs while registers suffice."""
+"""The default kernels of logdet, potri and poinv: one for every order on CPUs, on GPUs while registers and shared memory suffice."""
 
 from __future__ import annotations
 
 import pytest
 
 from batchchol import default_spec
-from batchchol.defaults.on_chip import LARGEST
+from batchchol.defaults.on_chip import IN_MEMORY, IN_REGISTERS
 from kernelgen import MAX_N, SpecError
 
 LAYOUTS = (("chunked", 32), ("interleaved", None), ("canonical", None))
 
 
-@pytest.mark.parametrize(("op", "dtype"), LARGEST)
-def test_gpus_have_them_as_far_as_registers_suffice(op: str, dtype: str) -> None:
+@pytest.mark.parametrize(("op", "dtype"), IN_REGISTERS)
+def test_gpus_have_them_as_far_as_registers_and_shared_memory_suffice(op: str, dtype: str) -> None:
     for layout, chunk in LAYOUTS:
-        most = LARGEST[op, dtype][layout == "canonical"]
+        straight = IN_REGISTERS[op, dtype][layout == "canonical"]
+        most = straight if op == "logdet" else IN_MEMORY[dtype]
         where = {"target": "cuda", "op": op, "dtype": dtype, "layout": layout, "chunk": chunk, "arch": "sm_90"}
-        for n in (1, most):
+        for n in (1, straight, most):
             schedule = default_spec(n, **where).schedule
-            assert (schedule.unroll, schedule.staged, schedule.stride, schedule.pdl) == ("full", True, chunk, True)
+            unroll = "full" if n <= straight else "tiles"
+            assert (schedule.unroll, schedule.staged, schedule.stride, schedule.pdl) == (unroll, True, chunk, True)
         for n in (most + 1, MAX_N):
             with pytest.raises(SpecError):
                 default_spec(n, **where)
