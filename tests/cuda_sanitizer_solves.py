@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.measure.solves import CHECKS, info_of
+from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -18,6 +18,7 @@ STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2,
 # Matrices and warps of a team, teams of a block.
 TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
 OPERATIONS = ("potrs", "posv")
+WITHOUT_COLUMNS = ("logdet", "potri", "poinv")
 
 
 def solves() -> Iterator[Case]:
@@ -51,6 +52,25 @@ def _by_warps() -> Iterator[Case]:
             break
 
 
+def inversions() -> Iterator[Case]:
+    """Every order twice, by each operation without right-hand sides, as far as its triangles fit shared memory."""
+    for turn in range(2 * len(ORDERS) * len(WITHOUT_COLUMNS)):
+        op, n = WITHOUT_COLUMNS[turn % 3], ORDERS[turn // 3 % len(ORDERS)]
+        layout, threads = LAYOUTS[turn % len(LAYOUTS)], (32, 64)[turn // 2 % 2]
+        dtype, uplo = ("float32", "float32", "float64")[turn // 2 % 3], ("lower", "upper")[turn // 5 % 2]
+        problem = Problem(n, dtype, uplo, op, ("ieee", "fast")[turn // 4 % 2])
+        pdl = True if turn // 7 % 2 else None
+        straight = ThreadSchedule(1, unroll="full", threads=threads, pdl=pdl)
+        tiles = ThreadSchedule(min(4, n), threads=threads, pdl=pdl)
+        for schedule in (tiles, straight) if turn % 2 else (straight, tiles):
+            try:
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            except SpecError:
+                continue
+            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+            break
+
+
 def _schedules(op: str, turn: int, n: int) -> Iterator[ThreadSchedule]:
     """The choices whose turn it is, then such as larger matrices leave room for."""
     if op == "posv":
@@ -64,13 +84,26 @@ def _schedules(op: str, turn: int, n: int) -> Iterator[ThreadSchedule]:
     yield ThreadSchedule(min(8, n), rhs=(1, 4)[turn % 2])
 
 
-def check_solve(backend: Any, case: Case, a: Any) -> None:
-    """A solve for right-hand sides in memory of its own size, checked."""
+def check_inversion(backend: Any, case: Case, a: Any) -> None:
+    """An inversion, or a determinant, into memory of its own size, checked."""
+    problem, given = case.spec.problem, _triangles(backend, case, a)
+    room, status = room_for(backend, case.spec, given), info_of(backend, case.spec, given)
+    backend.kernel(case.spec)(given, room, *status, threads=1)
+    CHECKS[problem.op](given, room, *status, problem.math, upper=problem.uplo == "upper", host=backend.host)
+
+
+def _triangles(backend: Any, case: Case, a: Any) -> Any:
+    """The matrices, or their factors, in the layout and the triangle of a case."""
     problem = case.spec.problem
-    triangles = a if problem.op == "posv" else np.linalg.cholesky(a.astype(float)).astype(a.dtype)
+    triangles = a if problem.operation.factors else np.linalg.cholesky(a.astype(float)).astype(a.dtype)
     if problem.uplo == "upper":
         triangles = np.ascontiguousarray(triangles.swapaxes(1, 2))
-    given = backend.from_dense(triangles, case.layout)
+    return backend.from_dense(triangles, case.layout)
+
+
+def check_solve(backend: Any, case: Case, a: Any) -> None:
+    """A solve for right-hand sides in memory of its own size, checked."""
+    problem, given = case.spec.problem, _triangles(backend, case, a)
     shape = case.batch, problem.n, NRHS[case.batch % len(NRHS)]
     b = backend.place(np.random.default_rng(case.batch).standard_normal(shape).astype(a.dtype))
     x = backend.place(np.full(shape, np.nan, a.dtype))

@@ -43,7 +43,7 @@ from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
-from .cuda_sanitizer_solves import check_solve, solves
+from .cuda_sanitizer_solves import check_inversion, check_solve, inversions, solves
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -96,7 +96,7 @@ class Work:
     def cases(self) -> list[Case]:
         wanted = [
             case
-            for case in chain(cases(), solves())
+            for case in chain(cases(), solves(), inversions())
             if (not self.families or case.spec.family in self.families)
             and (not self.operations or case.spec.problem.op in self.operations)
         ]
@@ -151,10 +151,11 @@ def allocate_exactly() -> None:
 def check_case(backend: Any, case: Case) -> None:
     """Have a kernel do its operation on a batch, and check the result."""
     problem = case.spec.problem
-    if problem.operation.has_columns:
-        check_solve(backend, case, matrices(case.batch, problem.n, problem.dtype))
-    else:
+    if problem.op == "potrf":
         check_factor(backend, case)
+    else:
+        check = check_solve if problem.operation.has_columns else check_inversion
+        check(backend, case, matrices(case.batch, problem.n, problem.dtype))
 
 
 def check_factor(backend: Any, case: Case) -> None:

@@ -21,7 +21,7 @@ _DRIVER = """
 #include <stdio.h>
 #include <stdlib.h>
 
-int {entry}(const {scalar} *, {scalar} *, int32_t *, int64_t, int64_t, int64_t);
+int {entry}(const {scalar} *, {scalar} *, int32_t *, {size_type}int64_t, int64_t, int64_t);
 
 /* The argument is how many matrices there are. */
 int main(int count, char **arguments)
@@ -30,7 +30,7 @@ int main(int count, char **arguments)
     const size_t groups = (batch + {lanes} - 1) / {lanes};
     {scalar} *a = malloc(size * sizeof *a), *l = {result};
     int32_t *info = malloc(groups * {lanes} * sizeof *info);
-    if (fread(a, sizeof *a, size, stdin) != size || {entry}(a, l, info, batch, 0, groups))
+    if (fread(a, sizeof *a, size, stdin) != size || {entry}(a, l, info, {size}batch, 0, groups))
         return 1;
     fwrite(l, sizeof *l, size, stdout);
     fwrite(info, sizeof *info, groups * {lanes}, stdout);
@@ -98,6 +98,8 @@ def build_program(spec: KernelSpec, folder: Path, compiler: str, *options: str) 
         result="a" if spec.in_place else "malloc(size * sizeof *a)",
         info_type="int32_t *, " if operation.factors else "",
         info="info, " if operation.factors else "",
+        size_type="" if operation.whole_groups else "int64_t, ",
+        size="" if operation.whole_groups else "batch, ",
     )
     (folder / "driver.c").write_text(driver)
     compile_source(compiler, source, folder / "kernel", *options, folder / "driver.c")
@@ -107,7 +109,7 @@ def build_program(spec: KernelSpec, folder: Path, compiler: str, *options: str) 
 def run_program(
     program: Path, spec: KernelSpec, a: Array, *, emulator: tuple[str, ...] = ()
 ) -> tuple[Array, NDArray[np.int32]]:
-    """Factor matrices, (batch, n, n) in row order, by a program made of a kernel: what it wrote, and the info.
+    """Factor or invert matrices (batch, n, n) in row order by a program made of a kernel: the result, and the info.
 
     In the interleaved layout the batch is a multiple of the lanes.
     """
@@ -115,9 +117,10 @@ def run_program(
     command = [*emulator, program, str(len(a))]
     done = subprocess.run(command, input=data.tobytes(), capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    result = np.frombuffer(done.stdout, a.dtype, a.size).reshape(data.shape)
+    canonical = spec.layout == "canonical" or spec.problem.operation.inverts
+    result = np.frombuffer(done.stdout, a.dtype, a.size).reshape(a.shape if canonical else data.shape)
     info = np.frombuffer(done.stdout[a.nbytes :], np.int32)[: len(a)]
-    return result if spec.layout == "canonical" else np.moveaxis(result, -1, 0), info
+    return result if canonical else np.moveaxis(result, -1, 0), info
 
 
 def run_solve_program(program: Path, spec: KernelSpec, l: Array, b: Array) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from . import cuda_sanitizers
 from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
 from .cuda_kernels import EmulatedKernel
 from .cuda_sanitizer_cases import Case, cases
-from .cuda_sanitizer_solves import solves
+from .cuda_sanitizer_solves import inversions, solves
 from .cuda_sanitizers import (
     CLEAN,
     FOUND,
@@ -117,7 +117,7 @@ def test_what_is_missing_is_said(
 
 def test_families_operations_and_parts_divide_the_cases() -> None:
     """Each case is in one part of one family, and what a tool's process is told is what was asked for."""
-    everything = [*cases(), *solves()]
+    everything = [*cases(), *solves(), *inversions()]
     wanted = [Work((family,), part, 3) for family in FAMILIES for part in (1, 2, 3)]
     divided = [case for work in wanted for case in work.cases()]
     assert sorted(case.spec.name for case in divided) == sorted(case.spec.name for case in everything)
@@ -174,7 +174,9 @@ def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
     check_factor(get_backend("cpu"), on_the_cpu(case))
 
 
-@pytest.mark.parametrize("case", list(solves())[4:60:11], ids=lambda case: case.spec.name)
+@pytest.mark.parametrize(
+    "case", [*list(solves())[4:60:11], *list(inversions())[4:60:19]], ids=lambda case: case.spec.name
+)
 def test_checks_of_solves_pass_what_the_cpu_makes(case: Case) -> None:
     plain = replace(case.spec, schedule=ThreadSchedule(1), target="generic")
     chunk = case.layout.chunk and 4 * case.layout.chunk

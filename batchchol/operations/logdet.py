@@ -74,7 +74,7 @@ def check(
     logdet, info : array, shape (batch,)
         The logarithms, and what the kernel said of each matrix.
     math, upper, samples, host
-        As for `potrs.check`.
+        As for `posv.check`.
 
     Returns
     -------

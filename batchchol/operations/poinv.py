@@ -60,7 +60,7 @@ def check(
     info : array of int32, shape (batch,)
         What the kernel said of each matrix.
     math, upper, samples, host
-        As for `potrs.check`.
+        As for `posv.check`.
 
     Returns
     -------

@@ -86,7 +86,7 @@ def check(
     info : array of int32, shape (batch,)
         What the kernel said of each factor.
     math, upper, samples, host
-        As for `potrs.check`.
+        As for `posv.check`.
 
     Returns
     -------

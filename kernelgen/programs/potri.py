@@ -1,8 +1,8 @@
 """The tile program of potri: the inverse X of A = L L^T, of which the upper triangle is computed.
 
 As LAPACK has it, X = L^-T L^-1 (Higham, "Accuracy and Stability of Numerical Algorithms", 14.3.4, method D). The rows
-of Y = L^-T are those of the identity, solved for forward as right-hand sides of potrs are, by method 1 of section
-14.2.1; row i begins with column i. Then X = Y Y^T.
+of Y = L^-T are those of the identity, solved for forward, by method 1 of section 14.2.1; row i begins with column i.
+Then X = Y Y^T.
 
 Tile (i, k) of Y, k > i, is in the upper triangle "l", which the factor leaves free. The diagonal tile is in a place
 of its own, "y", until its row is done: no later one needs L(i, i). X takes the place of Y, tile after tile of a row.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, get_backend, inv, inv_ex, slogdet, slogdet_ex
+from batchchol import Batch, Layout, cho_inverse, factor, get_backend, inv, inv_ex, slogdet, slogdet_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.defaults import on_chip
@@ -49,6 +49,31 @@ def test_arrays(spd: Spd, n: int, outer: tuple[int, ...], dtype: str, upper: boo
     assert (sign.dtype, logabsdet.dtype, sign.shape) == (a.dtype, a.dtype, outer)
     assert (sign == 1).all()
     np.testing.assert_allclose(logabsdet, np.linalg.slogdet(exact).logabsdet, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("n", "outer", "upper"), [(N, (2, 3), True), (N, (), False), (130, (2,), True), (70, (1,), False)]
+)
+def test_inverses_by_factors(spd: Spd, n: int, outer: tuple[int, ...], upper: bool, dtype: str) -> None:
+    """By a kernel, and by LAPACK where matrices are large, or large and alone."""
+    a = spd(*outer, n, dtype=dtype)
+    l = np.linalg.cholesky(a)
+    given = one_triangle(l.swapaxes(-1, -2).copy() if upper else l, upper)
+    before, found = given.copy(), cho_inverse(given, upper=upper, threads=1)
+    assert (found.shape, found.dtype) == (a.shape, a.dtype)
+    np.testing.assert_allclose(found, np.linalg.inv(a.astype("f8")), rtol=0, atol=40 * np.finfo(dtype).eps / n)
+    np.testing.assert_array_equal(given, before)
+    for arguments, error, words in (
+        ({"upper": 1}, TypeError, "upper: got 1"),
+        ({"math": "exact"}, ValueError, "math: got 'exact'"),
+        ({"threads": 0}, ValueError, "threads: got 0"),
+        ({"stream": 1}, ValueError, "stream: got 1, expected None"),
+    ):
+        with pytest.raises(error, match=f"^{words}"):
+            cho_inverse(given, **arguments)
+    with pytest.raises(ValueError, match=r"^L: got shape \(3,\), expected square matrices"):
+        cho_inverse(np.ones(3))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -116,6 +141,7 @@ def test_arguments(spd: Spd) -> None:
 @pytest.mark.usefixtures("warned")
 def test_without_a_compiler(spd: Spd) -> None:
     a = spd(9, N)
+    np.testing.assert_allclose(cho_inverse(np.linalg.cholesky(a)), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
     for given in (a, Batch.from_dense(a, Layout.canonical())):
         np.testing.assert_allclose(inv(given), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(slogdet(given).logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
@@ -125,6 +151,9 @@ def test_on_a_gpu(cuda: Backend, spd: Spd) -> None:
     a = spd(N, N)
     for given in (on_device(a), Foreign(on_device(a)), DeviceBatch.from_dense(a, Layout.chunked(32))):
         inverse, info = inv_ex(given)
+        if isinstance(given, DeviceBatch):
+            by_factors = cho_inverse(factor(given).L)
+            np.testing.assert_allclose(cuda.host(by_factors), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(cuda.host(inverse), np.linalg.inv(a), rtol=1e-4, atol=1e-6)
         assert not cuda.host(info).any()
         sign, logabsdet = slogdet(given)
@@ -132,6 +161,23 @@ def test_on_a_gpu(cuda: Backend, spd: Spd) -> None:
         np.testing.assert_allclose(cuda.host(logabsdet), np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(slogdet(a, backend="cuda").logabsdet, np.linalg.slogdet(a).logabsdet, rtol=1e-5)
     np.testing.assert_allclose(inv(a, backend="cuda"), get_backend("cuda").host(inverse), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(15, "float64"), (22, "float32"), (28, "float64"), (31, "float32"), (41, "float32")]
+)
+def test_larger_ones_on_a_gpu(n: int, dtype: str, spd: Spd) -> None:
+    """By tiles in shared memory, beside LAPACK."""
+    gpu, a = get_backend("cuda"), spd(2_077, n, dtype=dtype)
+    l, close = np.linalg.cholesky(a), 40 * np.finfo(dtype).eps
+    for layout in (Layout.canonical(), Layout.chunked(32), Layout.interleaved()):
+        inverse, info = inv_ex(DeviceBatch.from_dense(a, layout))
+        assert not gpu.host(info).any()
+        by_factors = cho_inverse(DeviceBatch.from_dense(l, layout).marked("lower"))
+        for found in (gpu.host(inverse), gpu.host(by_factors)):
+            np.testing.assert_allclose(found, np.linalg.inv(a), rtol=0, atol=close / n)
+            assert (found == found.swapaxes(1, 2)).all()
 
 
 def test_determinants_by_factors_on_a_gpu(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:

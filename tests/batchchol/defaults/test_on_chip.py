@@ -1,4 +1,4 @@
-"""The default kernels of logdet, potri and poinv: one for every order on CPUs, on GPUs while registers and shared memory suffice."""
+"""The default kernels of logdet, potri and poinv: of CPUs for every order, of GPUs while there is room."""
 
 from __future__ import annotations
 

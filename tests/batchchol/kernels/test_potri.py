@@ -102,7 +102,7 @@ def test_info_is_that_of_the_first_bad_pivot_and_neighbours_are_as_before(target
 
 
 def test_what_has_no_kernel_is_refused() -> None:
-    with pytest.raises(SpecError, match="n=90 is .* bytes of shared memory, over the"):
+    with pytest.raises(SpecError, match=r"n=90 is .* bytes of shared memory, over the"):
         make_spec(90, 4, op="poinv", target="cuda")
     with pytest.raises(SpecError, match="poinv has its result in another place, use False"):
         make_spec(4, 2, op="poinv", in_place=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchchol.artifacts.c_compiler import find_compiler
-from batchchol.operations import posv, potrs
+from batchchol.operations import poinv, posv, potri, potrs
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 
@@ -86,6 +86,27 @@ def test_matrices_and_right_hand_sides_are_kept_to(spec: KernelSpec, tmp_path: P
             x, in_place = run_solve_program(program, spec, memory, b)
             assert ratios_of(given, b, x).max() <= potrs.ratio_bound(n, spec.problem.math), (batch, nrhs)
             assert in_place.tobytes() == x.tobytes(), (batch, nrhs)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        make_spec(1, 1, op="potri", layout="canonical", order="row"),
+        make_spec(3, 2, op="poinv", layout="interleaved", order="row", uplo="upper"),
+        make_spec(9, 4, op="potri", layout="interleaved", order="row", dtype="float64", unroll="full"),
+        make_spec(7, 3, op="poinv", layout="canonical", order="row", math="fast", looking="top"),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_matrices_and_inverses_are_kept_to(spec: KernelSpec, tmp_path: Path) -> None:
+    program, n, dtype = sanitized(spec, tmp_path), spec.problem.n, spec.problem.dtype
+    for batch in (1, 3, 16, 21) if spec.layout == "canonical" else (16, 32):
+        a = wishart(batch, n).astype(dtype)
+        given, operation = (a, poinv) if spec.problem.op == "poinv" else (lapack_factor(a)[0], potri)
+        memory = np.ascontiguousarray(given if spec.problem.uplo == "lower" else given.swapaxes(1, 2))
+        x, info = run_program(program, spec, memory)
+        assert not info.any(), batch
+        assert operation.ratios(given, x).max() <= potri.RATIO_BOUND[spec.problem.math], batch
 
 
 def sanitized(spec: KernelSpec, folder: Path) -> Path:
