@@ -1,4 +1,4 @@
-"""Seventeen kinds of matrices, SPD, failing and not finite, and what LAPACK's info of each is."""
+"""Nineteen kinds of matrices, SPD, failing and not finite, and what LAPACK's info of each is."""
 
 from __future__ import annotations
 
@@ -100,6 +100,20 @@ def _condition_1e6(random: Random, count: int, n: int, _dtype: str) -> Array:
     return np.asarray((basis * np.logspace(0, -6, n)) @ basis.swapaxes(1, 2))
 
 
+def _near_singular(random: Random, count: int, n: int, dtype: str) -> Array:
+    """Rounding decides whether some of them are positive definite."""
+    basis, _ = np.linalg.qr(random.standard_normal((count, n, n)))
+    values = np.ones((count, 1, n))
+    values[:, 0, -1] = 2 * n * UNIT_ROUNDOFF[dtype] * np.exp2(random.uniform(-4, 10, count))
+    return np.asarray((basis * values) @ basis.swapaxes(1, 2))
+
+
+def _hilbert(random: Random, count: int, n: int, _dtype: str) -> Array:
+    """Those of Hilbert, and some whose first rows are left out."""
+    places = np.arange(n)
+    return np.asarray(1 / (places[:, None] + places + random.integers(1, 4, (count, 1, 1))))
+
+
 def _graded(random: Random, count: int, n: int, dtype: str) -> Array:
     scales = np.logspace(4, -4, n)
     return _wishart(random, count, n, dtype) * scales[:, None] * scales
@@ -194,6 +208,8 @@ KINDS: Mapping[str, Callable[[Random, int, int, str], Array]] = {
     "dominant": _dominant,
     "wishart": _wishart,
     "condition 1e6": _condition_1e6,
+    "near singular": _near_singular,
+    "Hilbert": _hilbert,
     "graded": _graded,
     "badly scaled": _badly_scaled,
     "diagonal": _diagonal,

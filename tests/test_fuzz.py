@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from . import scale_ratios
-from .fuzz import differential
+from .fuzz import differential, solves
 from .kernel_runs import make_spec
 
 
@@ -55,3 +57,46 @@ def test_ratios_at_a_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         smallest, ordinary = csv.DictReader(stream)
     assert (smallest["failed"], ordinary["failed"]) == (smallest["matrices"], "0")
     assert 0 < float(ordinary["ratio"]) <= 4
+
+
+@pytest.mark.parametrize("op", [*solves.KERNELS, *solves.CALLS])
+def test_a_few_cases_of_solves_pass(
+    op: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(solves, "MOST", 400)
+    monkeypatch.setattr(solves, "random_case", lambda random, ops, backend: small_case(ops[0]))
+    assert solves.main(["--op", op, "--case", "1"]) == 0
+    said = capsys.readouterr().out
+    assert " matrices, 1 cases, " in said
+    assert f"over their bounds: {op} 0." in said
+
+
+def small_case(op: str) -> solves.Case:
+    """One small kernel of each operation, of the kernels that other tests use."""
+    if op in solves.KERNELS:
+        spec = make_spec(3, 3, op=op, layout="canonical", order="row")
+        return solves.Case(op, 3, "float32", False, "ieee", 2, spec=spec)
+    return solves.Case(op, 3, "float32", True, "ieee", 2)
+
+
+@pytest.mark.parametrize(
+    ("named", "wrong", "said"),
+    [
+        ("lapack_info", lambda right: lambda a: right(a) + 1, "of LAPACK"),
+        (
+            "call",
+            lambda right: lambda *given: replace(right(*given), result=right(*given).result * 2),
+            "error allowed",
+        ),
+    ],
+    ids=["info", "solution"],
+)
+def test_a_wrong_solve_is_reported_with_the_command_that_repeats_it(
+    named: str, wrong: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(solves, "random_case", lambda random, ops, backend: replace(small_case("solve"), nrhs=1))
+    monkeypatch.setattr(solves, named, wrong(getattr(solves, named)))
+    assert solves.main(["--op", "solve", "--seed", "5"]) == 1
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "python -m tests.fuzz.solves --backend cpu --op solve --seed 5 --case 0" in printed

@@ -32,7 +32,7 @@ from batchchol.operations import logdet, posv, potrs
 from kernelgen import MAX_N, KernelSpec
 
 from ..kernel_runs import kernel_of, run_logdet, run_posv
-from ..matrix_kinds import FLUSHED_KINDS, KINDS, certain, lapack_info, make
+from ..matrix_kinds import FLUSHED_KINDS, KINDS, certain, is_decided, lapack_info, make
 from .differential import BATCHES, PROGRESS_SECONDS, Mismatch, random_spec
 
 Array = NDArray[Any]
@@ -44,6 +44,8 @@ CHUNKS = {"cpu": (4, 8, 16, 32, 48, 512), "cuda": (2, 3, 16, 32, 48, 64, 512)}
 ELEMENTS, MOST, FEWEST = 300_000, 4_000, 40
 # A residual of inverses like those of solves, of a bound that potri has as well: Higham, section 14.3.
 INVERSE_BOUND = {"ieee": 1.5, "fast": 2.5}
+# The bounds of these are to first order: no pivot may be as small as what rounding changes it by.
+FIRST_ORDER = ("inv", "logdet", "slogdet")
 # Whose elements are so large or small that right-hand sides have to be as well.
 SCALED = ("tiny", "huge")
 
@@ -201,6 +203,8 @@ def check_batch(random: np.random.Generator, case: Case, kinds: NDArray[np.str_]
     if found.info is not None:
         check_info(case, kinds, a, found.info, flushed)
         good &= found.info == 0
+    if case.op in FIRST_ORDER:
+        good[good] = is_decided(a[good])
     largest = worst_error(case, kinds, given, b, found.result, good)
     beside = kinds == "dominant"
     random.bit_generator.state = state

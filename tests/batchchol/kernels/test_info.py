@@ -1,4 +1,4 @@
-"""Info is LAPACK's in every family, layout, math and batch: seventeen kinds of matrices in one."""
+"""Info is LAPACK's in every family, layout, math and batch: nineteen kinds of matrices in one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def promised(spec: KernelSpec, kinds: tuple[str, ...], a: Array) -> Array:
 def test_info_of_every_kind_in_one_batch(spec: KernelSpec) -> None:
     kinds, a = mixed(spec.problem.dtype)
     result, sure, lapack = run(spec, a), promised(spec, kinds, a), lapack_info(a)
-    assert sure.mean() > 0.8
+    assert sure.mean() > 0.75
     differs = sure & (result.info != lapack)
     assert not differs.any(), [(kinds[m], result.info[m], lapack[m]) for m in np.flatnonzero(differs)]
     good = sure & (lapack == 0)
