@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from batchchol.api.device_repairs import Repair
+from batchchol.backends.base import Form
+from batchchol.backends.cuda import memory
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 
@@ -109,4 +112,30 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
     x = backend.place(np.full(shape, np.nan, a.dtype))
     status = info_of(backend, case.spec, given)
     backend.kernel(case.spec)(given, b, x, *status, threads=1)
-    CHECKS[problem.op](given, b, x, *status, problem.math, upper=problem.uplo == "upper", host=backend.host)
+    upper = problem.uplo == "upper"
+    CHECKS[problem.op](given, b, x, *status, problem.math, upper=upper, host=backend.host)
+    if problem.op == "posv" and backend.name == "cuda":
+        check_repair(backend, case, triangles, b)
+
+
+def check_repair(backend: Any, case: Case, triangles: Any, b: Any) -> None:
+    """Every third matrix, less of which is there than it needs, is repaired, by its kernel and by one behind it."""
+    problem, failing = case.spec.problem, np.zeros(case.batch, bool)
+    failing[::3] = True
+    broken = triangles.copy()
+    last = problem.n - 1
+    broken[failing, last, :] = broken[failing, :, last] = 0
+    broken[failing, last, last] = -1e-3 * np.trace(broken[failing], axis1=1, axis2=2) / problem.n
+    kernel, given = backend.kernel(case.spec), backend.from_dense(broken, case.layout)
+    for itself in (True, False):
+        x, info = backend.place(backend.host(b)), memory.info_array(case.batch)
+        again = Repair.of(1e-2, given.address, Form.of(given), problem.uplo == "upper", info)
+        addresses = (given.address, *(int(array.gpudata) for array in (b, x, info)))
+        if itself and kernel.repairing is not None:
+            again.solve(kernel, addresses, b.shape[-1])
+        else:
+            kernel.launch(addresses, b.shape[-1], case.batch, case.layout)
+            again.queue(b=addresses[1], x=addresses[2], nrhs=b.shape[-1])
+        # A matrix of order 1 has nothing else on its diagonal.
+        assert (backend.host(info) != 0).tolist() == (failing & (problem.n == 1)).tolist(), case.spec.name
+        assert ((backend.host(again.added) > 0) == (failing & (problem.n > 1))).all(), case.spec.name
