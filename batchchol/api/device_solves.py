@@ -206,6 +206,9 @@ def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any]:
         choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
         l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
         return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
+    if wanted.stream is not None:
+        # Arrays are factored on the default stream, and may still be written to on this one.
+        _memory().wait_for(wanted.stream)
     l, info, _ = factor_there(matrices.owner, wanted.upper, None, wanted.math)
     return matrices._replace(owner=l, address=int(l.gpudata or 0)), info
 

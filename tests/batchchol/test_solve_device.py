@@ -10,9 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, cho_solve, cholesky, default_spec, get_backend, solve, solve_ex
+from batchchol.api import device_solves
 from batchchol.backends import Backend
 from batchchol.backends.cuda import dense, graphs, memory
 from batchchol.backends.cuda.batch import DeviceBatch
+from kernelgen import SpecError
 
 from ..fake_pycuda import FakeGpu
 from .backends.cuda.test_batches import Foreign, on_device
@@ -184,6 +186,27 @@ def test_streams(fake_gpu: FakeGpu, spd: Spd) -> None:
     assert memory._memory_of(b).reusable is False
     solve_ex(a, on_device(columns(3, 1, N, 2)), stream=0x77)
     assert [launch[2] for launch in fake_gpu.launches[-3:]] == [0x77] * 3
+
+
+def test_arrays_that_are_factored_first_are_so_once_they_are_written(
+    fake_gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no kernel does both, the default stream factors, and waits for the caller's before it does."""
+    choose = device_solves.chosen_kernel
+
+    def refuse(op: str, *rest: Any, **how: Any) -> Any:
+        if op == "posv":
+            raise SpecError("there is none")
+        return choose(op, *rest, **how)
+
+    monkeypatch.setattr(device_solves, "chosen_kernel", refuse)
+    a, b = spd(40, N), columns(40, N)
+    there, right = on_device(a), on_device(b)
+    fake_gpu.waits.clear()
+    x = solve_ex(there, right, stream=0x77).x
+    assert [launch[2] for launch in fake_gpu.launches] == [0, 0x77]
+    assert fake_gpu.waits == [(0x77, 0), (0, 0x77)]
+    assert_solves(a, b, x.get())
 
 
 @pytest.mark.usefixtures("fake_gpu")

@@ -106,6 +106,13 @@ def share(stream: Any, *arrays: Any) -> None:
             owned.reusable = False
 
 
+def wait_for(stream: Any) -> None:
+    """Have work on the default stream wait for what another one has been given."""
+    gpu = device()
+    with gpu.at_hand():
+        gpu.driver.wait_for(stream_address(stream), 0)
+
+
 def _memory_of(array: Any) -> Memory | None:
     """The memory that an array lies in, if it is this library's."""
     # Slices and other views have plain addresses in the memory of their base.
