@@ -8,8 +8,9 @@ Library, "cublasSetWorkspace").
 from __future__ import annotations
 
 import ctypes
+import warnings
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -171,8 +172,16 @@ def _on(stream: Any) -> AbstractContextManager[object]:
     cuda, address = _cuda(), 0 if stream is None else stream_address(stream)
     if cuda.get_current_stream().ptr == address:
         return nullcontext()
-    context: AbstractContextManager[object] = cuda.ExternalStream(address) if address else cuda.Stream.null
+    context: AbstractContextManager[object] = _external(address) if address else cuda.Stream.null
     return context
+
+
+@lru_cache(maxsize=64)
+def _external(address: int) -> Any:
+    """CuPy's stream of an address, which CuPy 14 calls deprecated in favour of what older ones lack."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _cuda().ExternalStream(address)
 
 
 @cache
