@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
+from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda.cublas import Cublas
 from batchchol.backends.cuda.device import Device, stream_address
@@ -18,9 +19,10 @@ from kernelgen.targets import ELEMENT_BYTES
 class DeviceCalls:
     """`Level3` on `batch` matrices of order `n` at an address, in the order of the panel; all is queued on a stream.
 
-    `info` is the address of an int32 for each matrix. Several matrices are updated by products of whole blocks on
-    the diagonal (Haidar, Dong, Luszczek, Tomov and Dongarra, "Batched matrix computations on hardware accelerators
-    based on GPUs", IJHPCA 2015): cuBLAS has no batched syrk.
+    `info` is the address of an int32 for each matrix. One matrix is updated by syrk, from order `least_halved` on by
+    that of its halves. Several are updated by products of whole blocks on the diagonal (Haidar, Dong, Luszczek, Tomov
+    and Dongarra, "Batched matrix computations on hardware accelerators based on GPUs", IJHPCA 2015): cuBLAS has no
+    batched syrk.
     """
 
     gpu: Device
@@ -31,6 +33,7 @@ class DeviceCalls:
     batch: int
     stream: Any = None
     side: bool = False
+    least_halved: int = 4096
 
     @cached_property
     def blas(self) -> Cublas:
@@ -53,13 +56,25 @@ class DeviceCalls:
 
     def syrk(self, c: Block, a: Block) -> None:
         if self.batch == 1:
-            self.blas.syrk(self._at(c), self._at(a), c.rows, a.columns, self.n, stream=self.stream)
+            self._syrk(c, a)
             return
         nb = self.panel.nb
         for at in range(0, c.rows, nb):
             rows, columns = c.rows - at, min(nb, c.rows - at)
             left = a.part(at, 0, rows, a.columns)
             self.gemm(c.part(at, at, rows, columns), left, left._replace(rows=columns))
+
+    def _syrk(self, c: Block, a: Block) -> None:
+        """By halves: what is below the diagonal of large ones is a product, of which cuBLAS does more in a second."""
+        if c.rows < self.least_halved:
+            self.blas.syrk(self._at(c), self._at(a), c.rows, a.columns, self.n, stream=self.stream)
+            return
+        first = halved(c.rows, self.panel.nb)
+        last = c.rows - first
+        above, below = a.part(0, 0, first, a.columns), a.part(first, 0, last, a.columns)
+        self._syrk(c.part(0, 0, first, first), above)
+        self.gemm(c.part(first, 0, last, first), below, above)
+        self._syrk(c.part(first, first, last, last), below)
 
     def gemm(self, c: Block, a: Block, b: Block) -> None:
         addresses = self._at(c), self._at(a), self._at(b)

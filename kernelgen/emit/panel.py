@@ -44,8 +44,9 @@ class Panel:
         Columns that are factored, or solved for, before the rest of a tile is updated by them: 4, 8, 16 or 32.
     rows : int
         Rows below a tile that a block of threads solves for, a multiple of 4.
-    threads : int
-        Of a block, pairs of warps: one warp factors the next diagonal block beside the others' updates.
+    threads, row_threads : int
+        Of a block that factors a tile, and of one that solves for rows below it; pairs of warps. One warp factors a
+        tile's next diagonal block beside the others' updates.
 
     Raises
     ------
@@ -59,6 +60,7 @@ class Panel:
     ib: int = 16
     rows: int = 32
     threads: int = 256
+    row_threads: int = 256
     family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class Panel:
             ("nb", self.ib, 1 << 10),
             ("rows", _SIDE, 1 << 10),
             ("threads", 2 * WARP, MAX_BLOCK_THREADS),
+            ("row_threads", 2 * WARP, MAX_BLOCK_THREADS),
         ):
             value = getattr(self, name)
             if (whole(value) or 0) < 1 or value % unit or value > most:
@@ -129,7 +132,7 @@ def trsm(panel: Panel) -> KernelSource:
             f"rows={panel.rows}: beside a {panel.dtype} tile of order {panel.nb} they take {panel.trsm_bytes:,} "
             f"bytes of shared memory, of {MAX_SHARED_BYTES:,}: use fewer"
         )
-    return _source("trsm", panel, Launch(panel.threads, 1, panel.trsm_bytes, cache="shared"))
+    return _source("trsm", panel, Launch(panel.row_threads, 1, panel.trsm_bytes, cache="shared"))
 
 
 @lru_cache(maxsize=8)
@@ -148,7 +151,7 @@ def addresses() -> KernelSource:
 
 def _source(name: str, panel: Panel, launch: Launch) -> KernelSource:
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
-    sizes = "" if name == "triangle" else f"_nb{panel.nb}_ib{panel.ib}_t{panel.threads}"
+    sizes = "" if name == "triangle" else f"_nb{panel.nb}_ib{panel.ib}_t{launch.threads}"
     rows = f"_r{panel.rows}" if name == "trsm" else ""
     entry = f"{letter}{name}_{panel.order}{sizes}{rows}"
     text = render(

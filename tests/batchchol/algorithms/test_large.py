@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogdet, solve, solve_ex
 from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.large import Plan, plan
+from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
 from kernelgen.emit.panel import Panel
@@ -25,6 +28,8 @@ from ..backends.cuda.test_batches import on_device
 Array = NDArray[Any]
 Spd = Callable[..., Array]
 
+# Of three tiles: two and one, the two once more.
+HALVES = ("dsyrk", "dgemm", "dsyrk", "dgemm", "dsyrk")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
 
@@ -36,7 +41,7 @@ def fake_blas(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
 
 def planned(dtype: str, upper: bool, looking: str = "right", nb: int = 64) -> Plan:
     """Of small tiles, that emulating takes little time."""
-    panel = Panel(dtype, "col" if upper else "row", 32, rows=16, threads=64)
+    panel = Panel(dtype, "col" if upper else "row", 32, rows=16, threads=64, row_threads=64)
     return Plan(panel, Blocking(32, nb, looking))
 
 
@@ -148,17 +153,30 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """A tile as long as it fits, tiles of one size up to 1,024, and panels of several for what fills a GPU."""
+    """A tile as long as it fits, tiles of one size of many to order 1,024, and panels of several for larger ones."""
     last = {"float32": 224, "float64": 160}[dtype]
-    assert plan(129, 5, dtype, False) == Plan(Panel(dtype, "row", 144), None)
-    assert plan(last, 5, dtype, True) == Plan(Panel(dtype, "col", last), None)
-    assert plan(last + 1, 5, dtype, False).blocking is not None
+    assert plan(129, 5, dtype, False).panel.nb == 144
+    assert plan(last, 5, dtype, True) == Plan(Panel(dtype, "col", last, threads=512), None)
     for n in range(last + 1, 1025):
         found = plan(n, 5, dtype, False)
         assert found.blocking is not None
-        assert found.blocking.tile == found.panel.nb <= 128
-    assert plan(257, 1, dtype, False).blocking == Blocking(96, 96)
-    assert plan(8192, 1, dtype, False).blocking == Blocking(128, {"float32": 512, "float64": 256}[dtype])
+        assert found.blocking.tile == found.panel.nb <= 64
+    assert plan(257, 9, dtype, False).blocking == Blocking(64, 128)
+    assert plan(512, 9, dtype, False).blocking == Blocking(64, 256)
+    assert plan(512, 1, dtype, False).blocking == Blocking(128, 128)
+    assert plan(8192, 9, dtype, False).blocking == Blocking(128, 256, ahead=True)
+
+
+def test_large_updates_are_halved(fake_blas: FakeCublas, spd: Spd) -> None:
+    """Below the diagonal they are products."""
+    a, panel, made = spd(1, 128, dtype="float64"), planned("float64", False).panel, []
+    for least in (999, 64):
+        array = on_device(a)
+        calls = DeviceCalls(device(), panel, int(array.gpudata), 0, 128, 1, least_halved=least)
+        calls.syrk(Block(32, 32, 96, 96), Block(32, 0, 96, 32))
+        made.append(get_backend("cuda").host(array))
+    assert [name for name, _ in fake_blas.calls] == ["dsyrk", *HALVES]
+    np.testing.assert_allclose(made[1], made[0], rtol=1e-13)
 
 
 @pytest.mark.usefixtures("fake_gpu")

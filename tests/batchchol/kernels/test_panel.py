@@ -20,8 +20,8 @@ Spd = Callable[..., Array]
 
 ORDERS = ("row", "col")
 # Small ones, so that several of what is factored and solved for at a time are in a tile.
-PANELS = [Panel("float32", order, 24, ib=8, rows=8, threads=64) for order in ORDERS]
-PANELS.append(Panel("float64", "row", 32, ib=16, rows=4, threads=64))
+PANELS = [Panel("float32", order, 24, ib=8, rows=8, threads=64, row_threads=64) for order in ORDERS]
+PANELS.append(Panel("float64", "row", 32, ib=16, rows=4, threads=64, row_threads=64))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
 
