@@ -102,7 +102,7 @@ def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tu
     *outer, n, _ = a.shape
     how = chosen or plan(n, prod(outer), a.dtype.name, upper)
     if how.blocking is not None:
-        cublas.prepare()
+        cublas.prepare(side=how.blocking.ahead)
     l = memory.empty(a.shape, a.dtype, f"room for the factors of {prod(outer):,} matrices of order {n:,}")
     info = memory.empty(tuple(outer), _INFO, "the info")
     factor_at(device(), how, a.address, int(l.gpudata), int(info.gpudata), n, prod(outer))
@@ -131,7 +131,7 @@ def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDA
     l, info = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}"), np.empty(len(a), np.int32)
     how = plan(n, len(a), a.dtype.name, upper)
     if how.blocking is not None:
-        cublas.prepare()
+        cublas.prepare(side=how.blocking.ahead)
     for first, last in slices(len(a), n * n * a.itemsize + _INFO.itemsize):
         there = memory.to_device(a[first:last], f"{last - first:,} matrices of order {n:,}")
         status = memory.info_array(last - first, poisoned=False)

@@ -128,8 +128,8 @@ class Cublas:
                 raise _understood(error) from error
 
 
-def prepare() -> None:
-    """Have cuBLAS at hand, so that what it lacks is known before anything is queued.
+def prepare(*, side: bool = False) -> None:
+    """Have cuBLAS at hand, also for work beside other work, so that what it lacks is known before anything is queued.
 
     Raises
     ------
@@ -139,7 +139,8 @@ def prepare() -> None:
         If there is no memory for a handle.
     """
     with device().at_hand():
-        _handle(side=False)
+        for each in (False, True) if side else (False,):
+            _handle(each)
 
 
 @cache
