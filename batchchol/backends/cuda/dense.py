@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -142,10 +141,17 @@ class _Launches:
             result = packed if self.in_place else room(self.packed, "the factors in another layout")
             addresses = (a, l, info, packed, result)
         # Several kernels are a queue; one alone is a single call.
-        with self.gpu.queueing() if len(self.launches) > 1 else nullcontext():
+        if len(self.launches) == 1:
+            self._run(self.launches[0], addresses, stream)
+            return
+        with self.gpu.queueing():
             for launch in self.launches:
-                words = [*(addresses[place] for place in launch.places), *launch.words]
-                self.gpu.run(launch.function, launch.items, words, stream)
+                self._run(launch, addresses, stream)
+
+    def _run(self, launch: _Launch, addresses: tuple[int, ...], stream: Any) -> None:
+        words = [addresses[place] for place in launch.places]
+        words += launch.words
+        self.gpu.run(launch.function, launch.items, words, stream)
 
 
 class _Noted:

@@ -286,7 +286,8 @@ def _addresses(*tensors: Tensor) -> tuple[int, ...]:
 
 def _stream(a: Tensor) -> int | None:
     """The address of torch's current stream; None if it is the default one."""
-    return torch.cuda.current_stream(a.device).cuda_stream or None
+    # What torch compiles asks so too: an object for the stream would take as long as a launch.
+    return torch._C._cuda_getCurrentRawStream(a.get_device()) or None
 
 
 def _room_of(a: Tensor) -> Callable[[int, str], Room]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from batchchol.api.repairs import check_jitter, first_multiple
+from batchchol.api.repairs import FIRST, check_jitter
 from batchchol.interop.torch import batching, derivatives, device, fakes, host
+from batchchol.interop.torch.dispatch import Autograd
 
 _HOW = 'bool upper=False, str math="ieee"'
+# torch.compile looks nothing up in a mapping proxy.
+_FIRST, _FIRST_OF_DOUBLES = FIRST["float32"], FIRST["float64"]
 _CHECKED = f"{_HOW}, bool check=False"
 SCHEMAS = {
     "cholesky": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor)",
@@ -33,12 +35,14 @@ def _register() -> tuple[Any, dict[str, Any]]:
     library = torch.library.Library("batchchol", "DEF")
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(name, getattr(host, name), "CPU")
-        library.impl(name, getattr(device, name), "CUDA")
+        done_by = {"CPU": getattr(host, name), "CUDA": getattr(device, name)}
+        for where, implementation in done_by.items():
+            library.impl(name, implementation, where)
         qualified = f"batchchol::{name}"
         torch.library.register_fake(qualified, getattr(fakes, name), lib=library)
         save, backward = derivatives.DERIVATIVES[name]
-        torch.library.register_autograd(qualified, backward, setup_context=save, lib=library)
+        lib = Autograd(library, done_by)
+        torch.library.register_autograd(qualified, backward, setup_context=save, lib=lib)
         torch.library.register_vmap(qualified, batching.rule(name), lib=library)
     return library, {name: getattr(torch.ops.batchchol, name).default for name in SCHEMAS}
 
@@ -54,5 +58,10 @@ def first_share(jitter: Any, dtype: Any) -> Any:
     ValueError
         If it is no positive number, nor "auto".
     """
+    if isinstance(jitter, float):
+        # The operator checks the number.
+        return jitter
     check_jitter(jitter)
-    return first_multiple(jitter, np.dtype(np.float64 if dtype == torch.float64 else np.float32))
+    if isinstance(jitter, str):
+        return _FIRST_OF_DOUBLES if dtype == torch.float64 else _FIRST
+    return float(jitter)

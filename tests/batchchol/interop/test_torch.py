@@ -205,6 +205,26 @@ def test_jitter_repairs_the_failed_alone(tensors: tuple[Any, Any], call: Any) ->
     torch.testing.assert_close(found, symmetric(-torch.linalg.solve(repaired, ones) @ x.mT).detach())
 
 
+def test_what_watches_the_dispatcher_sees_the_operators(tensors: tuple[Any, Any]) -> None:
+    a, b = tensors
+    seen: list[str] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        linalg.solve(a, b)
+    assert "batchchol.solve.default" in seen
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert linalg.inv(mode.from_tensor(a)).shape == a.shape
+    traced = torch.fx.experimental.proxy_tensor.make_fx(
+        torch.func.functionalize(lambda a: linalg.cholesky(a, upper=True))
+    )(a)
+    assert "batchchol.cholesky.default" in traced.code
+
+
 def test_vmap_over_any_axis(tensors: tuple[Any, Any]) -> None:
     a, b = tensors
     expected = torch.linalg.solve(a, b)

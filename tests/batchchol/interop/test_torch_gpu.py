@@ -68,6 +68,8 @@ def test_in_a_graph() -> None:
         linalg.cholesky(a)
 
 
+# cuBLAS comes first in the thread that autograd has for a GPU.
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 def test_derivatives() -> None:
     a, b = matrices(2, 4, dtype=torch.float64), torch.rand(2, 4, 2, dtype=torch.float64, device="cuda")
     given = a.requires_grad_(), b.requires_grad_()
