@@ -51,7 +51,7 @@ def contiguous(argument: str, given: NDArray[Any], dtype: np.dtype[np.floating])
 def check_square(argument: str, shape: tuple[int, ...]) -> None:
     """Refuse what are no square matrices (..., n, n)."""
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f"{argument}: got shape {shape}, expected square matrices (..., n, n)")
+        raise ValueError(f"{argument}: got shape {tuple(shape)}, expected square matrices (..., n, n)")
 
 
 def check_assumed(assume_a: Any) -> None:

@@ -52,8 +52,8 @@ def cholesky(a: Tensor, *, upper: bool = False, math: str = "ieee", jitter: floa
     Parameters
     ----------
     a : Tensor, shape (..., n, n)
-        The matrices, on a GPU of orders up to 128. Only the lower triangle is used, or the upper one if `upper` is
-        set. The gradient is symmetric, as that of torch.linalg.cholesky.
+        The matrices, for `jitter` on a GPU of orders up to 128. Only the lower triangle is used, or the upper one if
+        `upper` is set. The gradient is symmetric, as that of torch.linalg.cholesky.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
     math : {"ieee", "fast"}

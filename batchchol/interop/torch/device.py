@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchchol.api.arguments import check_square
 from batchchol.api.columns import Fit, check_columns_dtype, fit
 from batchchol.api.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
@@ -22,11 +23,12 @@ from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.backends.cuda import dense, support
 from batchchol.backends.cuda.device import device
-from batchchol.batches.checks import check_order
+from batchchol.batches.checks import check_math, check_order
 from batchchol.defaults.lookup import generation
+from batchchol.interop.torch import larger
 from batchchol.interop.torch.failures import check_tensor, raise_here
 from batchchol.plan import array_choice, check_array_spec, chosen_kernel
-from kernelgen import Layout, Problem, SpecError
+from kernelgen import MAX_N, Layout, Problem, SpecError
 
 _CANONICAL = Layout.canonical()
 _DTYPES: dict[Any, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -61,6 +63,7 @@ class Case(NamedTuple):
 # Working it out takes as long as allocating a result.
 @lru_cache(maxsize=1024)
 def _case(shape: tuple[int, ...], dtype: Any, upper: bool, math: str) -> Case:
+    check_math(math)
     return Case(shape[-1], prod(shape[:-2]), _DTYPES[dtype].name, upper, math)
 
 
@@ -134,12 +137,12 @@ def slogdet(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = Fa
 def _matrices(argument: str, a: Tensor) -> Tensor:
     """Matrices (..., n, n) as kernels take them."""
     check_tensor(argument, a)
+    check_square(argument, a.shape)
     if a.device.index:
         raise ValueError(
             f"{argument}: got a tensor of {a.device}, expected one of cuda:0, the only GPU used: start the process "
             "with CUDA_VISIBLE_DEVICES"
         )
-    check_order(argument, a.shape[-1], "torch.linalg takes larger ones there")
     return a.contiguous()
 
 
@@ -148,6 +151,8 @@ def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
     info = _info(a)
     if not a.numel():
         return l, info.zero_()
+    if a.shape[-1] > MAX_N:
+        return larger.factored(a, _DTYPES[a.dtype].name, upper, _stream(a))
     found = _factorization(Case.of(a, upper, math), generation())
     found.queue(*_addresses(a, l, info), stream=_stream(a), room=_room_of(a))
     return l, info
@@ -182,7 +187,10 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     x = l.new_empty(how.panels)
     if l.numel() and how.nrhs:
         kernel = _kernel("potrs", Case.of(l, upper, math), how.nrhs, generation())
-        _queue(kernel, l, _panels(b, how), x, nrhs=how.nrhs)
+        if kernel is None:
+            x = larger.solved(l, _panels(b, how).reshape(how.panels), upper)
+        else:
+            _queue(kernel, l, _panels(b, how), x, nrhs=how.nrhs)
     return _unfolded(x, how)
 
 
@@ -231,6 +239,8 @@ def _factorization(case: Case, _: object) -> dense.Factorization:
 @lru_cache(maxsize=1024)
 def _kernel(op: str, case: Case, nrhs: int, _: object) -> Any:
     """What does an operation; None where there is no kernel that takes matrices."""
+    if case.n > MAX_N:
+        return None
     try:
         return chosen_kernel(op, get_backend("cuda"), case.form, case.upper, None, case.math, argument="a", nrhs=nrhs)
     except SpecError:
@@ -252,6 +262,7 @@ def _repaired(
 ) -> Tensor:
     """Have matrices whose info will not be 0 factored, and solved by, again; what is added to each."""
     check_jitter(jitter)
+    check_order("a", case.n, "jitter repairs larger ones once they are on the host")
     added = a.new_zeros(info.shape)
     if a.numel():
         at = [0 if tensor is None else tensor.data_ptr() for tensor in (a, l, b, x, info, added)]

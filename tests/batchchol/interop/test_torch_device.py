@@ -67,6 +67,20 @@ def test_two_kernels_have_their_factors_in_torch_memory(emulated: FakeGpu, spd: 
     assert emulated.allocations == 0
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(129, "float32"), (161, "float64")])
+@pytest.mark.parametrize("upper", [False, True])
+def test_larger_orders(emulated: FakeGpu, spd: Spd, n: int, dtype: str, upper: bool) -> None:
+    """A tile as large as a multiprocessor holds, and what torch.linalg does."""
+    a, how = torch.from_numpy(spd(3, n, dtype=dtype)), {"upper": upper}
+    b, expected = torch.ones(2, 3, n, 1, dtype=a.dtype), torch.linalg.cholesky(a, upper=upper)
+    torch.testing.assert_close(operators.cholesky(a, **how)[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(operators.solve(a, b, **how)[0], torch.linalg.solve(a, b), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(operators.inv(a[0], **how)[0], torch.linalg.inv(a[0]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(operators.slogdet(a, **how)[1], torch.linalg.slogdet(a)[1], rtol=1e-5, atol=1e-4)
+    a[1, 70, 70], a[2, 100, 3], a[2, 3, 100] = -1, torch.nan, torch.nan
+    assert operators.cholesky(a, **how)[1].tolist() == [0, 71, 101]
+
+
 def test_failures_and_repairs(emulated: FakeGpu, spd: Spd) -> None:
     a, b = torch.from_numpy(spd(4, N)), torch.ones(4, N, 1)
     a[1], a[2, 1, 0] = 1, torch.nan
@@ -100,8 +114,12 @@ def test_nothing(emulated: FakeGpu) -> None:
 
 
 def test_what_is_refused(emulated: FakeGpu) -> None:
-    with pytest.raises(ValueError, match=r"^a: got matrices of order 129, expected at most 128: torch.linalg takes"):
-        operators.cholesky(torch.eye(129))
+    with pytest.raises(
+        ValueError, match=r"^a: got matrices of order 129, expected at most 128: jitter repairs larger"
+    ):
+        operators.solve_repaired(torch.eye(129), torch.ones(129, 1), 1e-6)
+    with pytest.raises(ValueError, match=r"^a: got shape \(3, 2\), expected square matrices"):
+        operators.cholesky(torch.ones(3, 2))
     with pytest.raises(ValueError, match=r"^b: got a tensor of meta, expected one of cpu, where the matrices are"):
         operators.solve(torch.eye(2), torch.ones(2, 1, device="meta"))
     with pytest.raises(ValueError, match=r"^math: got 'exact'"):

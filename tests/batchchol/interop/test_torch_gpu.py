@@ -88,3 +88,21 @@ def test_compiled() -> None:
     assert_right(a, b, torch.compile(everything, fullgraph=True, backend="aot_eager")(a, b))
     with pytest.raises(torch.linalg.LinAlgError, match=r"^matrix 0 is not positive definite"):
         torch.compile(linalg.cholesky, fullgraph=True, backend="aot_eager")(-a)
+
+
+@pytest.mark.parametrize("n", [150, 300])
+def test_larger_orders(n: int) -> None:
+    a, b = matrices(5, n), torch.rand(5, n, 2, device="cuda")
+    l, info = linalg.cholesky_ex(a)
+    x = torch.linalg.solve(a, b)
+    for found, expected in (
+        (l, torch.linalg.cholesky(a)),
+        (linalg.solve(a, b), x),
+        (linalg.cho_solve(l, b), x),
+        (linalg.inv(a), torch.linalg.inv(a)),
+        (linalg.slogdet(a).logabsdet, torch.linalg.slogdet(a)[1]),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    a[1, 70, 70], a[2, 100, 3], a[2, 3, 100] = -1, torch.nan, torch.nan
+    assert linalg.cholesky_ex(a).info.tolist() == [0, 71, 101, 0, 0]
+    assert not info.any()

@@ -1,0 +1,39 @@
+"""Orders on a GPU above those of kernels: by tiles as large as a multiprocessor holds, beyond that by torch.linalg.
+
+What the library does itself beyond has cuBLAS work in one workspace, which several streams of torch's must not share.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from batchchol.algorithms import large
+from batchchol.backends.cuda.device import device
+
+
+def factored(a: Tensor, dtype: str, upper: bool, stream: int | None) -> tuple[Tensor, Tensor]:
+    """Factors and info of C-contiguous matrices."""
+    n, batch = a.shape[-1], prod(a.shape[:-2])
+    plan = large.plan(n, batch, dtype, upper)
+    if plan.blocking is not None:
+        return _by_torch(a, upper)
+    l, info = torch.empty_like(a), torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
+    large.factor_at(device(), plan, a.data_ptr(), l.data_ptr(), info.data_ptr(), n, batch, stream)
+    return l, info
+
+
+def solved(l: Tensor, b: Tensor, upper: bool) -> Tensor:
+    """The solutions by factors (..., n, n), C-contiguous as (batch, n, nrhs)."""
+    x: Tensor = torch.cholesky_solve(b, l.reshape(-1, *l.shape[-2:]), upper=upper)
+    return x.contiguous()
+
+
+def _by_torch(a: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
+    l, info = torch.linalg.cholesky_ex(a, upper=upper)
+    # cuSOLVER takes a pivot that is NaN for a positive one.
+    missed = l.diagonal(dim1=-2, dim2=-1).isnan()
+    first = missed.int().argmax(-1).int() + 1
+    return l.contiguous(), torch.where((info == 0) & missed.any(-1), first, info)
