@@ -34,6 +34,7 @@ from torch import Tensor
 from batchchol.interop.torch.operators import OPERATORS, first_share
 
 __all__ = [
+    "cho_inverse",
     "cho_solve",
     "cholesky",
     "cholesky_ex",
@@ -144,6 +145,12 @@ def cho_solve(L: Tensor, b: Tensor, *, upper: bool = False, math: str = "ieee") 
     vectors, columns = _columns(l, b)
     x = OPERATORS["cho_solve"](l, columns, upper, math)
     return x.squeeze(-1) if vectors else x
+
+
+def cho_inverse(L: Tensor, *, upper: bool = False, math: str = "ieee") -> Tensor:
+    """Inverses of matrices A = L L^T, given their Cholesky factors L; see `batchchol.cho_inverse` and `cho_solve`."""
+    l, upper = _in_rows(L, upper, "L")
+    return OPERATORS["cho_inverse"](l, upper, math)
 
 
 def inv(a: Tensor, *, upper: bool = False, math: str = "ieee") -> Tensor:

@@ -73,6 +73,18 @@ def _solutions_by_factors(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return to_l, to_b.sum_to_size(ctx.shape), None, None
 
 
+def _save_inverses_by_factors(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    l, ctx.upper, _ = inputs
+    ctx.save_for_backward(l, output)
+
+
+def _inverses_by_factors(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """As of A^-1, and by the chain rule from A to L."""
+    l, inverse = ctx.saved_tensors
+    s = 2 * (inverse @ _symmetric(grad) @ inverse)
+    return -(l @ s).triu() if ctx.upper else -(s @ l).tril(), None, None
+
+
 def _save_inverses(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
@@ -114,6 +126,7 @@ DERIVATIVES = {
     "solve": (_save_solutions, _solutions),
     "solve_repaired": (_save_solutions, _solutions),
     "cho_solve": (_save_solutions_by_factors, _solutions_by_factors),
+    "cho_inverse": (_save_inverses_by_factors, _inverses_by_factors),
     "inv": (_save_inverses, _inverses),
     "slogdet": (_save_matrices, _log_determinants),
 }

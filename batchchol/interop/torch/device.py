@@ -104,16 +104,17 @@ def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> 
     return _solved_by_factors(_matrices("L", L), b, upper, math)
 
 
+def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
+    """Inverses."""
+    l = _matrices("L", L)
+    found = _inverted("potri", l, upper, math)
+    return _solved_by_factors(l, _identity(l), upper, math) if found is None else found[0]
+
+
 def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Inverses and info."""
     a = _matrices("a", a)
-    kernel = _kernel("poinv", Case.of(a, upper, math), 0, generation()) if a.numel() else None
-    if kernel is None:
-        identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
-        inverse, info, _ = _solved(a, identity, upper, math)
-    else:
-        inverse, info = torch.empty_like(a, memory_format=torch.contiguous_format), _info(a)
-        _queue(kernel, a, inverse, info)
+    inverse, info = _inverted("poinv", a, upper, math) or _solved(a, _identity(a), upper, math)[:2]
     return inverse, _judged(info, upper, "inv_ex", check)
 
 
@@ -192,6 +193,19 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
         else:
             _queue(kernel, l, _panels(b, how), x, nrhs=how.nrhs)
     return _unfolded(x, how)
+
+
+def _inverted(op: str, matrices: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor] | None:
+    """Inverses, by matrices or factors, and info; None where there is no kernel for them."""
+    if not matrices.numel() or (kernel := _kernel(op, Case.of(matrices, upper, math), 0, generation())) is None:
+        return None
+    inverse, info = torch.empty_like(matrices, memory_format=torch.contiguous_format), _info(matrices)
+    _queue(kernel, matrices, inverse, info)
+    return inverse, info
+
+
+def _identity(a: Tensor) -> Tensor:
+    return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
 
 
 def _queue(kernel: Any, matrices: Tensor, *tensors: Tensor, nrhs: int = 0) -> None:

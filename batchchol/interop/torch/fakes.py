@@ -39,6 +39,12 @@ def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> 
     return b.new_empty((*torch.broadcast_shapes(L.shape[:-2], b.shape[:-2]), *b.shape[-2:]))
 
 
+def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
+    """Inverses."""
+    _check_matrices("L", L)
+    return L.new_empty(L.shape)
+
+
 def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Inverses and info."""
     return a.new_empty(a.shape), _info(a)

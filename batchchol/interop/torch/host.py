@@ -52,6 +52,11 @@ def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> 
     return _tensor(api.cho_solve(_array("L", L), _columns(L, b), upper=upper, backend="cpu", math=math))
 
 
+def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
+    """Inverses."""
+    return _tensor(api.cho_inverse(_array("L", L), upper=upper, backend="cpu", math=math))
+
+
 def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> Results:
     """Inverses and info."""
     matrices = _array("a", a)

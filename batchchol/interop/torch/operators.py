@@ -25,6 +25,7 @@ SCHEMAS = {
     "solve": f"(Tensor a, Tensor b, {_CHECKED}) -> (Tensor, Tensor)",
     "solve_repaired": f"(Tensor a, Tensor b, float jitter, {_CHECKED}) -> (Tensor, Tensor, Tensor)",
     "cho_solve": f"(Tensor L, Tensor b, {_HOW}) -> Tensor",
+    "cho_inverse": f"(Tensor L, {_HOW}) -> Tensor",
     "inv": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor)",
     "slogdet": f"(Tensor a, {_CHECKED}) -> (Tensor, Tensor, Tensor)",
 }

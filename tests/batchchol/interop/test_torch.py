@@ -44,6 +44,7 @@ def test_results_are_those_of_the_library(spd: Spd, dtype: str, upper: bool) -> 
         (linalg.solve(t, u[0, 0, :, 0], **how), batchchol.solve(a, b[0, 0, :, 0], **how)),
         (linalg.solve(t, u[..., 0], **how), batchchol.solve(a, b[..., 0], **how)),
         (linalg.cho_solve(torch.from_numpy(l), u, **how), batchchol.cho_solve(l, b, **how)),
+        (linalg.cho_inverse(torch.from_numpy(l), **how), batchchol.cho_inverse(l, **how)),
         (linalg.inv(t, **how), batchchol.inv(a, **how)),
         (linalg.slogdet(t, **how).logabsdet, batchchol.slogdet(a, **how).logabsdet),
     ]
@@ -92,7 +93,7 @@ def test_any_strides(tensors: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(("shape", "nrhs"), [((0, N), 2), ((2, 0), 2), ((2, N), 0)], ids=str)
 def test_nothing(spd: Spd, shape: tuple[int, ...], nrhs: int) -> None:
     a, b = torch.from_numpy(spd(*shape)), torch.zeros(*shape, nrhs)
-    assert linalg.cholesky(a).shape == linalg.inv(a).shape == a.shape
+    assert linalg.cholesky(a).shape == linalg.inv(a).shape == linalg.cho_inverse(a).shape == a.shape
     assert linalg.solve(a, b).shape == linalg.cho_solve(a, b).shape == b.shape
     assert linalg.slogdet(a).logabsdet.shape == shape[:1]
     assert linalg.cholesky_ex(a).info.tolist() == [0] * shape[0]
@@ -112,6 +113,7 @@ def cases(upper: bool) -> dict[str, Any]:
         "broadcast": lambda a, b: linalg.solve(symmetric(a)[0], b, jitter="auto", **how),
         "one for all": lambda a, b: linalg.solve(symmetric(a), b[0, :, 0], **how),
         "cho_solve": lambda a, b: linalg.cho_solve(triangle(a), b[0], **how),
+        "cho_inverse": lambda a, b: linalg.cho_inverse(triangle(a), **how),
         "inv": lambda a, b: linalg.inv(symmetric(a), **how),
         "slogdet": lambda a, b: linalg.slogdet(symmetric(a), **how).logabsdet,
     }
@@ -147,6 +149,7 @@ def test_operators_pass_the_checks_of_torch(tensors: tuple[Any, Any]) -> None:
         "solve": (a, one),
         "solve_repaired": (a, b, 1e-8, True),
         "cho_solve": (a, b),
+        "cho_inverse": (a,),
         "inv": (a,),
         "slogdet": (a,),
     }

@@ -41,6 +41,7 @@ def test_results_without_memory_of_the_library(emulated: FakeGpu, spd: Spd, uppe
         x = torch.linalg.solve(a, columns)
         torch.testing.assert_close(operators.solve(a, columns, **how)[0], x)
         torch.testing.assert_close(operators.cho_solve(l, columns, **how), x)
+    torch.testing.assert_close(operators.cho_inverse(l, **how), torch.linalg.inv(a))
     torch.testing.assert_close(operators.inv(a.mT.contiguous().mT, **how)[0], torch.linalg.inv(a))
     torch.testing.assert_close(operators.slogdet(a, **how)[1], torch.linalg.slogdet(a)[1])
     assert {stream for _, _, stream in emulated.launches} == {STREAM}
@@ -75,6 +76,7 @@ def test_larger_orders(emulated: FakeGpu, spd: Spd, n: int, dtype: str, upper: b
     b, expected = torch.ones(2, 3, n, 1, dtype=a.dtype), torch.linalg.cholesky(a, upper=upper)
     torch.testing.assert_close(operators.cholesky(a, **how)[0], expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(operators.solve(a, b, **how)[0], torch.linalg.solve(a, b), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(operators.cho_inverse(expected, **how), torch.linalg.inv(a), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(operators.inv(a[0], **how)[0], torch.linalg.inv(a[0]), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(operators.slogdet(a, **how)[1], torch.linalg.slogdet(a)[1], rtol=1e-5, atol=1e-4)
     a[1, 70, 70], a[2, 100, 3], a[2, 3, 100] = -1, torch.nan, torch.nan

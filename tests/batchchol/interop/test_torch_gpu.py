@@ -77,7 +77,14 @@ def test_derivatives() -> None:
     def function(a: Any, b: Any) -> tuple[Any, ...]:
         a = (a + a.mT) / 2
         l = linalg.cholesky(a)
-        return l, linalg.solve(a, b), linalg.cho_solve(l, b), linalg.inv(a), linalg.slogdet(a).logabsdet
+        return (
+            l,
+            linalg.solve(a, b),
+            linalg.cho_solve(l, b),
+            linalg.inv(a),
+            linalg.cho_inverse(l),
+            linalg.slogdet(a).logabsdet,
+        )
 
     torch.autograd.gradcheck(function, given)
     torch.autograd.gradgradcheck(function, given)
@@ -100,6 +107,7 @@ def test_larger_orders(n: int) -> None:
         (linalg.solve(a, b), x),
         (linalg.cho_solve(l, b), x),
         (linalg.inv(a), torch.linalg.inv(a)),
+        (linalg.cho_inverse(l), torch.linalg.inv(a)),
         (linalg.slogdet(a).logabsdet, torch.linalg.slogdet(a)[1]),
     ):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
