@@ -23,7 +23,7 @@ class Argument:
         As in LAPACK, in small letters.
     shape : str
         What one matrix has of it: "triangle" of n × n elements, "square", all of them, "columns", n × nrhs,
-        "scalar", one element, or "info", one integer.
+        "scalar", one element, "pivots", n integers, or "info", one.
     written : bool
         Whether it is a result.
     packed : bool
@@ -37,18 +37,27 @@ class Argument:
 
     def elements(self, n: int, nrhs: int) -> int:
         """Elements of one matrix that have to be read or written."""
-        sizes = {"triangle": n * (n + 1) // 2, "square": n * n, "columns": n * nrhs, "scalar": 1, "info": 0}
-        return sizes[self.shape]
+        elements = {"triangle": n * (n + 1) // 2, "square": n * n, "columns": n * nrhs, "scalar": 1}
+        return elements.get(self.shape, 0)
+
+    def integers(self, n: int) -> int:
+        """Integers of one matrix that have to be read or written."""
+        return {"pivots": n, "info": 1}.get(self.shape, 0)
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether it is a batch of matrices, or of triangles of them, else an array."""
+        return self.shape == "triangle" or (self.shape == "square" and self.packed)
 
 
 @dataclass(frozen=True)
 class Operation:
     """An operation by LAPACK's name without the type letter.
 
-    `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle, of a
-    matrix "a" or of a factor "l". `flops`
-    is the textbook's number for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
-    the choices of the thread family that its kernels do not have, and what each is.
+    `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle, or a
+    square if it is on general matrices; "a" is a matrix, another one its factors. `flops` is the textbook's number for
+    a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has the choices of the thread family
+    that its kernels do not have, and what each is.
 
     A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
     and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.
@@ -68,8 +77,8 @@ class Operation:
 
     @cached_property
     def in_batches(self) -> tuple[bool, ...]:
-        """Of each argument, whether it is a batch of triangles, else an array."""
-        return tuple(argument.shape == "triangle" for argument in self.arguments)
+        """Of each argument, whether it is a batch, else an array."""
+        return tuple(argument.in_batch for argument in self.arguments)
 
     @cached_property
     def read(self) -> tuple[int, ...]:
@@ -94,12 +103,17 @@ class Operation:
     @cached_property
     def forgets(self) -> bool:
         """Whether it factors its matrices, and does not write the factors."""
-        return self.factors and not any(each.shape == "triangle" and each.written for each in self.arguments)
+        return self.factors and not any(each.in_batch and each.written for each in self.arguments)
+
+    @property
+    def general(self) -> bool:
+        """Whether it is on general matrices, of which all elements have a meaning, and no triangle."""
+        return self.arguments[0].shape == "square"
 
     @cached_property
     def inverts(self) -> bool:
         """Whether it computes inverses."""
-        return any(each.shape == "square" and each.written for each in self.arguments)
+        return any(each.shape == "square" and not each.in_batch for each in self.arguments)
 
     @cached_property
     def in_registers(self) -> bool:
@@ -179,6 +193,44 @@ POINV = Operation(
     lambda n, nrhs: n**3,
 )
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType(
-    {each.name: each for each in (POTRF, POTRS, POSV, LOGDET, POTRI, POINV)}
+# Kernels of general matrices work column by column, in one order.
+_BY_COLUMNS = MappingProxyType(
+    {"nb": 1, "looking": "right", "rhs": None, "prefetch": False, "split": None, "pdl": None}
 )
+_ALSO_SOLVING = MappingProxyType(_BY_COLUMNS | {"rhs": 1})
+_GENERAL = Argument("a", "square")
+_LU = Argument("lu", "square")
+_RIGHT_HAND_SIDES = (Argument("b", "columns", packed=False), Argument("x", "columns", written=True, packed=False))
+
+GETRF = Operation(
+    "getrf",
+    "the LU factorization P A = L U with partial pivoting",
+    "a factorization",
+    (
+        _GENERAL,
+        Argument("lu", "square", written=True),
+        Argument("pivots", "pivots", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: 2 * n**3 / 3,
+    _BY_COLUMNS,
+)
+GETRS = Operation(
+    "getrs",
+    "the solution X of A X = B by the LU factorization of A",
+    "a solve",
+    (_LU, Argument("pivots", "pivots", packed=False), *_RIGHT_HAND_SIDES),
+    lambda n, nrhs: 2 * n**2 * nrhs,
+    _ALSO_SOLVING,
+)
+GESV = Operation(
+    "gesv",
+    "the solution X of A X = B, A a general matrix",
+    "a factorization and solve",
+    (_GENERAL, *_RIGHT_HAND_SIDES, Argument("info", "info", written=True)),
+    lambda n, nrhs: 2 * n**3 / 3 + 2 * n**2 * nrhs,
+    _ALSO_SOLVING,
+)
+
+_ALL = (POTRF, POTRS, POSV, LOGDET, POTRI, POINV, GETRF, GETRS, GESV)
+OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

@@ -20,6 +20,8 @@ ORDERS = ("row", "col")
 class Problem:
     """What is computed: an operation `op` on SPD matrices of order `n` or on their factors, in the triangle `uplo`.
 
+    Operations on general matrices have no triangle, and `uplo` is "lower".
+
     `math` is a promise about the result: "ieee" or "fast" (docs/accuracy.md).
     """
 
@@ -35,6 +37,8 @@ class Problem:
         one_of("uplo", self.uplo, ("lower", "upper"))
         one_of("op", self.op, tuple(OPERATIONS))
         one_of("math", self.math, MATHS)
+        works = f"{self.op} is on general matrices, which have no triangle, use 'lower'"
+        require(self.uplo == "lower" or not self.operation.general, "uplo", self.uplo, works)
 
     @property
     def operation(self) -> Operation:

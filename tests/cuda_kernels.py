@@ -35,6 +35,6 @@ class EmulatedKernel:
 
     def __call__(self, *arrays: Any, threads: int = 1, stream: Any = None) -> None:
         first, operation = arrays[0], self.spec.problem.operation
-        columns = [array.shape[-1] for array in arrays[1:2] if operation.has_columns]
+        columns = [] if operation.columns is None else [arrays[operation.columns].shape[-1]]
         numbers = map(np.int64, (*columns, stride(first.batch, first.layout), first.batch))
         self.program.launch(self.source, first.batch, *memory_of(operation, arrays), *numbers)

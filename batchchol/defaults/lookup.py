@@ -17,6 +17,7 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused, fused_by_batch
+from batchchol.defaults.general import general
 from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
@@ -166,6 +167,8 @@ def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> Kerne
     if plain.problem.op in BlockSchedule.operations:
         return (block_that_fits(plain, chunk) if gpu else None) or plain
     operation = plain.problem.operation
+    if operation.general:
+        return general(plain)
     if operation.forgets or operation.inverts:
         return (fused if operation.has_columns else on_chip)(plain, chunk, arch)
     # A group that is one piece of memory is read where it is.

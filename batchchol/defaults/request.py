@@ -83,8 +83,11 @@ class Request:
     @property
     def plain(self) -> KernelSpec:
         """A kernel that can be built for any valid request: if refused, an argument is wrong, or there is none."""
-        straight = self.target in TARGETS and TARGETS[self.target].gpu and self.problem.operation.in_registers
-        schedule = ThreadSchedule(1, unroll="full" if straight else "tiles")
+        operation = self.problem.operation
+        registers = operation.in_registers or operation.general
+        straight = self.target in TARGETS and TARGETS[self.target].gpu and registers
+        looking = str(operation.fixed.get("looking", "left"))
+        schedule = ThreadSchedule(1, looking, "full" if straight else "tiles")
         where = self.target, self.in_place
         try:
             return KernelSpec(self.problem, self.layout, self.order, schedule, *where)

@@ -106,8 +106,8 @@ def compulsory_bytes(n: int, layout: Layout, dtype: str = "float32", nrhs: int =
 
 
 def _argument_bytes(argument: Argument, n: int, nrhs: int, layout: Layout, size: int) -> float:
-    if argument.shape == "info":
-        return INFO_BYTES
+    if integers := argument.integers(n):
+        return INFO_BYTES * integers
     if argument.shape == "triangle" and layout.kind == "canonical":
         return size * n * n if argument.written else _triangle_sectors(n, layout.order, size) * SECTOR_BYTES
     return size * argument.elements(n, nrhs)

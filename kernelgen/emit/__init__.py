@@ -8,6 +8,7 @@ from types import MappingProxyType
 from kernelgen.emit import block, shared, simd, strip, warp
 from kernelgen.emit import thread as cuda
 from kernelgen.emit.logdet import generate_logdet
+from kernelgen.emit.lu import generate_lu
 from kernelgen.emit.posv import generate_posv
 from kernelgen.emit.potri import generate_inverse
 from kernelgen.emit.solve import generate_solve
@@ -33,6 +34,9 @@ _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
         "logdet": generate_logdet,
         "potri": generate_inverse,
         "poinv": generate_inverse,
+        "getrf": generate_lu,
+        "getrs": generate_lu,
+        "gesv": generate_lu,
     }
 )
 

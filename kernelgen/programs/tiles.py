@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from kernelgen.programs.columns import ColumnOp
+
 
 @dataclass(frozen=True)
 class Var:
@@ -130,7 +132,7 @@ class Loop:
         return values[::-1] if self.descending else values
 
 
-TileOp = Load | Store | Fill | Potrf | Trsm | Syrk | Gemm
+TileOp = Load | Store | Fill | Potrf | Trsm | Syrk | Gemm | ColumnOp
 Node = TileOp | Loop
 Body = Callable[[Index], tuple[Node, ...]]
 

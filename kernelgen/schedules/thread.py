@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
-from math import gcd
+from math import gcd, isqrt
 from typing import Any, ClassVar
 
 from kernelgen.gpu import (
@@ -44,6 +44,8 @@ _WARPS_KEPT = 0.75
 MAX_RHS, DEFAULT_RHS = 16, 4
 # Of the 255 registers of a thread, those that can be elements of its right-hand sides.
 MAX_COLUMN_REGISTERS = 128
+# ... and those that can be elements of a general matrix.
+MAX_GENERAL_REGISTERS = 200
 
 
 @dataclass(frozen=True)
@@ -205,12 +207,12 @@ class ThreadSchedule(BaseSchedule):
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         operation = problem.operation
-        rhs = self.rhs or DEFAULT_RHS if operation.has_columns else self.rhs
+        rhs = self.rhs or operation.fixed.get("rhs") or DEFAULT_RHS if operation.has_columns else self.rhs
         if not target.gpu:
             prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
             return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
         staged = self.staged
-        if operation.forgets or operation.inverts:
+        if (operation.forgets or operation.inverts) and not operation.general:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged else "l1")
@@ -224,6 +226,9 @@ class ThreadSchedule(BaseSchedule):
         self._check_fixed(problem.operation)
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
+        if problem.operation.general:
+            _check_general(self, problem)
+            return
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
         operations += problem.n**3 // 3 if problem.operation.inverts else 0
         operations += (self.rhs or 0) * problem.n**2 // (self.split or 1)
@@ -284,8 +289,8 @@ class ThreadSchedule(BaseSchedule):
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        order = () if "looking" in operation.fixed else (self.looking,)
-        return (*order, f"nb{self.nb}", *([] if self.rhs is None else [f"rhs{self.rhs}"]), self.unroll)
+        parts = {"looking": self.looking, "nb": f"nb{self.nb}", "rhs": self.rhs and f"rhs{self.rhs}"}
+        return (*(part for name, part in parts.items() if part and name not in operation.fixed), self.unroll)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail; what a layout leaves no choice of is not said."""
@@ -296,6 +301,32 @@ class ThreadSchedule(BaseSchedule):
         parts += [] if self.threads is None else [f"t{self.threads}"]
         parts += [] if self.blocks is None else [f"b{self.blocks}"]
         return (*parts, *super().details(layout))
+
+
+def _check_general(schedule: ThreadSchedule, problem: Problem) -> None:
+    """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
+    n, gpu = problem.n, schedule.threads is not None
+    operations = (n**3 - n) // 3 + n**2
+    code = f"n={n} is {operations:,} operations of straight-line code"
+    works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
+    require(schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", schedule.unroll, works)
+    works = "on a CPU general matrices are factored in a chunk apart in any case, use staged=True"
+    require(gpu or schedule.staged is True, "staged", schedule.staged, works)
+    if not gpu:
+        return
+    works = "a GPU's threads read and write general matrices as they are, use None"
+    require(schedule.staged is None, "staged", schedule.staged, works)
+    registers = n**2 * ELEMENT_BYTES[problem.dtype] // 4
+    most = most_general_order(problem.dtype)
+    works = f"a thread's matrix takes {registers} registers, over {MAX_GENERAL_REGISTERS}; use up to {most}"
+    require(registers <= MAX_GENERAL_REGISTERS, "n", n, works)
+    works = "general matrices stay in registers, use 'full'"
+    require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+
+
+def most_general_order(dtype: str) -> int:
+    """The largest order of general matrices that kernels of GPUs are for."""
+    return isqrt(MAX_GENERAL_REGISTERS * 4 // ELEMENT_BYTES[dtype])
 
 
 def _check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:

@@ -52,7 +52,7 @@ def specs(draw: st.DrawFn) -> KernelSpec:
             Problem(n, drawn[0], drawn[1], op, drawn[2]),
             layout,
             draw(st.sampled_from(ORDERS)),
-            draw(SCHEDULES[op if op == "potrs" else family](n, layout, target)),
+            draw(SCHEDULES[op if op in SCHEDULES else family](n, layout, target)),
             target,
             op == "potrf" and draw(st.booleans()),
         )
@@ -92,6 +92,15 @@ def solve_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sched
             **choices,
         )
     )
+
+
+def column_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    choices: dict[str, st.SearchStrategy[Any]] = {"unroll": st.sampled_from(UNROLLS)}
+    if TARGETS[target].gpu:
+        memory = memory_choices(layout)
+        choices = {"unroll": st.just("full"), "threads": st.none() | st.integers(1, MAX_THREADS)}
+        choices |= {name: memory[name] for name in ("cache", "stride")}
+    return st.builds(ThreadSchedule, st.just(1), st.just("right"), **choices)
 
 
 def shared_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
@@ -146,6 +155,7 @@ def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
 SCHEDULES = {
     "thread": thread_schedules,
     "potrs": solve_schedules,
+    **dict.fromkeys(("getrf", "getrs", "gesv"), column_schedules),
     "shared": shared_schedules,
     "block": block_schedules,
     "warp": warp_schedules,

@@ -95,7 +95,7 @@ REFUSED = [
     ("dtype", "float16", "'float32', 'float64'"),
     ("dtype", None, "'float32', 'float64'"),
     ("uplo", "L", "'lower', 'upper'"),
-    ("op", "getrf", "'potrf', 'potrs'"),
+    ("op", "getri", "'potrf', 'potrs'"),
     ("layout", "blocked", "'canonical', 'interleaved', 'chunked'"),
     ("order", "C", "'row', 'col'"),
     ("target", "sse9", "'avx512', 'avx2', 'generic'"),
