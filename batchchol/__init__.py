@@ -6,11 +6,13 @@ without packing, and so do `solve` and `cho_solve`.
 
 from batchchol import _former
 from batchchol.api import (
+    LU,
     Cholesky,
     Factor,
     Inverse,
     LogDeterminant,
     LogDeterminantInfo,
+    LUInfo,
     RepairedCholesky,
     RepairedSolution,
     Solution,
@@ -21,6 +23,9 @@ from batchchol.api import (
     factor,
     inv,
     inv_ex,
+    lu_factor,
+    lu_factor_ex,
+    lu_solve,
     slogdet,
     slogdet_ex,
     solve,
@@ -47,6 +52,7 @@ __version__ = "0.1.0"
 _former.install()
 
 __all__ = [
+    "LU",
     "Batch",
     "BatchcholError",
     "BlockSchedule",
@@ -54,6 +60,7 @@ __all__ = [
     "Factor",
     "Inverse",
     "KernelSpec",
+    "LUInfo",
     "Layout",
     "LogDeterminant",
     "LogDeterminantInfo",
@@ -76,6 +83,9 @@ __all__ = [
     "get_backend",
     "inv",
     "inv_ex",
+    "lu_factor",
+    "lu_factor_ex",
+    "lu_solve",
     "slogdet",
     "slogdet_ex",
     "solve",

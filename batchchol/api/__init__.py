@@ -3,12 +3,15 @@
 from batchchol.api.determinants import LogDeterminant, LogDeterminantInfo, slogdet, slogdet_ex
 from batchchol.api.factorizations import Cholesky, Factor, RepairedCholesky, cholesky, cholesky_ex, factor
 from batchchol.api.inverses import Inverse, cho_inverse, inv, inv_ex
+from batchchol.api.lu import LU, LUInfo, lu_factor, lu_factor_ex, lu_solve
 from batchchol.api.solves import RepairedSolution, Solution, cho_solve, solve, solve_ex
 
 __all__ = [
+    "LU",
     "Cholesky",
     "Factor",
     "Inverse",
+    "LUInfo",
     "LogDeterminant",
     "LogDeterminantInfo",
     "RepairedCholesky",
@@ -21,6 +24,9 @@ __all__ = [
     "factor",
     "inv",
     "inv_ex",
+    "lu_factor",
+    "lu_factor_ex",
+    "lu_solve",
     "slogdet",
     "slogdet_ex",
     "solve",

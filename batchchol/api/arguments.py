@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
+from kernelgen.schedules.thread import most_general_order
 
 
 def square_matrices(argument: str, a: ArrayLike) -> NDArray[np.floating]:
@@ -54,14 +56,26 @@ def check_square(argument: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected square matrices (..., n, n)")
 
 
-def check_assumed(assume_a: Any) -> None:
-    """Refuse matrices that are assumed to be anything but symmetric positive definite."""
+def is_general(assume_a: Any, **triangular: Any) -> bool:
+    """Whether matrices are assumed to be general, "gen", and not symmetric positive definite, "pos".
+
+    Raises
+    ------
+    ValueError
+        If they are assumed to be anything else, or are general and one of the other arguments, which only symmetric
+        ones have, is not its default, False or None.
+    """
     # Arrays are compared element by element.
-    if not (isinstance(assume_a, str) and assume_a == "pos"):
+    if not (isinstance(assume_a, str) and assume_a in ("pos", "gen")):
         raise ValueError(
-            f"assume_a: got {assume_a!r}, expected 'pos': only symmetric positive definite matrices are taken; "
-            "numpy.linalg and torch.linalg have functions for others"
+            f"assume_a: got {assume_a!r}, expected 'pos' for symmetric positive definite matrices, or 'gen'"
         )
+    for name, got in triangular.items() if assume_a == "gen" else ():
+        if got is not None and got is not False:
+            raise ValueError(
+                f"{name}: got {got!r}, expected {name} of assume_a='pos' alone: 'gen' reads whole matrices"
+            )
+    return assume_a == "gen"
 
 
 def check_threads(threads: Any) -> None:
@@ -87,11 +101,44 @@ class Wanted(NamedTuple):
     out: Any = None
     overwrite_b: bool = False
     jitter: Any = None
+    pivots: Any = None
 
     @property
     def factors(self) -> bool:
         """Whether matrices are factored, and have an info."""
         return OPERATIONS[self.op].factors
+
+    @property
+    def general(self) -> bool:
+        """Whether matrices are general ones, or factors of such, which have pivots."""
+        return OPERATIONS[self.op].general
+
+    @property
+    def beside(self) -> tuple[Any, ...]:
+        """The arguments of a kernel between factors and right-hand sides: the pivots, if there are any."""
+        return () if self.pivots is None else (self.pivots,)
+
+    def with_pivots(self, shape: tuple[int, ...]) -> Wanted:
+        """The same with the pivots of factors as a C-contiguous array of the host, (count, n), if they have any.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are no integers of this shape, or of a step k other than from k to n, counted from 1.
+        """
+        if self.pivots is None:
+            return self
+        given, n = np.asarray(self.pivots), shape[-1]
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"pivots: got dtype {given.dtype}, expected int32, as lu_factor returns them")
+        if given.shape != shape:
+            raise ValueError(f"pivots: got shape {given.shape}, expected {shape}, as the factors are")
+        if given.size and ((given < np.arange(1, n + 1)) | (given > n)).any():
+            raise ValueError(
+                f"pivots: got one that is out of range, expected those of step k from k to {n}, counted from 1, as "
+                "lu_factor returns them (scipy.linalg.lu_factor counts from 0)"
+            )
+        return self._replace(pivots=np.ascontiguousarray(given.reshape(prod(shape[:-1]), n), np.int32))
 
     def by_factors(self) -> Wanted:
         """What is left to do once matrices are factored: solve by their factors, into the same place."""
@@ -118,11 +165,19 @@ class Wanted(NamedTuple):
                 f"{self.argument}: a graph is being recorded in this thread, and a batch of {self.what} may not be "
                 "there before that is launched: solve after it"
             )
-        return self._replace(upper=self.upper or batch.triangle == "upper")
+        return self._replace(upper=not self.general and (self.upper or batch.triangle == "upper"))
 
     def check_array(self, n: int, dtype: np.dtype[Any]) -> None:
         """Refuse a spec or a math that is not for matrices in an array."""
         check_array_spec(n, dtype_name(dtype), self.upper, self.spec, self.math, self.op)
+
+    def check_general_order(self, n: int, dtype: str) -> None:
+        """Refuse general matrices that are too large for a GPU's kernels."""
+        if self.general and n > (most := most_general_order(dtype)):
+            raise ValueError(
+                f"{self.argument}: got {self.what} of order {n}, expected at most {most} for general matrices of "
+                f"{dtype} on a GPU: copy them to the host, where kernels and LAPACK take larger ones"
+            )
 
     def check_no_stream(self, where: str) -> None:
         """Refuse a stream where there is none."""

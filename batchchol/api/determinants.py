@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api import device_solves
-from batchchol.api.arguments import Wanted, check_assumed, square_matrices
+from batchchol.api.arguments import Wanted, is_general, square_matrices
 from batchchol.api.failures import raise_failures
+from batchchol.api.lu import lu_factor_ex
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math, flag
+from batchchol.batches.layouts import dense_view
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import chosen_kernel
@@ -45,11 +47,12 @@ def slogdet(
     backend: str | None = None,
     math: str | None = None,
 ) -> LogDeterminant:
-    """Signs and logarithms of the determinants of symmetric positive definite matrices.
+    """Signs and logarithms of determinants.
 
-    The logarithm of the product of the pivots of a Cholesky factorization, whose exponents are added up apart: it
-    neither overflows nor underflows. One kernel does it all, and the factors are not written; a GPU has such ones for
-    orders up to 27, and for larger ones reads the diagonals of factors.
+    Of symmetric positive definite matrices the logarithm of the product of the pivots of a Cholesky factorization,
+    whose exponents are added up apart: it neither overflows nor underflows. One kernel does it all, and the factors
+    are not written; a GPU has such ones for orders up to 27, and for larger ones reads the diagonals of factors. Of
+    general matrices the sum of the logarithms of the sizes of U's diagonal.
 
     Parameters
     ----------
@@ -61,16 +64,17 @@ def slogdet(
     Returns
     -------
     LogDeterminant
-        sign : ndarray, shape (...), which is 1; logabsdet : ndarray, shape (...): of the matrices' dtype. GPUArrays
-        of matrices on a GPU.
+        sign : ndarray, shape (...), which is 1 of positive definite matrices, and 0 of singular ones; logabsdet :
+        ndarray, shape (...), minus infinity of singular ones: of the matrices' dtype. GPUArrays of matrices on a GPU.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix is not positive definite, as `cholesky` does, with its other errors.
+        If a matrix that is assumed to be positive definite is not, as `cholesky` does, with its other errors.
     """
     sign, logabsdet, info = slogdet_ex(a, assume_a=assume_a, upper=upper, backend=backend, math=math)
-    raise_failures(info, a, upper, "slogdet_ex")
+    if assume_a == "pos":
+        raise_failures(info, a, upper, "slogdet_ex")
     return LogDeterminant(sign, logabsdet)
 
 
@@ -84,9 +88,10 @@ def slogdet_ex(
 ) -> LogDeterminantInfo:
     """`slogdet` and LAPACK's info of each matrix; never raises because of the matrices' values.
 
-    Where an info is not 0, sign and logabsdet are NaN.
+    Where an info is not 0, sign and logabsdet of matrices that are assumed to be positive definite are NaN.
     """
-    check_assumed(assume_a)
+    if is_general(assume_a, upper=upper):
+        return _of_general(a, backend, math)
     wanted = Wanted("logdet", "a", "matrices", flag("upper", upper), math=math)
     if isinstance(a, Batch):
         wanted = wanted.of_batch(a, backend)
@@ -151,6 +156,28 @@ def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], N
         memory.to_host(found, out=logs[first:last])
         memory.to_host(status, out=info[first:last])
     return logs, info
+
+
+def _of_general(a: Any, backend: str | None, math: str | None) -> LogDeterminantInfo:
+    """Of general matrices, by the diagonals of U and the number of exchanges."""
+    if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
+        raise ValueError(
+            "assume_a: got 'gen' for matrices on a GPU, expected 'pos': copy them to the host, or call with "
+            "backend='cuda' there"
+        )
+    lu, pivots, info = lu_factor_ex(a, backend=backend, math=math)
+    diagonal = _diagonal(lu) if isinstance(lu, Batch) else np.diagonal(lu, axis1=-2, axis2=-1)
+    exchanged = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
+    sign = np.sign(diagonal).prod(-1) * np.where(exchanged % 2, -1, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.abs(diagonal)).sum(-1, dtype=np.float64)
+    return LogDeterminantInfo(sign.astype(diagonal.dtype), logs.astype(diagonal.dtype), info)
+
+
+def _diagonal(batch: Batch) -> NDArray[Any]:
+    """The diagonals (batch, n) of a batch of the host."""
+    diagonal = np.diagonal(dense_view(batch.data, batch.layout), axis1=-2, axis2=-1)
+    return diagonal.reshape(-1, batch.n)[: batch.batch]
 
 
 def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:

@@ -48,12 +48,14 @@ def solved(a: Any, b: Any, wanted: Wanted) -> Solved:
 def located(a: Any, wanted: Wanted) -> Matrices:
     """Where an array (..., n, n) or a batch of the GPU is, once what is wanted is known to be for it."""
     if isinstance(a, Batch):
+        wanted.check_general_order(a.n, a.dtype_name)
         return Matrices(a, a.address, a.nbytes, (a.batch,), Form.of(a))
     given = _memory().view(a, wanted.argument)
     if check_dtype(wanted.argument, given.dtype) != given.dtype:
         raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")
     check_square(wanted.argument, given.shape)
     *outer, n, _ = given.shape
+    wanted.check_general_order(n, dtype_name(given.dtype))
     if wanted.jitter is not None:
         check_order(wanted.argument, n, "jitter repairs larger ones once they are on the host")
     wanted.check_array(n, given.dtype)
@@ -79,7 +81,7 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
         return Solved(x.owner, info, added)
     device = get_backend("cuda")
     choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
-    if not how.nrhs:
+    if not (how.nrhs or wanted.general):
         if form.n <= MAX_N and (wanted.spec is not None or not wanted.factors):
             kernel_choice(*choice, argument=wanted.argument)
         if not wanted.factors:
@@ -95,7 +97,7 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
         else:
             kernel = chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs)
     except SpecError:
-        if wanted.spec is not None or not wanted.factors:
+        if wanted.spec is not None or not wanted.factors or wanted.general:
             raise
         l, info = factored(matrices, wanted)
         again = _repair(matrices, info, wanted)
@@ -103,7 +105,8 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
     info = memory.empty(matrices.outer, _INFO, "the info") if wanted.factors else None
     if wanted.factors:
         again = _repair(matrices, info, wanted)
-    _launch(kernel, matrices, _Memory(b, columns.address), x, info, how, wanted.stream, again)
+    pivots = _pivots(matrices, wanted)
+    _launch(kernel, matrices, pivots, _Memory(b, columns.address), x, info, how, wanted.stream, again)
     return Solved(x.owner, info, again and again.added)
 
 
@@ -121,9 +124,27 @@ def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:
     return Repair.of(wanted.jitter, matrices.address, matrices.form, wanted.upper, info)
 
 
+def _pivots(matrices: Matrices, wanted: Wanted) -> tuple[_Memory, ...]:
+    """The pivots of factors on the GPU, if they have any."""
+    if wanted.pivots is None:
+        return ()
+    memory, shape = _memory(), (*matrices.outer, matrices.form.n)
+    if not memory.is_device_array(wanted.pivots):
+        raise TypeError(
+            f"pivots: got {type(wanted.pivots).__name__}, expected an array on the GPU, where the factors are"
+        )
+    found = memory.view(wanted.pivots, "pivots")
+    if found.dtype != _INFO:
+        raise TypeError(f"pivots: got dtype {found.dtype}, expected int32, as lu_factor returns them")
+    if prod(found.shape) != prod(shape) or found.shape[-1:] != shape[-1:]:
+        raise ValueError(f"pivots: got shape {found.shape}, expected {shape}, as the factors are")
+    return (_Memory(wanted.pivots, found.address),)
+
+
 def _launch(
     kernel: Any,
     matrices: Matrices,
+    pivots: tuple[_Memory, ...],
     b: _Memory,
     x: _Memory,
     info: Any,
@@ -145,12 +166,12 @@ def _launch(
         source = _new_room(how, form) if kept else work
     if stream is not None:
         owner = matrices.owner.data if isinstance(matrices.owner, Batch) else matrices.owner
-        arrays = (owner, b.owner, x.owner, work.owner, source.owner)
+        arrays = (owner, *(each.owner for each in pivots), b.owner, x.owner, work.owner, source.owner)
         memory.share(stream, *arrays, *([] if info is None else [info]))
     if not how.plain:
         support.gather(kernel.gpu, b.address, source.address, *how.taking, form.dtype, stream=stream)
     status = () if info is None else (int(info.gpudata),)
-    addresses = (matrices.address, source.address, work.address, *status)
+    addresses = (matrices.address, *(each.address for each in pivots), source.address, work.address, *status)
     if again is None:
         workspace = kernel.launch(addresses, how.nrhs, form.batch, form.layout, stream)
     else:

@@ -27,6 +27,31 @@ def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
         raise np.linalg.LinAlgError(_describe(known, np.asarray(a) if on_host else None, upper, instead))
 
 
+def raise_singular(info: Any, instead: str) -> None:
+    """Refuse general matrices whose info is not 0: a pivot of their LU factorization is zero.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If there are any; names the first.
+    """
+    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if known.any():
+        failed, name, order = _first(known)
+        raise np.linalg.LinAlgError(
+            f"{name} is singular: pivot {order} of its LU factorization is zero ({failed} of {known.size} matrices "
+            f"failed; {instead} returns info in place of raising)"
+        )
+
+
+def _first(info: NDArray[np.int32]) -> tuple[int, str, int]:
+    """How many matrices failed, what the first of them is called, and its info."""
+    failed = np.argwhere(info)
+    first = tuple(int(index) for index in failed[0])
+    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
+    return len(failed), name, int(info[first])
+
+
 def _describe(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str) -> str:
     failed = np.argwhere(info)
     first = tuple(int(index) for index in failed[0])

@@ -15,7 +15,7 @@ from batchchol.api.columns import Fit, check_columns_dtype, fit, host_columns, h
 from batchchol.api.factorizations import factor
 from batchchol.api.repairs import Members, repair
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import get_backend, lapack
+from batchchol.backends import get_backend, lapack, lapack_lu
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch
 from batchchol.batches.host_memory import aligned_empty
@@ -54,6 +54,7 @@ def by_array(a: ArrayLike, b: ArrayLike, backend: str, wanted: Wanted) -> Solved
     wanted.check_no_stream("arrays of the host have been solved for when the call returns")
     columns = host_columns(b, wanted.what)
     how = fit(tuple(outer), n, columns.shape, wanted.what)
+    wanted = wanted.with_pivots((*outer, n))
     solve_by = partial(_by_dense, backend, wanted)
     dense = given.reshape(how.count, n, n)
     matrices = _Matrices(given, partial(solve_by, dense), dense.__getitem__, solve_by)
@@ -66,6 +67,7 @@ def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
     wanted.check_no_stream("backend 'cpu' has none")
     columns = host_columns(b, wanted.what)
     how = fit((batch.batch,), batch.n, columns.shape, wanted.what)
+    wanted = wanted.with_pivots((batch.batch, batch.n))
 
     def members(chosen: Members) -> NDArray[Any]:
         if len(chosen) * _FEW > batch.batch:
@@ -89,7 +91,10 @@ def _by_dense(backend: str, wanted: Wanted, dense: NDArray[Any], b: NDArray[Any]
         return _on_gpu(dense, wanted, b, x)
     alone = count == 1 and n >= _ALONE_ORDER and b.shape[-1] >= _ALONE_COLUMNS and wanted.spec is None
     if n > MAX_N or alone:
-        return lapack.solve(wanted.op, dense, b, x, wanted.upper, int(wanted.threads or available_threads()))
+        threads = int(wanted.threads or available_threads())
+        if wanted.general:
+            return lapack_lu.solve(dense, wanted.pivots, b, x, threads)
+        return lapack.solve(wanted.op, dense, b, x, wanted.upper, threads)
     return _by_batch(Batch.over_checked(dense, n, count, _CANONICAL), wanted, b, x)
 
 
@@ -160,7 +165,7 @@ def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) ->
     try:
         device, form = get_backend("cpu"), Form.of(batch)
         choice = wanted.op, device, form, wanted.upper, wanted.spec, wanted.math
-        if not b.size:
+        if not (b.size or wanted.general):
             if wanted.spec is not None or not wanted.factors:
                 kernel_choice(*choice, argument=wanted.argument)
             return _factored(batch, wanted, threads)[1] if wanted.factors and batch.batch else None
@@ -169,13 +174,15 @@ def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) ->
         if wanted.spec is not None:
             raise
         warn(error)
+        if wanted.general:
+            return lapack_lu.solve_batch(batch, wanted.pivots, b, x, threads)
         return lapack.solve_batch(wanted.op, batch, b, x, wanted.upper, threads)
     except SpecError:
-        if wanted.spec is not None or not wanted.factors:
+        if wanted.spec is not None or not wanted.factors or wanted.general:
             raise
         return _in_two_steps(batch, wanted, b, x, threads)
     if not wanted.factors:
-        kernel(batch, b, x, threads=threads)
+        kernel(batch, *wanted.beside, b, x, threads=threads)
         return None
     info: Info = device.info(batch, kernel.spec, poisoned=False)
     kernel(batch, b, x, info, threads=threads)
@@ -205,6 +212,8 @@ def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -
     for first, last in dense.slices(len(a), per_matrix):
         there = memory.to_device(a[first:last], f"{last - first:,} matrices")
         columns = memory.to_device(b[first:last], "right-hand sides")
+        if wanted.pivots is not None:
+            on_device = on_device._replace(pivots=memory.to_device(wanted.pivots[first:last], "pivots"))
         solved = device_solves.solved(there, columns, on_device)
         memory.to_host(solved.x, out=x[first:last])
         if info is not None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from batchchol.api.arguments import Wanted, check_assumed, check_threads, square_matrices
-from batchchol.api.failures import raise_failures
+from batchchol.api.arguments import Wanted, check_threads, is_general, square_matrices
+from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.inversions import inverted
 from batchchol.api.solves import cho_solve, solve_ex
 from batchchol.batches.batch import Batch
@@ -34,7 +34,7 @@ def inv(
     stream: Any = None,
     out: Any = None,
 ) -> Any:
-    """Inverses of symmetric positive definite matrices, factored and inverted in one kernel.
+    """Inverses of matrices, of symmetric positive definite ones factored and inverted in one kernel.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ def inv(
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix is not positive definite, as `solve` does, with its other errors.
+        If a matrix is not positive definite, or singular, as `solve` does, with its other errors.
 
     Notes
     -----
     |A X - I| is at most (4 n + 1) u |L| |L^T| |L^-T| |L^-1|, to first order (Higham, "Accuracy and Stability of
     Numerical Algorithms", section 14.3.4). Where no kernel does both, on GPUs above the orders whose triangles fit
-    registers and on CPUs above 128, the inverses are the solutions for the columns of the identity, whose two
-    triangles agree up to rounding.
+    registers and on CPUs above 128, and for general matrices the inverses are the solutions for the columns of the
+    identity, and of symmetric matrices the two triangles agree up to rounding.
     """
     inverse, info = inv_ex(
         a,
@@ -69,7 +69,10 @@ def inv(
         stream=stream,
         out=out,
     )
-    raise_failures(info, a if out is None else None, upper, "inv_ex")
+    if assume_a == "gen":
+        raise_singular(info, "inv_ex")
+    else:
+        raise_failures(info, a if out is None else None, upper, "inv_ex")
     return inverse
 
 
@@ -91,16 +94,16 @@ def inv_ex(
     Inverse
         inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of matrices on a GPU.
     """
-    check_assumed(assume_a)
+    general = is_general(assume_a, upper=upper)
     check_threads(threads)
     if not (isinstance(a, Batch) or hasattr(a, "__cuda_array_interface__")):
         a = square_matrices("a", a)
     wanted = Wanted("poinv", "a", "matrices", flag("upper", upper), None, math, threads, stream, out)
-    found = inverted(a, backend, wanted)
+    found = None if general else inverted(a, backend, wanted)
     if found is not None:
         return Inverse(*found)
     asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    inverse, info, *_ = solve_ex(a, _identity(a), out=out, **asked)
+    inverse, info, *_ = solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked)
     return Inverse(inverse, info)
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from batchchol.api import device_solves, host_solves
-from batchchol.api.arguments import Solved, Wanted, check_assumed, check_threads
-from batchchol.api.failures import raise_failures
+from batchchol.api.arguments import Solved, Wanted, check_threads, is_general
+from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.repairs import check_jitter
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.batch import Batch
@@ -47,28 +47,30 @@ def solve(
     overwrite_b: bool = False,
     jitter: float | str | None = None,
 ) -> Any:
-    """The solutions x of a x = b, for symmetric positive definite matrices, factored and solved by in one kernel.
+    """The solutions x of a x = b, for matrices that are factored and solved by in one kernel.
 
     Parameters
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
-        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Of orders
-        above 128 LAPACK solves on the CPU, and cuBLAS on a GPU by the factors that `cholesky` makes there.
+        The matrices. Of symmetric ones only the lower triangle is used, or the upper one if `upper` is set. Of orders
+        above 128 LAPACK solves on the CPU, and cuBLAS on a GPU by the factors that `cholesky` makes there. General
+        ones a GPU takes up to order 14, in float64 up to 10.
     b : array_like, shape (n,), (..., n) or (..., n, nrhs)
         The right-hand sides, of the matrices' dtype; where those are on a GPU, an array of the same GPU (torch's,
         CuPy's or PyCUDA's). As in torch.linalg.solve, b has one vector for each matrix if b.ndim == 1 or b.shape ==
         a.shape[:-1]; of a batch (batch, n). Else it has matrices (n, nrhs), which are broadcast with those of `a` by
         NumPy's rules: a matrix for several of them is factored once. (numpy.linalg.solve takes b for a vector only if
         b.ndim == 1. b[..., None] is read alike by all.)
-    assume_a : {"pos"}
-        What the matrices are: symmetric positive definite. There is no other choice yet.
+    assume_a : {"pos", "gen"}
+        What the matrices are: symmetric positive definite, solved by Cholesky factors, or general, solved by LU
+        factors with partial pivoting.
     upper : bool
         Read the upper triangle in place of the lower one. A batch whose triangle is known needs no word.
     backend : str, optional
         For arrays of the host, "cpu" or "cuda"; by default BATCHCHOL_BACKEND, else "cpu". What "cuda" is to solve is
         copied to the GPU and back, in slices if it does not fit there.
     spec : KernelSpec, optional
-        The kernel to use, of the operation "posv".
+        The kernel to use, of the operation "posv", of general matrices "gesv".
     math : str, optional
         "ieee", the default, or "fast", as for `cholesky`. A spec has its own.
     threads : int, optional
@@ -84,6 +86,7 @@ def solve(
         Try matrices that are not positive definite again, with this multiple of their mean diagonal added to the
         diagonal, then with 10 and 100 times as much; "auto" is 1e-6 in float32 and 1e-8 in float64. The others are
         solved by as they are. With it neither `overwrite_b` nor an `out` that is b saves memory: b is needed again.
+        Of symmetric matrices alone.
 
     Returns
     -------
@@ -93,8 +96,8 @@ def solve(
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix is not positive definite, as `cholesky` does, also after what `jitter` added. On a GPU the call
-        waits for the work to know.
+        If a matrix is not positive definite, as `cholesky` does, also after what `jitter` added; if a pivot of a
+        general one is exactly zero. On a GPU the call waits for the work to know.
     TypeError, ValueError
         If an argument is not as above, or does not belong to the others.
     UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
@@ -112,7 +115,8 @@ def solve(
     -----
     The componentwise backward error is at most (3 n + 1) u |L| |L^T| |x|, with L the Cholesky factor of the matrix
     and u the unit roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.4), where all
-    numbers on the way are normal ones. Where no kernel does both, one factors and another solves by the factors.
+    numbers on the way are normal ones; of general matrices (3 n + 1) u P^T |L| |U| |x|, theorem 9.4. Where no kernel
+    does both, one factors and another solves by the factors.
     """
     x, info, *_ = solve_ex(
         a,
@@ -129,6 +133,9 @@ def solve(
         overwrite_b=overwrite_b,
         jitter=jitter,
     )
+    if assume_a == "gen":
+        raise_singular(info, "solve_ex")
+        return x
     # What the solutions were written over cannot be told from it.
     raise_failures(info, a if out is None else None, upper, "solve_ex")
     return x
@@ -154,6 +161,7 @@ def solve_ex(
 
     As `solve`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
     positive definite: then its solutions have no meaning. A NaN in the triangle that is read counts as not positive.
+    Of general matrices it is the first pivot that is exactly zero; those with a NaN have info 0 and NaN in x.
     On a GPU the call returns before the work is done.
 
     Returns
@@ -166,12 +174,13 @@ def solve_ex(
         diagonal of each matrix has more in it: 0 of those that did not fail at first, and of those whose mean
         diagonal is not a positive number, which are not tried again.
     """
-    check_assumed(assume_a)
+    general = is_general(assume_a, upper=upper, jitter=jitter)
     flag("overwrite_a", overwrite_a)
     taken = flag("overwrite_b", overwrite_b)
     check_jitter(jitter)
-    wanted = Wanted("posv", "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken, jitter)
-    x, info, added = _by(a, b, backend, wanted)
+    op = "gesv" if general else "posv"
+    wanted = Wanted(op, "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken, jitter)
+    x, info, added = solutions(a, b, backend, wanted)
     return Solution(x, info) if jitter is None else RepairedSolution(x, info, added)
 
 
@@ -239,11 +248,11 @@ def cho_solve(
     infinite, NaN or meaningless; its neighbours are as they would be without it.
     """
     wanted = Wanted("potrs", "L", "factors", flag("upper", upper), spec, math, threads, stream)
-    return _by(L, b, backend, wanted)[0]
+    return solutions(L, b, backend, wanted)[0]
 
 
-def _by(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Solved:
-    """The solutions by matrices or factors, where they are."""
+def solutions(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Solved:
+    """The solutions by matrices or factors, where they are, the info of matrices, and what repaired them."""
     check_threads(wanted.threads)
     if isinstance(matrices, Batch):
         return _by_batch(matrices, b, backend, wanted)

@@ -118,6 +118,11 @@ def check_form(backend: Backend, spec: KernelSpec, form: Form, op: str, argument
     given = (form.n, form.dtype, form.layout.kind, form.layout.order)
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if spec.problem.operation.general and form.triangle is not None:
+        raise ValueError(
+            f"{argument}: got one whose {form.triangle} triangle alone has a meaning, expected whole matrices, as "
+            f"{op} reads them: use {argument}.marked(None) if those were put into it"
+        )
     if form.triangle not in (None, spec.problem.uplo):
         raise ValueError(
             f"{argument}: got one whose {form.triangle} triangle alone has a meaning, expected the "
@@ -129,7 +134,7 @@ def check_form(backend: Backend, spec: KernelSpec, form: Form, op: str, argument
 
 
 def memory_of(operation: Operation, arrays: Sequence[Any]) -> list[Any]:
-    """Where the arguments of a kernel lie: a triangle in a batch, all else in an array of the device."""
+    """Where the arguments of a kernel lie: matrices in a batch, all else in an array of the device."""
     pairs = zip(operation.in_batches, arrays, strict=True)
     return [array.data if in_batch else array for in_batch, array in pairs]
 
@@ -146,10 +151,10 @@ class Kernel(Protocol):
     def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:
         """Run on the arguments of the spec's operation, in their order.
 
-        Triangles are batches of one layout, such as the matrices and room for the factors. Columns are C-contiguous
-        arrays of the device, of shape (batch, n, nrhs), and a result may be what it is computed from. The info is
-        what the backend's `info` made. `threads` are a CPU's, `stream` a GPU's: there the call only enqueues the
-        work, and returns.
+        Matrices are batches of one layout, such as those to factor and room for the factors. Columns are C-contiguous
+        arrays of the device, of shape (batch, n, nrhs), and a result may be what it is computed from; pivots are
+        (batch, n), int32. The info is what the backend's `info` made. `threads` are a CPU's, `stream` a GPU's: there
+        the call only enqueues the work, and returns.
         """
 
 

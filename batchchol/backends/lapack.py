@@ -48,14 +48,14 @@ def potrf(dense: NDArray[np.floating], upper: bool, threads: int) -> tuple[NDArr
     batch, n, _ = dense.shape
     l = aligned_empty(dense.shape, dense.dtype, f"an array of shape {dense.shape}")
     info = np.zeros(batch, np.int32)
-    routine, other = _routine(dense.dtype.name, "potrf"), _other_triangle(n, upper)
-    one_by_one = n >= _LARGE_ORDER and batch < threads
+    routine, other = routine_of(dense.dtype.name, "potrf"), _other_triangle(n, upper)
+    one_by_one = is_one_by_one(n, batch, threads)
 
     def work(block: slice) -> None:
         _factor(routine, dense[block], l[block], info[block], other, upper)
 
     with blas.at_most(threads if one_by_one else 1):
-        _over_blocks(work, (dense, l, info), 1 if one_by_one else threads, dense.nbytes)
+        over_blocks(work, (dense, l, info), 1 if one_by_one else threads, dense.nbytes)
     return l, info
 
 
@@ -68,7 +68,7 @@ def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
         If a slice of the matrices, unpacked, would not fit.
     """
     info = np.zeros(batch.batch, np.int32)
-    for start, stop in _slices(batch):
+    for start, stop in each_slice(batch):
         l, info[start:stop] = potrf(batch.get(start, stop), False, threads)
         out.put(start, l)
     return info
@@ -88,13 +88,13 @@ def potrs(
     l: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating], upper: bool, threads: int
 ) -> None:
     """Solve by factors (batch, n, n) for right-hand sides (batch, n, nrhs) into x, all C-contiguous; x may be b."""
-    routine = _routine(l.dtype.name, "potrs")
+    routine = routine_of(l.dtype.name, "potrs")
 
     def work(block: slice) -> None:
         _solve(routine, l[block], b[block], x[block], upper)
 
     with blas.at_most(1 if len(l) > 1 else threads):
-        _over_blocks(work, (l, b, x), threads, l.nbytes + 2 * b.nbytes)
+        over_blocks(work, (l, b, x), threads, l.nbytes + 2 * b.nbytes)
 
 
 def posv(
@@ -105,8 +105,8 @@ def posv(
     Returns the info (batch,), as `solve_ex` says; where it is not 0 the solutions are NaN.
     """
     info = np.zeros(len(a), np.int32)
-    routine = _routine(a.dtype.name, "posv")
-    one_by_one = max(b.shape[1:]) >= _LARGE_ORDER and len(a) < threads
+    routine = routine_of(a.dtype.name, "posv")
+    one_by_one = is_one_by_one(max(b.shape[1:]), len(a), threads)
 
     def work(block: slice) -> None:
         # Factored in place.
@@ -116,7 +116,7 @@ def posv(
         x[block][found != 0] = np.nan
 
     with blas.at_most(threads if one_by_one else 1):
-        _over_blocks(work, (a, b, x, info), 1 if one_by_one else threads, a.nbytes + 2 * b.nbytes)
+        over_blocks(work, (a, b, x, info), 1 if one_by_one else threads, a.nbytes + 2 * b.nbytes)
     return info
 
 
@@ -126,13 +126,18 @@ def solve_batch(
     """`solve` by a batch of matrices or factors of any layout."""
     found = [
         solve(op, batch.get(start, stop), b[start:stop], x[start:stop], upper, threads)
-        for start, stop in _slices(batch)
+        for start, stop in each_slice(batch)
     ]
     infos = [each for each in found if each is not None]
     return np.concatenate([np.zeros(0, np.int32), *infos]) if op == "posv" else None
 
 
-def _over_blocks(
+def is_one_by_one(n: int, batch: int, threads: int) -> bool:
+    """Whether a few large matrices are worked on one after another, each by BLAS's threads."""
+    return n >= _LARGE_ORDER and batch < threads
+
+
+def over_blocks(
     work: Callable[[slice], None], arrays: tuple[NDArray[Any], ...], threads: int, work_bytes: int
 ) -> None:
     """Do the work on blocks of matrices, of which those in the first of the arrays stay in cache."""
@@ -147,7 +152,7 @@ def _over_blocks(
     over_ranges(blocks, len(arrays[0]), threads, work_bytes, arrays=arrays)
 
 
-def _slices(batch: Batch) -> Iterator[tuple[int, int]]:
+def each_slice(batch: Batch) -> Iterator[tuple[int, int]]:
     """The first matrix of each slice of a batch, and the one after its last."""
     size = max(1, _SLICE_BYTES // (batch.n**2 * batch.dtype.itemsize * _SLICE_STEP)) * _SLICE_STEP
     return ((start, min(start + size, batch.batch)) for start in range(0, batch.batch, size))
@@ -229,7 +234,7 @@ def _other_triangle(n: int, upper: bool) -> NDArray[np.bool_]:
 
 
 @cache
-def _routine(dtype: str, name: str) -> _Routine:
+def routine_of(dtype: str, name: str) -> _Routine:
     """Look a routine up in the table that SciPy exports to Cython."""
     from scipy import LowLevelCallable
     from scipy.linalg import cython_lapack
@@ -239,7 +244,7 @@ def _routine(dtype: str, name: str) -> _Routine:
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )(found.function, found.signature.encode())
     # SciPy may be built for LAPACK with integers of 64 bits, which have a name of their own.
-    arguments = found.signature.partition("(")[2].split(", ")
-    integer: type[np.signedinteger] = np.intc if arguments[1] == "int *" else np.int64
-    others = (ctypes.c_void_p,) * (len(arguments) - 1)
-    return _Routine(ctypes.CFUNCTYPE(None, ctypes.c_char_p, *others)(address), integer)
+    arguments = found.signature.partition("(")[2].rstrip(")").split(", ")
+    integer: type[np.signedinteger] = np.intc if "int *" in arguments else np.int64
+    types = (ctypes.c_char_p if argument == "char *" else ctypes.c_void_p for argument in arguments)
+    return _Routine(ctypes.CFUNCTYPE(None, *types)(address), integer)

@@ -122,7 +122,7 @@ def test_arguments(spd: Spd) -> None:
     np.testing.assert_array_equal(out, inv(a.tolist() and a))
     np.testing.assert_allclose(inv(a, math="fast"), out, rtol=1e-5, atol=1e-6)
     calls: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"assume_a": "gen"}, ValueError, "assume_a: got 'gen', expected 'pos'"),
+        ({"assume_a": "sym"}, ValueError, "assume_a: got 'sym', expected 'pos'"),
         ({"upper": 1}, TypeError, "upper: got 1"),
         ({"math": "exact"}, ValueError, "math: got 'exact'"),
         ({"backend": "gpu"}, ValueError, "backend='gpu' is unknown"),

@@ -324,7 +324,7 @@ WHATEVER = [(A, B), (A[None], B[None, :, :0]), (np.eye(130), np.eye(130)), (np.e
 @pytest.mark.parametrize(("a", "b"), WHATEVER, ids=["some", "none", "large", "none of large"])
 def test_what_is_wrong_with_a_call_does_not_depend_on_the_arrays(a: Array, b: Array) -> None:
     calls: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"assume_a": "gen"}, ValueError, "assume_a: got 'gen', expected 'pos': only symmetric positive definite"),
+        ({"assume_a": "sym"}, ValueError, "assume_a: got 'sym', expected 'pos' for symmetric positive definite"),
         ({"math": "exact"}, ValueError, "math: got 'exact', expected one of 'ieee', 'fast'"),
         ({"upper": 1}, TypeError, "upper: got 1, expected True or False"),
         ({"overwrite_a": "no"}, TypeError, "overwrite_a: got 'no', expected True or False"),
