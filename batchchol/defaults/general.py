@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen import TARGETS, KernelSpec, ThreadSchedule
+from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 
 # Of CPUs, the largest order of straight-line code.
-STRAIGHT_LINE = 6
+STRAIGHT_LINE = 16
 
 
-def general(plain: KernelSpec) -> KernelSpec:
-    """The kernel of `plain`'s problem."""
-    straight = TARGETS[plain.target].gpu or plain.problem.n <= STRAIGHT_LINE
-    looking = plain.problem.operation.fixed["looking"]
-    return replace(plain, schedule=ThreadSchedule(1, str(looking), "full" if straight else "tiles"))
+def general(plain: KernelSpec, chunk: int | None) -> KernelSpec:
+    """The kernel of `plain`'s problem; of a GPU, for this chunk alone, whose offsets are constants then."""
+    gpu = TARGETS[plain.target].gpu
+    schedule = ThreadSchedule(
+        1,
+        str(plain.problem.operation.fixed["looking"]),
+        "full" if gpu or plain.problem.n <= STRAIGHT_LINE else "tiles",
+        stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
+    )
+    return replace(plain, schedule=schedule)
