@@ -51,6 +51,14 @@ class FusedSolves(Solves):
     op = "posv"
 
 
+class GeneralSolves(
+    Solves, names=Solves.param_names, backend=grid.BACKEND, n=grid.GENERAL_N, batch=grid.BATCH[1:3], nrhs=grid.NRHS
+):
+    """The same of matrices that are taken for general ones, by LU factors; as above."""
+
+    op = "gesv"
+
+
 def plan_of(op: str, point: grid.Point, backend: library.Backend) -> Plan:
     """The kernel of an operation in the layout that the library factors in."""
     with skipping():

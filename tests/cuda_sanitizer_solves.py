@@ -12,6 +12,7 @@ from batchchol.backends.base import Form
 from batchchol.backends.cuda import memory
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen.schedules.thread import most_general_order
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
@@ -38,6 +39,18 @@ def solves() -> Iterator[Case]:
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
             break
     yield from _by_warps()
+    yield from _general()
+
+
+def _general() -> Iterator[Case]:
+    """Every order that fits registers, by LU factors."""
+    for turn, n in enumerate(ORDERS):
+        layout = LAYOUTS[turn % len(LAYOUTS)]
+        problem = Problem(n, ("float32", "float64")[turn % 2], op="gesv", math=("ieee", "fast")[turn // 2 % 2])
+        schedule = ThreadSchedule(1, "right", "full", threads=(32, 48)[turn % 2])
+        if n <= most_general_order(problem.dtype):
+            spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
 
 def _by_warps() -> Iterator[Case]:

@@ -22,8 +22,10 @@ from batchchol.defaults.fused import two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
+from batchchol.measure.timing import CACHES
 from batchchol.plan import TWO, factor_then_solve
 from kernelgen import KernelSpec, Layout, Problem, SpecError
+from kernelgen.operations import OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,23 @@ class FusedArena(BaseSolveArena):
         return (self.upload(np.zeros(self.batch, np.int32)) if info is None else info,)
 
 
-SOLVE_ARENAS: tuple[type[BaseSolveArena], ...] = (SolveArena, FusedArena)
+@dataclass(frozen=True)
+class GeneralArena(FusedArena):
+    """General matrices, whatever the recipe, with elements of the standard normal distribution."""
+
+    op: ClassVar[str] = "gesv"
+
+    @cached_property
+    def inputs(self) -> Batch:
+        """The matrices of all sets, canonical. Not to be written to."""
+        cache = CACHES * self.backend.last_level_cache_bytes()
+        sets = -(-cache // (self.batch * self.matrix_bytes)) if self.cold else 1
+        random = np.random.Generator(np.random.Philox(self.n))
+        made = random.standard_normal((sets * self.batch, self.n, self.n), np.dtype(self.dtype).type)
+        return self.backend.from_dense(made, Layout.canonical())
+
+
+SOLVE_ARENAS: tuple[type[BaseSolveArena], ...] = (SolveArena, FusedArena, GeneralArena)
 
 
 def entrants(
@@ -136,7 +154,7 @@ def entrants(
 ) -> Iterator[Entrant]:
     """The default kernel in each accuracy class, on packed matrices and on whole arrays, and the operation's call.
 
-    Where there is no kernel of an operation its call does without one.
+    Where there is no kernel of an operation its call does without one; not for general matrices.
     """
     for math in maths:
         suffix = f" {math}" if len(maths) > 1 else ""
@@ -156,7 +174,10 @@ def entrants(
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
         chosen = _defaults(backend, Problem(n, dtype, op=op), batch, Layout.canonical())
-    make = partial(array_call, specs=chosen, function=function)
+    if not chosen and OPERATIONS[op].general:
+        return
+    assumed = partial(function, assume_a="gen") if OPERATIONS[op].general else function
+    make = partial(array_call, specs=chosen, function=assumed)
     yield Entrant(f"{venue.prefix}{function.__name__}", venue.version, make, chosen, venue.tolerated)
 
 

@@ -14,7 +14,7 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import logdet, poinv, posv, potri, potrs
+from batchchol.operations import logdet, lu, poinv, posv, potri, potrs
 from kernelgen import KernelSpec
 
 CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
         "potri": potri.check,
         "poinv": poinv.check,
         "logdet": logdet.check,
+        "gesv": lu.check,
     }
 )
 """By operation, what checks the arguments of a call that was made, in their order."""

@@ -36,6 +36,8 @@ FAMILY = ("thread", "block", "shared", "warp", "strip")
 # Of the published variant that has its tiles in shared memory.
 SHARED_NB = (4, 8, 16, 32)
 SMALL_N = (8, 16, 32, 64)
+# Of general matrices GPUs have kernels for these.
+GENERAL_N = (4, 8, 14)
 SMALL_BATCH = (128, 1_024)
 LAUNCHED_BATCH = (*SMALL_BATCH, 16_384)
 # How calls reach the GPU: by a protocol; or in graphs, one at a time, side by side, or all of them side by side.

@@ -92,6 +92,7 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Registers": ({"n": (8, 32, 64), "unroll": ("tiles",)},),
         "Solves": ({"batch": (16_384,)},),
         "FusedSolves": ({"batch": (16_384,)},),
+        "GeneralSolves": ({"batch": (16_384,)},),
         "Inversions": ({},),
         "InversionsByFactors": ({},),
         "Determinants": ({},),

@@ -61,7 +61,9 @@ def test_the_largest_batch_that_fits_is_skipped(side: Make) -> None:
     }
 
 
-@pytest.mark.parametrize(("question", "op"), [("Solves", "potrs"), ("FusedSolves", "posv")])
+@pytest.mark.parametrize(
+    ("question", "op"), [("Solves", "potrs"), ("FusedSolves", "posv"), ("GeneralSolves", "gesv")]
+)
 def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:
     said = side(rf"^{question}\b.*n=8,", profile="ci").describe()
     assert {about["nrhs"] for about in said.values()} == {1, 8}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batchchol.compare.peers import (
+    cublas,
     cusolver,
     cusolverdx,
     jax_lax,
@@ -25,6 +26,7 @@ _ALL = (
     torch_linalg.CPU,
     mkl.STRIDED,
     mkl.COMPACT,
+    cublas.PEER,
     cusolver.PEER,
     torch_linalg.GPU,
     jax_lax.PEER,

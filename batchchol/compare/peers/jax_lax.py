@@ -12,7 +12,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import SINGLE, Arena, BaseArena, Contender, Latest
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
+from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -47,6 +47,11 @@ def fused(arena: FusedArena) -> list[Contender]:
         _mapped(arena, "cho_factor and cho_solve of jax.scipy.linalg", two_steps),
         _mapped(arena, "jax.scipy.linalg.solve", lambda a, b: linalg.solve(a, b, lower=True, assume_a="pos")),
     ]
+
+
+def general(arena: GeneralArena) -> list[Contender]:
+    """`jax.numpy.linalg.solve`, mapped and compiled as above."""
+    return [_mapped(arena, "jax.numpy.linalg.solve", _jax().numpy.linalg.solve)]
 
 
 def _mapped(arena: BaseSolveArena, what: str, function: Callable[[Any, Any], Any]) -> Contender:
@@ -98,7 +103,7 @@ PEER = Peer(
     "jax",
     "cuda",
     _version,
-    {"potrf": contenders, "potrs": solvers, "posv": fused},
+    {"potrf": contenders, "potrs": solvers, "posv": fused, "gesv": general},
     missing="JAX cannot be used on the GPU ({error})",
     hint="pip install 'jax[cuda13]'",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,4 +48,10 @@ def _version() -> str:
     return " ".join(["numpy", np.__version__, lapack.get("name", ""), lapack.get("version", "")]).strip()
 
 
-PEER = Peer("numpy", "cpu", _version, {"potrf": contenders, "posv": fused, "poinv": inverses}, limit=blas_limit)
+_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
+    "potrf": contenders,
+    "posv": fused,
+    "poinv": inverses,
+    "gesv": fused,
+}
+PEER = Peer("numpy", "cpu", _version, _WAYS, limit=blas_limit)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, solve
 
 from batchchol.backends import lapack as by_address
+from batchchol.backends import lapack_lu
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
-from batchchol.compare.solves import FusedArena, SolveArena
+from batchchol.compare.solves import FusedArena, GeneralArena, SolveArena
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -75,24 +76,17 @@ def fused(arena: FusedArena) -> list[Contender]:
     posv, unchecked = getattr(lapack, name), {"check_finite": False}
     arena.restore()
 
-    def one_by_one(way: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]) -> Callable[[int], None]:
-        def call(index: int) -> None:
-            for matrix, b, x in zip(arena.input(index), arena.column(index), arena.output(index), strict=True):
-                x[...] = way(matrix, b)
-
-        return call
-
     def on_threads(index: int) -> None:
         by_address.posv(arena.input(index), arena.column(index), arena.output(index), False, arena.threads)
 
     ways: dict[str, Callable[[int], None]] = {
-        "scipy.linalg.cho_factor and cho_solve, in a loop": one_by_one(
-            lambda a, b: cho_solve(cho_factor(a, lower=True, **unchecked), b, **unchecked)
+        "scipy.linalg.cho_factor and cho_solve, in a loop": _one_by_one(
+            arena, lambda a, b: cho_solve(cho_factor(a, lower=True, **unchecked), b, **unchecked)
         ),
-        "scipy.linalg.solve, assume_a='pos', in a loop": one_by_one(
-            lambda a, b: solve(a, b, lower=True, assume_a="pos", **unchecked)
+        "scipy.linalg.solve, assume_a='pos', in a loop": _one_by_one(
+            arena, lambda a, b: solve(a, b, lower=True, assume_a="pos", **unchecked)
         ),
-        f"scipy.linalg.lapack.{name}, in a loop": one_by_one(lambda a, b: posv(a.T, b, lower=0)[1]),
+        f"scipy.linalg.lapack.{name}, in a loop": _one_by_one(arena, lambda a, b: posv(a.T, b, lower=0)[1]),
         f"SciPy's {name} by its address": on_threads,
     }
     return [Contender(spec, arena.calls(call), arena.solved) for spec, call in ways.items()]
@@ -118,10 +112,48 @@ def inverses(arena: InverseArena) -> list[Contender]:
     return [Contender(spec, made.calls, lambda index: arena.inverted(index, made.value), forget=made.forget)]
 
 
+def general(arena: GeneralArena) -> list[Contender]:
+    """Its function and LAPACK's gesv for one matrix after another, and getrf and getrs by address on threads."""
+    name = lapack_name("gesv", arena.dtype)
+    gesv = getattr(lapack, name)
+    arena.restore()
+
+    def on_threads(index: int) -> None:
+        lapack_lu.gesv(arena.input(index), arena.column(index), arena.output(index), arena.threads)
+
+    ways: dict[str, Callable[[int], None]] = {
+        "scipy.linalg.solve, in a loop": _one_by_one(
+            arena, lambda a, b: solve(a, b, check_finite=False, assume_a="gen")
+        ),
+        f"scipy.linalg.lapack.{name}, in a loop": _one_by_one(arena, lambda a, b: gesv(a, b)[2]),
+        "SciPy's getrf and getrs by their addresses": on_threads,
+    }
+    return [Contender(spec, arena.calls(call), arena.solved) for spec, call in ways.items()]
+
+
+def _one_by_one(
+    arena: FusedArena, way: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+) -> Callable[[int], None]:
+    """A call that solves by one matrix after another."""
+
+    def call(index: int) -> None:
+        for matrix, b, x in zip(arena.input(index), arena.column(index), arena.output(index), strict=True):
+            x[...] = way(matrix, b)
+
+    return call
+
+
 PEER = Peer(
     "scipy",
     "cpu",
     lambda: f"scipy {scipy.__version__}",
-    {"potrf": contenders, "potrs": solvers, "posv": fused, "potri": inverses, "poinv": inverses},
+    {
+        "potrf": contenders,
+        "potrs": solvers,
+        "posv": fused,
+        "potri": inverses,
+        "poinv": inverses,
+        "gesv": general,
+    },
     limit=blas_limit,
 )

@@ -13,7 +13,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.inversions import InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
-from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena, Solved
+from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena, Solved
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -55,24 +55,29 @@ def solvers(arena: SolveArena) -> list[Contender]:
 
 def fused(arena: FusedArena) -> list[Contender]:
     """`torch.linalg.cholesky_ex` and `torch.cholesky_solve`, and `torch.linalg.solve_ex`, which makes LU factors."""
-    torch, place, given = import_module("torch"), arena.backend.name, _tensors(arena)
+    torch = import_module("torch")
 
     def two_steps(each: Sequence[Any]) -> tuple[Any, Any]:
         factors, info = torch.linalg.cholesky_ex(each[0])
         return torch.cholesky_solve(each[1], factors), info
 
-    def way(spec: str, function: Callable[[Sequence[Any]], tuple[Any, Any]]) -> Contender:
-        made = Latest(function, given)
+    return [
+        _way(arena, "torch.linalg.cholesky_ex and torch.cholesky_solve", two_steps),
+        _way(arena, "torch.linalg.solve_ex", lambda each: torch.linalg.solve_ex(*each)),
+    ]
 
-        def result(index: int) -> Solved:
-            x, info = made.value
-            return arena.solved(index, _array(x.contiguous(), place), _array(info, place))
 
-        return Contender(spec, made.calls, result, forget=made.forget)
+def general(arena: GeneralArena) -> list[Contender]:
+    """`torch.linalg.solve_ex`, and `torch.linalg.lu_factor_ex` with `torch.linalg.lu_solve`."""
+    torch = import_module("torch")
+
+    def two_steps(each: Sequence[Any]) -> tuple[Any, Any]:
+        factors, pivots, info = torch.linalg.lu_factor_ex(each[0])
+        return torch.linalg.lu_solve(factors, pivots, each[1]), info
 
     return [
-        way("torch.linalg.cholesky_ex and torch.cholesky_solve", two_steps),
-        way("torch.linalg.solve_ex", lambda each: torch.linalg.solve_ex(*each)),
+        _way(arena, "torch.linalg.solve_ex", lambda each: torch.linalg.solve_ex(*each)),
+        _way(arena, "torch.linalg.lu_factor_ex and torch.linalg.lu_solve", two_steps),
     ]
 
 
@@ -102,6 +107,17 @@ def inverses(arena: InverseArena) -> list[Contender]:
         way("torch.linalg.cholesky_ex and torch.cholesky_inverse", two_steps),
         way("torch.linalg.inv_ex", torch.linalg.inv_ex),
     ]
+
+
+def _way(arena: FusedArena, spec: str, function: Callable[[Sequence[Any]], tuple[Any, Any]]) -> Contender:
+    """A function of matrices and right-hand sides that returns solutions and the info."""
+    place, made = arena.backend.name, Latest(function, _tensors(arena))
+
+    def result(index: int) -> Solved:
+        x, info = made.value
+        return arena.solved(index, _array(x.contiguous(), place), _array(info, place))
+
+    return Contender(spec, made.calls, result, forget=made.forget)
 
 
 def _tensors(arena: BaseSolveArena) -> list[list[Any]]:
@@ -144,6 +160,7 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "posv": fused,
     "potri": inverses,
     "poinv": inverses,
+    "gesv": general,
 }
 CPU = Peer(
     "torch",

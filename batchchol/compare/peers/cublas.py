@@ -1,0 +1,76 @@
+"""cuBLAS: its batched LU factorization and solves through CuPy, in place, on arrays of pointers made ahead."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from batchchol.backends.cuda import memory
+from batchchol.compare.contenders import Contender
+from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, pointers_to
+from batchchol.compare.solves import GeneralArena
+from batchchol.errors import BatchcholError
+
+_TRANSPOSED = 1  # CUBLAS_OP_T
+_DEFAULT_STREAM = 0
+
+
+def general(arena: GeneralArena) -> list[Contender]:
+    """`getrfBatched` and `getrsBatched` on copies of the matrices, in rows, whose transposes cuBLAS factors.
+
+    Raises
+    ------
+    BatchcholError
+        If there are several right-hand sides of a matrix, whose rows are not in the order that cuBLAS takes.
+    """
+    if arena.nrhs != 1:
+        raise BatchcholError(f"cuBLAS takes right-hand sides in columns, nrhs = 1 alone here, got {arena.nrhs}")
+    names = [lapack_name(f"{routine}Batched", arena.dtype) for routine in ("getrf", "getrs")]
+    factor, solve = (getattr(_library(), name) for name in names)
+    handle, n, info, matrices = _handle(), arena.n, arena.info(), arena.inputs.copy()
+    given, pivots = pointers_to(arena, matrices.data), arena.upload(np.zeros(arena.batch * n, np.int32))
+    solutions, status = pointers_to(arena, arena.room), np.zeros(1, np.int32)
+
+    def call(index: int) -> None:
+        a, x = (first_pointer(arena, each, index) for each in (given, solutions))
+        rows = int(pivots.gpudata)
+        factor(handle, n, a, n, rows, int(info.gpudata), arena.batch)
+        solve(handle, _TRANSPOSED, n, 1, a, n, rows, x, n, status.ctypes.data, arena.batch)
+
+    def restore() -> None:
+        memory.copy_on_device(arena.inputs.data, matrices.data)
+        arena.restore()
+
+    spec = f"cublas{names[0][0].upper()}{names[0][1:]} and {names[1]}, in place"
+    return [Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info), restore)]
+
+
+@cache
+def _library() -> Any:
+    return import_module("cupy_backends.cuda.libs.cublas")
+
+
+@cache
+def _handle() -> int:
+    """A handle whose work goes to the default stream."""
+    handle = int(_library().create())
+    _library().setStream(handle, _DEFAULT_STREAM)
+    return handle
+
+
+def _version() -> str:
+    cupy: Any = import_module("cupy")
+    return f"cuBLAS {_library().getVersion(_handle())}, CuPy {cupy.__version__}"
+
+
+PEER = Peer(
+    "cublas",
+    "cuda",
+    _version,
+    {"gesv": general},
+    missing="CuPy cannot be used ({error})",
+    hint="pip install cupy-cuda13x",
+)
