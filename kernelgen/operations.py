@@ -55,9 +55,9 @@ class Operation:
     """An operation by LAPACK's name without the type letter.
 
     `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle, or a
-    square if it is on general matrices; "a" is a matrix, another one its factors. `flops` is the textbook's number for
-    a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has the choices of the thread family
-    that its kernels do not have, and what each is.
+    square if it is on general matrices; "a" is a matrix, another one its factors. `flops` is the textbook's number
+    for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has the choices of the thread
+    family that its kernels do not have, and what each is.
 
     A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
     and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.

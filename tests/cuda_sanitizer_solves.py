@@ -47,7 +47,7 @@ def _general() -> Iterator[Case]:
     for turn, n in enumerate(ORDERS):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn % 2], op="gesv", math=("ieee", "fast")[turn // 2 % 2])
-        schedule = ThreadSchedule(1, "right", "full", threads=(32, 48)[turn % 2])
+        schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn % 2])
         if n <= most_general_order(problem.dtype):
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from kernelgen.emit.simd import target_variables
 from kernelgen.emit.source import KernelSource, Launch, element_strides, render
 from kernelgen.emit.thread import cuda_source, variables_of
+from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
+from kernelgen.schedules.thread import GeneralStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -41,10 +43,10 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
     beside = int(problem.op == "gesv")
-    text = render(
-        "thread/lu.cu.jinja", **variables_of(spec), programs=programs_of(spec, straight=True, beside=beside)
-    )
-    launch = Launch(threads, threads, 0, schedule.cache or "l1")
+    stage = GeneralStage(problem, spec.layout)
+    programs = programs_of(spec, straight=True, beside=beside)
+    text = render("thread/lu.cu.jinja", **variables_of(spec), programs=programs, warp=WARP, stage=stage)
+    launch = Launch(threads, threads, stage.shared_bytes(threads), schedule.cache or "shared")
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

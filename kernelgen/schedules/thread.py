@@ -170,6 +170,34 @@ class SolveStage:
 
 
 @dataclass(frozen=True)
+class GeneralStage:
+    """Room for general matrices of a warp, one to a thread, if they are arrays, else for their right-hand sides.
+
+    In one place after the other, an odd number of elements to each thread; kernels that factor and solve at once have
+    their pivots beside.
+    """
+
+    problem: Problem
+    layout: str
+
+    @property
+    def elements(self) -> int:
+        """Scalars of the matrices or the right-hand sides."""
+        n = self.problem.n
+        return WARP * ((n**2 if self.layout == "canonical" else n) | 1)
+
+    @property
+    def scalars(self) -> int:
+        """Those of a warp."""
+        operation = self.problem.operation
+        return self.elements + (WARP * (self.problem.n | 1) if operation.factors and operation.has_columns else 0)
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block of threads."""
+        return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
+
+
+@dataclass(frozen=True)
 class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
@@ -215,7 +243,7 @@ class ThreadSchedule(BaseSchedule):
         if (operation.forgets or operation.inverts) and not operation.general:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
             staged = staged or self.unroll == "tiles" or not operation.has_columns
-        cache = self.cache or ("shared" if staged else "l1")
+        cache = self.cache or ("shared" if staged or operation.general else "l1")
         threads = self.threads or DEFAULT_THREADS
         split = None if self.split == 1 else self.split
         return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
@@ -227,7 +255,7 @@ class ThreadSchedule(BaseSchedule):
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         if problem.operation.general:
-            _check_general(self, problem)
+            _check_general(self, problem, layout)
             return
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
         operations += problem.n**3 // 3 if problem.operation.inverts else 0
@@ -303,7 +331,7 @@ class ThreadSchedule(BaseSchedule):
         return (*parts, *super().details(layout))
 
 
-def _check_general(schedule: ThreadSchedule, problem: Problem) -> None:
+def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
     """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
     n, gpu = problem.n, schedule.threads is not None
     operations = (n**3 - n) // 3 + n**2
@@ -314,14 +342,19 @@ def _check_general(schedule: ThreadSchedule, problem: Problem) -> None:
     require(gpu or schedule.staged is True, "staged", schedule.staged, works)
     if not gpu:
         return
-    works = "a GPU's threads read and write general matrices as they are, use None"
+    works = "a GPU's warps bring general matrices of arrays to shared memory in any case, use None"
     require(schedule.staged is None, "staged", schedule.staged, works)
+    threads = schedule.threads or DEFAULT_THREADS
+    require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
     registers = n**2 * ELEMENT_BYTES[problem.dtype] // 4
     most = most_general_order(problem.dtype)
     works = f"a thread's matrix takes {registers} registers, over {MAX_GENERAL_REGISTERS}; use up to {most}"
     require(registers <= MAX_GENERAL_REGISTERS, "n", n, works)
     works = "general matrices stay in registers, use 'full'"
     require(schedule.unroll == "full", "unroll", schedule.unroll, works)
+    shared = GeneralStage(problem, layout).shared_bytes(threads)
+    works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
+    require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
 
 
 def most_general_order(dtype: str) -> int:

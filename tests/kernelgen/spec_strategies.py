@@ -98,7 +98,7 @@ def column_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
     choices: dict[str, st.SearchStrategy[Any]] = {"unroll": st.sampled_from(UNROLLS)}
     if TARGETS[target].gpu:
         memory = memory_choices(layout)
-        choices = {"unroll": st.just("full"), "threads": st.none() | st.integers(1, MAX_THREADS)}
+        choices = {"unroll": st.just("full"), "threads": st.none() | st.sampled_from((32, 96, 128))}
         choices |= {name: memory[name] for name in ("cache", "stride")}
     return st.builds(ThreadSchedule, st.just(1), st.just("right"), **choices)
 

@@ -48,7 +48,7 @@ ON_GPUS = [
     lu_spec(op, n, unroll="full", layout=layout, order=order, dtype=dtype, math=math, target="cuda", threads=threads)
     for n, layout, order, dtype, math, threads in (
         (1, "chunked", "col", "float32", "fast", 32),
-        (4, "canonical", "row", "float32", "ieee", 31),
+        (4, "canonical", "row", "float32", "ieee", 96),
         (6, "interleaved", "col", "float64", "ieee", 64),
     )
     for op in OPS
