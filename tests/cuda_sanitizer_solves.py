@@ -128,14 +128,14 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
     upper = problem.uplo == "upper"
     CHECKS[problem.op](given, b, x, *status, problem.math, upper=upper, host=backend.host)
     if problem.op == "posv" and backend.name == "cuda":
-        check_repair(backend, case, triangles, b)
+        check_repair(backend, case, a, b)
 
 
-def check_repair(backend: Any, case: Case, triangles: Any, b: Any) -> None:
+def check_repair(backend: Any, case: Case, a: Any, b: Any) -> None:
     """Every third matrix, less of which is there than it needs, is repaired, by its kernel and by one behind it."""
     problem, failing = case.spec.problem, np.zeros(case.batch, bool)
     failing[::3] = True
-    broken = triangles.copy()
+    broken = a.copy()
     last = problem.n - 1
     broken[failing, last, :] = broken[failing, :, last] = 0
     broken[failing, last, last] = -1e-3 * np.trace(broken[failing], axis1=1, axis2=2) / problem.n
