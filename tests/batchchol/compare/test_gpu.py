@@ -368,7 +368,7 @@ def test_the_command_measures_prints_and_plots(
         (("--backend", "cuda", "--threads", "2"), "--threads: on a GPU there is no such choice"),
         (("--backend", "cpu", "--math", "fast"), "--math: on a CPU there is no such choice"),
         (("--backend", "cpu", "--batch", "1024,2GiB"), "--batch: got 1024,2GiB, expected one number"),
-        (("--backend", "cuda", "--peers", "numpy"), "peers: got 'numpy', expected some of cusolver"),
+        (("--backend", "cuda", "--peers", "numpy"), "peers: got 'numpy', expected some of cublas"),
     ],
     ids=["threads", "math", "batch", "peers"],
 )

@@ -331,7 +331,7 @@ def test_packages_that_are_not_installed_are_named(name: str, package: str, monk
 def test_unknown_peers_are_refused_with_the_known_ones() -> None:
     assert [peer.name for peer in find("cuda", ["magma", "torch"])] == ["magma", "torch"]
     assert [peer.name for peer in find("cuda")] == list(GPU_PEERS)
-    with pytest.raises(BatchcholError, match=r"'numpy', expected some of cusolver, torch.* on a GPU"):
+    with pytest.raises(BatchcholError, match=r"'numpy', expected some of cublas, cusolver, torch.* on a GPU"):
         find("cuda", ["numpy"])
 
 
