@@ -29,9 +29,9 @@ COMMON: Mapping[str, Sequence[Any]] = {
     "batch": (3, 37),
 }
 # Tiles that divide n, that leave a corner, one only; matrices of fewer elements than a vector, and of more.
-SIMD = {"n": (1, 2, 3, 7, 13), "nb": (1, 2, 4), "target": supported_targets(), **COMMON}
-GPU = {"n": (1, 2, 5, 11), "nb": (1,), "target": ("cuda",), "unroll": ("full",), "pdl": (None, True), **COMMON}
-GPU_TILES = {"n": (3, 8, 10), "nb": (2, 4), "target": ("cuda",), "threads": (32, 64), "pdl": (None, True), **COMMON}
+SIMD = {"n": (1, 3, 7, 13), "nb": (1, 4), "target": supported_targets(), **COMMON}
+GPU = {"n": (1, 5, 10), "nb": (1,), "target": ("cuda",), "unroll": ("full",), "pdl": (None, True), **COMMON}
+GPU_TILES = {"n": (8, 10), "nb": (2, 4), "target": ("cuda",), "threads": (32, 64), "pdl": (None, True), **COMMON}
 CHECKS = {"potri": potri, "poinv": poinv}
 
 
