@@ -61,7 +61,7 @@ def _of_array(given: NDArray[Any], backend: str, wanted: Wanted) -> Inverted | N
         return None
     dense = given.reshape(count, n, n)
     if backend == "cuda":
-        found = _copied_to_gpu(dense, wanted)
+        found = _copied_to_gpu(dense, wanted, given.shape)
     else:
         found = _of_batch(Batch.over_checked(dense, n, count, Layout.canonical()), wanted, tuple(outer))
     if found is None:
@@ -77,7 +77,11 @@ def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None
     if not batch.batch:
         return None
     shape = (batch.batch, batch.n, batch.n)
-    out = None if wanted.out is None else host_out(wanted.out, (*(outer or shape[:1]), *shape[1:]), batch.dtype)
+    out = (
+        None
+        if wanted.out is None
+        else host_out(wanted.out, (*(shape[:1] if outer is None else outer), *shape[1:]), batch.dtype)
+    )
     device = get_backend_or_none()
     if device is None:
         return None
@@ -104,13 +108,13 @@ def get_backend_or_none() -> Any:
         return None
 
 
-def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> Inverted | None:
-    """By a GPU, which arrays of the host are copied to and back from, in slices if they do not fit."""
+def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted, seen: tuple[int, ...]) -> Inverted | None:
+    """By a GPU, which arrays of shape `seen` are copied to and back from, in slices if they do not fit."""
     from batchchol.backends.cuda import memory
     from batchchol.backends.cuda.dense import slices
 
     shape = dense.shape
-    out = None if wanted.out is None else host_out(wanted.out, wanted.out.shape, dense.dtype)
+    out = None if wanted.out is None else host_out(wanted.out, seen, dense.dtype)
     x, info = aligned_empty(shape, dense.dtype, f"an array of shape {shape}"), np.empty(len(dense), np.int32)
     for first, last in slices(len(dense), 3 * dense[0].nbytes + info.itemsize):
         there = memory.to_device(dense[first:last], f"{last - first:,} {wanted.what}")

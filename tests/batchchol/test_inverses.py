@@ -138,6 +138,28 @@ def test_arguments(spd: Spd) -> None:
             call(np.ones((2, 3)))
 
 
+def test_out_may_be_anything_that_can_be_written(spd: Spd) -> None:
+    a = spd(4, N)
+    expected = inv(a)
+    swapped, strided = np.zeros((4, N, N), ">f4"), np.zeros((4, 2 * N, N), "f4")[:, ::2]
+    for out in (swapped, strided):
+        assert inv(a, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+    alone = np.zeros((N, N), np.float32)
+    np.testing.assert_array_equal(inv(a[1], out=alone), expected[1])
+    np.testing.assert_array_equal(inv(Batch.from_dense(a), out=np.zeros_like(a)), expected)
+    assert inv(a, out=a) is a
+    np.testing.assert_array_equal(a, expected)
+    given = spd(4, N)
+    for out, error, words in (
+        (np.zeros((3, N, N), "f4"), ValueError, r"out: got shape \(3, 6, 6\), expected \(4, 6, 6\)"),
+        (np.zeros((4, N, N)), TypeError, "out: got dtype float64"),
+        ([0], TypeError, "out: got list"),
+    ):
+        with pytest.raises(error, match=f"^{words}"):
+            inv(given, out=out)
+
+
 @pytest.mark.usefixtures("warned")
 def test_without_a_compiler(spd: Spd) -> None:
     a = spd(9, N)
