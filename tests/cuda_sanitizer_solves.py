@@ -139,7 +139,7 @@ def check_repair(backend: Any, case: Case, a: Any, b: Any) -> None:
     last = problem.n - 1
     broken[failing, last, :] = broken[failing, :, last] = 0
     broken[failing, last, last] = -1e-3 * np.trace(broken[failing], axis1=1, axis2=2) / problem.n
-    kernel, given = backend.kernel(case.spec), backend.from_dense(broken, case.layout)
+    kernel, given = backend.kernel(case.spec), _triangles(backend, case, broken)
     for itself in (True, False):
         x, info = backend.place(backend.host(b)), memory.info_array(case.batch)
         again = Repair.of(1e-2, given.address, Form.of(given), problem.uplo == "upper", info)

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from batchchol import Layout, RepairedCholesky, RepairedSolution, cholesky, cholesky_ex, default_spec, solve, solve_ex
 from batchchol.backends import Backend
+from batchchol.backends.cuda import functions
 from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.errors import CompilerNotFound
 from batchchol.operations.posv import ratio_bound, ratios
 
 from ..fake_pycuda import FakeGpu
@@ -166,3 +168,21 @@ def test_tiles_and_several_columns_in_place(cuda: Backend, spd: Spd) -> None:
     # The diagonal was rounded once more.
     assert ratios(repaired[good], b[good], x[good]).max() <= ratio_bound(30, "ieee") + 1
     np.testing.assert_array_equal(x[~good], b[~good])
+
+
+def test_without_a_compiler_the_kernel_behind_repairs(
+    fake_gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archives have support kernels, and none that repair themselves."""
+    build = functions.build
+
+    def carried(source: Any, arch: str) -> Any:
+        if source.entry.endswith("_repairs"):
+            raise CompilerNotFound("there is none")
+        return build(source, arch)
+
+    monkeypatch.setattr(functions, "build", carried)
+    a, b = batch_of(spd), columns(14, N, dtype="float64")
+    info = solve_ex(on_device(a), on_device(b), jitter="auto").info
+    assert [launch[0].split("_")[0] for launch in fake_gpu.launches] == ["posv", "repair"]
+    assert np.flatnonzero(info.get()).tolist() == [12]
