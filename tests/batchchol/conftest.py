@@ -21,7 +21,7 @@ from batchchol.backends import Backend
 from batchchol.defaults import lookup, shipped
 from batchchol.defaults.tables import Case, Entry, Table
 from batchchol.measure.process import _Process
-from kernelgen import TARGETS, ThreadSchedule
+from kernelgen import TARGETS, Layout, ThreadSchedule
 
 from ..fake_pycuda import FakeGpu, forget, install
 from ..support_devices import Device, EmulatedDevice, GpuDevice
@@ -47,6 +47,18 @@ def time_is_over_when_a_point_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(_Process, "receive", received)
     monkeypatch.setenv("SWEEP_TEST_LOG", str(tmp_path / "log"))
+
+
+@pytest.fixture
+def arrays_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Layout], None]]:
+    """arrays_in(layout): arrays on a GPU are factored in it, whatever the table says; no choice of before is kept."""
+
+    def choose(layout: Layout) -> None:
+        monkeypatch.setattr("batchchol.backends.cuda.backend.array_layout", lambda *_, **__: layout)
+        lookup.forget()
+
+    yield choose
+    lookup.forget()
 
 
 @pytest.fixture(scope="session")

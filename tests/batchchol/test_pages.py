@@ -37,4 +37,4 @@ def test_small_batches() -> None:
     assumed = {"arrays": arrays, "stream_of_arrays": [arrays], "batch": batch, "out": batch.copy(), "spec": spec}
     names = run("small-batches", {**assumed, "torch": torch})
     assert all(not info.get().any() for _, info in names["results"])
-    assert names["host"] > 0
+    assert min(names["host"]) > 0

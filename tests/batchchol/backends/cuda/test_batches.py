@@ -21,6 +21,7 @@ from batchchol.measure.timing import sample_factor
 from kernelgen import Problem, ThreadSchedule, generate
 
 Spd = Callable[..., NDArray[np.floating]]
+Choose = Callable[[Layout], None]
 LAYOUTS = (
     Layout.chunked(32),
     Layout.chunked(5, "row"),
@@ -159,9 +160,9 @@ def test_canonical_specs_work_without_packing(cuda: Backend, spd: Spd) -> None:
 
 
 @pytest.fixture
-def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def unpacked(monkeypatch: pytest.MonkeyPatch, arrays_in: Choose) -> None:
     """Arrays are factored as they are, whatever the table says, and packing them is a failure."""
-    monkeypatch.setattr("batchchol.backends.cuda.backend.array_layout", lambda *_, **__: Layout.canonical("row"))
+    arrays_in(Layout.canonical("row"))
     for name in ("pack", "unpack"):
         monkeypatch.setattr(
             f"batchchol.backends.cuda.support.{name}", lambda *_, **__: pytest.fail("this is not to be packed")
@@ -215,9 +216,9 @@ def test_a_canonical_spec_of_the_callers_leaves_the_input(cuda: Backend, spd: Sp
 
 @pytest.mark.parametrize("layout", [Layout.chunked(4), Layout.interleaved(), Layout.canonical("col")], ids=str)
 def test_arrays_are_packed_into_the_layout_of_the_table(
-    cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch, layout: Layout
+    cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch, arrays_in: Choose, layout: Layout
 ) -> None:
-    monkeypatch.setattr("batchchol.backends.cuda.backend.array_layout", lambda *_, **__: layout)
+    arrays_in(layout)
     packed = []
     pack = support.pack
     monkeypatch.setattr(support, "pack", lambda *given: packed.append(given[5]) or pack(*given))
@@ -227,9 +228,11 @@ def test_arrays_are_packed_into_the_layout_of_the_table(
     assert packed == [layout]
 
 
-def test_arrays_that_do_not_fit_go_in_slices(cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_do_not_fit_go_in_slices(
+    cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch, arrays_in: Choose
+) -> None:
     a = spd(1700, N)
-    monkeypatch.setattr("batchchol.backends.cuda.backend.array_layout", lambda *_, **__: Layout.chunked(32))
+    arrays_in(Layout.chunked(32))
     monkeypatch.setattr(dense, "_SMALL_BYTES", 0)
     monkeypatch.setattr(memory, "free_bytes", lambda: 600 * 2 * 4 * N * N)
     monkeypatch.setattr(memory, "kept_bytes", lambda: 0)

@@ -21,7 +21,6 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
-from batchchol.defaults import lookup
 from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
 from batchchol.measure.stopwatch import Stopwatch
 from kernelgen import (
@@ -102,12 +101,11 @@ class TestWho:
         assert (len(fake_gpu.early) >= 10, len(by_pycuda) <= 1) == (protocol == "queued",) * 2
 
     def test_calls_of_several_kernels_are_queues(
-        self, fake_gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch
+        self, fake_gpu: FakeGpu, spd: Spd, arrays_in: Callable[[Layout], None]
     ) -> None:
         a = memory.to_device(spd(40, 4), "a test's array")
         for layout, expected in ((Layout.canonical(), (1, 0)), (CHUNKS, (0, 3))):
-            monkeypatch.setattr(type(get_backend("cuda")), "array_layout", lambda *_, layout=layout: layout)
-            lookup.forget()
+            arrays_in(layout)
             cholesky_ex(a)
             by_pycuda, plain, early = ways(fake_gpu, lambda: cholesky_ex(a))
             assert (by_pycuda, plain + early) == expected

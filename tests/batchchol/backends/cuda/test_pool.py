@@ -109,9 +109,9 @@ def test_many_threads_never_have_the_same_piece(gpu: FakeGpu) -> None:
 
 @pytest.mark.parametrize("layout", [Layout.canonical("row"), Layout.chunked(32)], ids=str)
 def test_a_warm_call_asks_the_driver_for_launches_alone(
-    gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch, layout: Layout
+    gpu: FakeGpu, spd: Spd, arrays_in: Callable[[Layout], None], layout: Layout
 ) -> None:
-    monkeypatch.setattr("batchchol.backends.cuda.backend.array_layout", lambda *_, **__: layout)
+    arrays_in(layout)
     a = spd(2, 35, 5)
     array = memory.to_device(a, "a test's array")
     batch = DeviceBatch.from_dense(a[0], layout)
