@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ _UNIT = 16
 _TILE, _TILE_OF_MANY = 128, 64
 # The least order of panels of so many columns, and of their look-ahead.
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
-_AHEAD_FROM = 2048
+_AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
 # The same of many together.
 _PANELS_OF_MANY = ((448, 4), (0, 2))
 _INFO = np.dtype(np.int32)
@@ -70,7 +71,7 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
         panel = Panel(dtype, order, tile, rows=64, threads=128)
         return Plan(panel, Blocking(tile, _chosen(_PANELS_OF_MANY, n) * tile))
     panel = Panel(dtype, order, _TILE, threads=512, row_threads=512)
-    return Plan(panel, Blocking(_TILE, _chosen(_PANELS, n), ahead=n >= _AHEAD_FROM))
+    return Plan(panel, Blocking(_TILE, _chosen(_PANELS, n), ahead=n >= _AHEAD_FROM[dtype]))
 
 
 def _tile(dtype: str, order: str, n: int) -> Panel:
