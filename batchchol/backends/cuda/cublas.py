@@ -8,6 +8,7 @@ Library, "cublasSetWorkspace").
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
@@ -19,6 +20,8 @@ from batchchol.backends.cuda.device import device, stream_address
 from batchchol.errors import DeviceError, OutOfMemory, optional
 
 WORKSPACE_BYTES = 32 << 20
+# CuPy gives the handle its thread's stream and then calls the routine: threads on different streams take turns.
+_TURN = threading.Lock()
 
 # cublasOperation_t, cublasFillMode_t, cublasSideMode_t, cublasDiagType_t.
 _AS_IT_IS, _TRANSPOSED = 0, 1
@@ -121,7 +124,7 @@ class Cublas:
             self._call(self._trsm_batched, stream, *how, batch)
 
     def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
-        with device().at_hand(), _on(stream):
+        with device().at_hand(), _on(stream), _TURN:
             try:
                 routine(_handle(self._side), *arguments)
             except RuntimeError as error:

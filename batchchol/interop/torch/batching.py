@@ -21,6 +21,10 @@ def rule(name: str) -> Callable[..., tuple[Any, Any]]:
         if axes[0] is None and isinstance(found, tuple):
             # What there is one of for each matrix does not vary along the axis.
             return found, (0, *(None for _ in found[1:]))
+        beyond = max(ranks) - ranks[0]
+        if beyond and isinstance(found, tuple):
+            # The axes of 1 that matrices were given, to be broadcast, are none of their info's.
+            found = (found[0], *(each.flatten(0, beyond) for each in found[1:]))
         return found, tuple(0 for _ in found) if isinstance(found, tuple) else 0
 
     return batched

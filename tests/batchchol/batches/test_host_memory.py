@@ -165,7 +165,8 @@ assert aligned_empty((free - (16 << 20),), "uint8", "what fits").nbytes
 try:
     aligned_empty((free + (16 << 20),), "uint8", "a batch")
 except OutOfMemory as error:
-    print(error.free == free_bytes(), error)
+    # What else the process does may take or free some.
+    print(abs(error.free - free_bytes()) < 64 << 20, error)
 """
 
 

@@ -276,3 +276,11 @@ def test_the_page_of_the_documentation_runs(tensors: tuple[Any, Any]) -> None:
     assert info.tolist() == [0, 0, 0]
     normal = torch.distributions.MultivariateNormal(torch.zeros(N).double(), a)
     torch.testing.assert_close(value, normal.log_prob(b[..., 0]) + N / 2 * np.log(2 * np.pi))
+
+
+def test_vmap_over_more_right_hand_sides_than_matrices_keeps_the_shape_of_info() -> None:
+    b = torch.rand(3, 4, N, 2)
+    a = torch.eye(N) * torch.arange(1.0, 4.0)[:, None, None]
+    x, info = torch.func.vmap(lambda a, b: tuple(linalg.solve_ex(a, b)))(a, b)
+    torch.testing.assert_close(x, torch.linalg.solve(a[:, None], b))
+    assert (tuple(info.shape), info.any().item()) == ((3,), False)

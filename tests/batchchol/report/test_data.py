@@ -354,7 +354,7 @@ def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) 
     write_csv(path, rows)
     found = speedups.read(path, "float32", 20_000)
     assert found.table.to_dict() == {"torch": {8: 30.0}, "jax": {8: 20.0}}
-    assert found.absent == ("cusolver", "cusolverdx", "cusolverdx_pdl", "magma")
+    assert found.absent == ("cublas", "cusolver", "cusolverdx", "cusolverdx_pdl", "magma")
     assert found.tables["fast"].to_dict() == {"torch": {8: pytest.approx(300.0)}}
     assert "batch 16,384" in found.note
     assert speedups.read(path, "float32", 512).table.to_dict() == {"torch": {8: 50.0}}
