@@ -34,7 +34,7 @@ ALONE = 1024
 _UNIT = 16
 # Of matrices that are no tile themselves: the order of their tiles, of one and of many together.
 _TILE, _TILE_OF_MANY = 128, 64
-# The least order of panels of so many columns, and of their look-ahead.
+# Pairs of an order and the columns of a panel from there on; and the orders from which panels are factored ahead.
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
 _AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
 # The same of many together.

@@ -74,7 +74,7 @@ class FactorThenSolve:
     ) -> Any:
         """Queue it for matrices, right-hand sides, room for solutions and for the info, at these addresses.
 
-        `room` makes room for so many bytes, for a purpose, that the stream may use; by default the library's memory.
+        `room` allocates a number of bytes, for a stated purpose, that the stream may use; by default from the pool.
 
         Returns
         -------

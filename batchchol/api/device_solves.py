@@ -118,7 +118,7 @@ def _larger(form: Form, upper: bool) -> Any:
 
 
 def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:
-    """What is to be done about those that fail, if anything."""
+    """The repair of matrices that fail, if `jitter` asks for it."""
     if wanted.jitter is None:
         return None
     return Repair.of(wanted.jitter, matrices.address, matrices.form, wanted.upper, info)

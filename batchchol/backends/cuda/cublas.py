@@ -111,7 +111,7 @@ class Cublas:
     ) -> None:
         """The solutions of L X = B, or of L^T X = B, in place of B (n, nrhs), which is C-contiguous.
 
-        With a `batch`, `l` and `x` are where the addresses of so many matrices are, on the GPU.
+        With `batch`, `l` and `x` are device arrays of `batch` addresses, one per matrix.
         """
         # To cuBLAS X is X^T: X^T L^T = B^T.
         mode, operation = (_UPPER, _AS_IT_IS) if self._rows else (_LOWER, _TRANSPOSED)
@@ -172,7 +172,7 @@ def _understood(error: RuntimeError) -> Exception:
 
 
 def _on(stream: Any) -> AbstractContextManager[object]:
-    """CuPy's current stream, while a call is made: the default one if nobody says."""
+    """Make a stream CuPy's current one during a call; by default the default stream."""
     cuda, address = _cuda(), 0 if stream is None else stream_address(stream)
     if cuda.get_current_stream().ptr == address:
         return nullcontext()

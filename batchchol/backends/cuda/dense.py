@@ -37,7 +37,7 @@ _STEP = MAX_CHUNK
 # What C-contiguous arrays are without being packed. Kernels for it write the other triangle too, with zeros.
 _AS_THEY_ARE = Layout.canonical("row")
 _INFO = np.dtype(np.int32)
-# Makes room for so many bytes, for a purpose: an address that keeps it.
+# Allocates a number of bytes for a stated purpose; the memory lives as long as the address that comes back.
 Room = Callable[[int, str], int]
 
 
