@@ -6,12 +6,15 @@ from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.schedules import BlockSchedule
-from kernelgen.schedules.block import BARRIERS
+from kernelgen.schedules.block import BARRIERS, COLUMNS
 from kernelgen.spec import KernelSpec
 
 
 def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
-    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    """The CUDA source of one kernel that factors, called as those of the thread family are, or solves as well.
+
+    The latter's entry is that of `generate_posv`.
+    """
     problem, shape = spec.problem, schedule.shape(spec.problem)
     text = render(
         "block/block.cu.jinja",
@@ -25,6 +28,8 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
         barriers=BARRIERS,
+        columns=COLUMNS,
+        solves=problem.operation.forgets,
         entry="block/block_pipeline.cu.jinja" if schedule.pipeline else "block/block_barriers.cu.jinja",
     )
     resident = schedule.blocks if schedule.pipeline else None

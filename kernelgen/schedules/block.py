@@ -28,6 +28,8 @@ from kernelgen.targets import ELEMENT_BYTES, Target
 
 # What guards a panel of the pipeline: its diagonal tile is factored, all of it is there, all of it has been used.
 BARRIERS = ("READY", "FULL", "EMPTY")
+# Right-hand sides of a group that have room: that which is solved for, and the next one.
+COLUMNS = 2
 BARRIER_BYTES, COUNT_BYTES = 8, 4
 MIN_BLOCK_NB = 4
 MAX_LANES = 32
@@ -46,7 +48,8 @@ class BlockShape:
     Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
     of tiles, the barriers of their columns, and the elements of the last `early` columns. After the warps that these
     tiles make come `spare` ones, which have every second group of as many last ones; the first `fold` ones have the
-    tiles of the next as many too, which are no warps of their own then.
+    tiles of the next as many too, which are no warps of their own then. If it `solves`, one more warp has the
+    right-hand sides, in shared memory behind the tiles.
     """
 
     n: int
@@ -57,6 +60,7 @@ class BlockShape:
     early: int = 0
     spare: int = 0
     fold: int = 0
+    solves: bool = False
 
     @property
     def side(self) -> int:
@@ -91,7 +95,17 @@ class BlockShape:
     @property
     def threads(self) -> int:
         """Those of a block."""
+        return self.factoring_threads + self.solves * WARP
+
+    @property
+    def factoring_threads(self) -> int:
+        """Those of a block that have tiles."""
         return self.working_threads + (self.spare - self.fold) * WARP
+
+    @property
+    def shares(self) -> int:
+        """Lanes of the warp that solves to a matrix."""
+        return WARP // self.lanes
 
     @property
     def width(self) -> int:
@@ -126,6 +140,16 @@ class BlockShape:
         """Pieces of all tiles in shared memory, of every matrix."""
         tiles = self.pipeline * self.tiles or self.side
         return tiles * self.tile_pieces * self.lanes
+
+    @property
+    def parts(self) -> int:
+        """Pieces of a right-hand side beside a tile; the last may hold more than the tile has rows."""
+        return -(-self.nb // self.width)
+
+    @property
+    def column_pieces(self) -> int:
+        """Pieces of the right-hand sides in shared memory, of every matrix."""
+        return COLUMNS * self.side * self.parts * self.lanes if self.solves else 0
 
     @property
     def barriers(self) -> int:
@@ -164,12 +188,13 @@ class BlockShape:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: tiles; the pipeline's barriers, and the elements that are fetched early;
-        without a pipeline, the number of good pivots of each matrix.
+        """Dynamic shared memory of a block: tiles, and right-hand sides; the pipeline's barriers, and the elements that
+        are fetched early; without a pipeline, the number of good pivots of each matrix.
         """
         counts = 0 if self.pipeline else self.lanes * COUNT_BYTES
         fetched = self.early_threads * self.nb**2 * ELEMENT_BYTES[self.dtype]
-        return self.panel_pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES + fetched + counts
+        pieces = self.panel_pieces + self.column_pieces
+        return pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES + fetched + counts
 
 
 @dataclass(frozen=True)
@@ -185,10 +210,12 @@ class BlockSchedule(BaseSchedule):
     have most to do: `spare` further ones take turns with as many of them. The first have least: `fold` of them do
     what as many others would, besides, so that more matrices find room. The other warps' tiles of the last `early`
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
-    each other, and there are as many blocks as it takes.
+    each other, and there are as many blocks as it takes. What solves too has a pipeline, of which one more warp solves
+    with each panel as soon as it is full, and keeps all of a group until it has its solutions.
     """
 
     family: ClassVar[str] = "block"
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "posv")
 
     nb: int = number(MIN_BLOCK_NB, MAX_NB, MISSING, "tile size")
     lanes: int = number(1, MAX_LANES, MISSING, "matrices that a block factors side by side", only="gpu")
@@ -211,6 +238,8 @@ class BlockSchedule(BaseSchedule):
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_tile(self, self.nb, problem, layout, MIN_BLOCK_NB)
+        works = f"{problem.op} is solved with the panels of a pipeline, use 1 or more"
+        require(bool(self.pipeline) or not problem.operation.forgets, "pipeline", self.pipeline, works)
         shape = self.shape(problem)
         tiles, warps = f"n={problem.n} by tiles of {self.nb} is", shape.working_threads // WARP
         works = f"{tiles} {shape.side} columns of them, use no more"
@@ -230,7 +259,7 @@ class BlockSchedule(BaseSchedule):
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
         numbers = (self.pipeline or 0, self.early or 0, self.spare or 0, self.fold or 0)
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers)
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers, problem.operation.forgets)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
