@@ -11,7 +11,7 @@ from batchchol.api.device_repairs import Repair
 from batchchol.backends.base import Form
 from batchchol.backends.cuda import memory
 from batchchol.measure.solves import CHECKS, info_of, room_for
-from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.schedules.thread import most_general_order
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -21,6 +21,8 @@ NRHS = (1, 3, 2, 9)
 STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2, 32), (32, 4, 4, 128))
 # Matrices and warps of a team, teams of a block.
 TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
+# Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones.
+PIPELINES = ((32, 1, 0, 0, 0), (16, 2, 1, 0, 0), (12, 1, 2, 1, 0), (8, 2, 0, 0, 1), (4, 1, 1, 0, 0), (2, 1, 0, 0, 0))
 OPERATIONS = ("potrs", "posv")
 WITHOUT_COLUMNS = ("logdet", "potri", "poinv")
 
@@ -39,6 +41,7 @@ def solves() -> Iterator[Case]:
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
             break
     yield from _by_warps()
+    yield from _by_blocks()
     yield from _general()
 
 
@@ -61,6 +64,23 @@ def _by_warps() -> Iterator[Case]:
         for matrices, warps, teams in (*TEAMS[turn % len(TEAMS) :], TEAMS[-1]):
             schedule = WarpSchedule(matrices, warps, teams, unroll=("tiles", "full")[turn // 4 % 2])
             try:
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            except SpecError:
+                continue
+            yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
+            break
+
+
+def _by_blocks() -> Iterator[Case]:
+    """Every order twice, factored and solved by, with the next of the pipelines that it fits."""
+    for turn in range(2 * len(ORDERS)):
+        n, layout, nb = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)], (8, 5, 7, 6)[turn % 4]
+        dtype, uplo = ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 3 % 2]
+        problem = Problem(n, dtype, uplo, "posv", ("ieee", "fast")[turn // 2 % 2])
+        for lanes, pipeline, *rest in (*PIPELINES[turn % len(PIPELINES) :], PIPELINES[-1]):
+            numbers = dict(zip(("early", "spare", "fold"), rest, strict=True))
+            try:
+                schedule = BlockSchedule(min(nb, max(n, 4)), lanes, pipeline=pipeline, **numbers)
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             except SpecError:
                 continue

@@ -188,8 +188,8 @@ class BlockShape:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: tiles, and right-hand sides; the pipeline's barriers, and the elements that
-        are fetched early; without a pipeline, the number of good pivots of each matrix.
+        """Dynamic shared memory of a block: tiles and right-hand sides; the pipeline's barriers, and what is fetched
+        early; without a pipeline, the number of good pivots of each matrix.
         """
         counts = 0 if self.pipeline else self.lanes * COUNT_BYTES
         fetched = self.early_threads * self.nb**2 * ELEMENT_BYTES[self.dtype]
@@ -210,8 +210,8 @@ class BlockSchedule(BaseSchedule):
     have most to do: `spare` further ones take turns with as many of them. The first have least: `fold` of them do
     what as many others would, besides, so that more matrices find room. The other warps' tiles of the last `early`
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
-    each other, and there are as many blocks as it takes. What solves too has a pipeline, of which one more warp solves
-    with each panel as soon as it is full, and keeps all of a group until it has its solutions.
+    each other, and there are as many blocks as it takes. What solves too has a pipeline: one more warp solves with
+    each panel as soon as it is full, and keeps all of a group until it has its solutions.
     """
 
     family: ClassVar[str] = "block"

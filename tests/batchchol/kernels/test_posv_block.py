@@ -23,8 +23,8 @@ from ...matrices import DATA, with_bad_pivots
 block_posv = partial(make_spec, op="posv", target="cuda", family="block", pipeline=1)
 canonical = partial(block_posv, layout="canonical", order="row")
 
-# Orders with and without padding, one tile and several; one, two and more lanes of the warp that solves to a matrix, and
-# lanes without any; spare and folded warps, elements that are fetched early, remainders of pieces.
+# Orders with and without padding, one tile and several; one, two and more lanes of the warp that solves to a matrix,
+# and lanes without any; spare and folded warps, elements that are fetched early, remainders of pieces.
 CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "one tile": (block_posv(7, 7, lanes=2, math="fast"), 4),
     "chunks, two groups": (block_posv(16, 8, lanes=12, stride=12, pipeline=2, early=1, math="fast"), 12),
@@ -69,7 +69,8 @@ def test_solutions_and_info(case: str) -> None:
     assert ratios(a, b, x).max() <= ratio_bound(n, spec.problem.math)
     minors = np.zeros(BATCH, np.int32)
     minors[1:4] = n, 1, n // 2
-    bad, info = run(case, with_bad_pivots(a, minors, -1.0), b[..., :1], in_place=True, offset=4 * spec.problem.dtype.endswith("32"))
+    offset = 4 if spec.problem.dtype == "float32" else 8
+    bad, info = run(case, with_bad_pivots(a, minors, -1.0), b[..., :1], in_place=True, offset=offset)
     assert np.array_equal(info, minors)
     assert bad[minors == 0].tobytes() == x[minors == 0, :, :1].tobytes()
 
@@ -80,3 +81,48 @@ def test_a_solution_depends_on_nothing_but_its_own_matrix(case: str) -> None:
     x, _ = run(case, a, b[..., :1].copy())
     for few in (1, 9):
         assert run(case, a[-few:], b[-few:, :, :1].copy())[0].tobytes() == x[-few:].tobytes()
+
+
+MUTANTS: Mapping[str, tuple[str, str, str]] = {
+    "a product left out of the forward solve": ("arrays", r"x\[i\] -= d\[i\] \* y\[p\];", r"if (p) \g<0>"),
+    "a product left out of the backward solve": ("arrays", r"sums\[p\] \+= d\[i\] \* x\[i\];", r"if (i) \g<0>"),
+    "a lane that leaves out its rows": ("arrays", r"share < SHARES \?", "share < 2 ?"),
+    "sums of one lane alone": ("arrays", r"other < SHARES", "other < 1"),
+    "the same group's panels once more": (
+        "chunks, two groups",
+        r"\(turn \* TILES \+ first_tile\(k\)\) \* TILE, k, share",
+        "first_tile(k) * TILE, k, share",
+    ),
+    "panels that are not waited for": ("arrays", r"wait_for\(barriers \+ k \* 3 \+ FULL, phase\);", ""),
+    "panels given back before the last right-hand side": ("one tile", r"if \(last && lane == 0\)", "if (lane == 0)"),
+    "a column written before it is read": ("arrays", r"wait_for_fetched\(\);\n            __syncwarp\(\);", ""),
+}
+
+
+@pytest.mark.parametrize("change", MUTANTS)
+def test_the_source_with_one_line_changed_fails(change: str) -> None:
+    case, pattern, replacement = MUTANTS[change]
+    spec, chunk = CASES[case]
+    source = generate(spec)
+    text, count = re.subn(pattern, replacement, source.text)
+    assert count, f"there is no {pattern}"
+    a, b = system_of(case)
+    try:
+        kernel = EmulatedKernel.of(spec, replace(source, text=text))
+        x = run_posv(spec, a, b, chunk, solver=kernel).x
+        assert x.tobytes() != run(case, a, b)[0].tobytes()
+    except EmulationError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("n", "choices", "named"),
+    [
+        (32, {"pipeline": 0}, "pipeline"),
+        (64, {"lanes": 12, "pipeline": 2}, "lanes"),
+        (32, {"op": "potrs"}, "op"),
+    ],
+)
+def test_refused(n: int, choices: Mapping[str, Any], named: str) -> None:
+    with pytest.raises(SpecError, match=f"^{named}="):
+        block_posv(n, 8, **{"lanes": 16} | choices)
