@@ -25,7 +25,7 @@ from batchchol.defaults.shipped import source_of
 from batchchol.defaults.solves import solves
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
-from kernelgen import TARGETS, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
 from kernelgen.schedules import DEFAULT_THREADS
 
@@ -164,7 +164,7 @@ def choices(request: Request) -> tuple[Choice, ...]:
 def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     """What is built where no table has an answer."""
     gpu = TARGETS[plain.target].gpu
-    if plain.problem.op in BlockSchedule.operations:
+    if plain.problem.op == "potrf":
         return (block_that_fits(plain, chunk) if gpu else None) or plain
     operation = plain.problem.operation
     if operation.general:

@@ -37,6 +37,7 @@ MAX_PIPELINE = 4
 # The smallest tiles of the largest matrices have as many columns.
 MAX_EARLY = 32
 MAX_SPARE = 16
+MAX_RHS = 8
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class BlockShape:
     Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
     of tiles, the barriers of their columns, and the elements of the last `early` columns. After the warps that these
     tiles make come `spare` ones, which have every second group of as many last ones; the first `fold` ones have the
-    tiles of the next as many too, which are no warps of their own then. If it `solves`, one more warp has the
-    right-hand sides, in shared memory behind the tiles.
+    tiles of the next as many too, which are no warps of their own then. The last `solvers` warps have right-hand
+    sides, one at a time, which are in shared memory behind the tiles.
     """
 
     n: int
@@ -60,7 +61,7 @@ class BlockShape:
     early: int = 0
     spare: int = 0
     fold: int = 0
-    solves: bool = False
+    solvers: int = 0
 
     @property
     def side(self) -> int:
@@ -95,7 +96,7 @@ class BlockShape:
     @property
     def threads(self) -> int:
         """Those of a block."""
-        return self.factoring_threads + self.solves * WARP
+        return self.factoring_threads + self.solvers * WARP
 
     @property
     def factoring_threads(self) -> int:
@@ -104,7 +105,7 @@ class BlockShape:
 
     @property
     def shares(self) -> int:
-        """Lanes of the warp that solves to a matrix."""
+        """Lanes to a matrix of a warp that solves."""
         return WARP // self.lanes
 
     @property
@@ -149,7 +150,7 @@ class BlockShape:
     @property
     def column_pieces(self) -> int:
         """Pieces of the right-hand sides in shared memory, of every matrix."""
-        return COLUMNS * self.side * self.parts * self.lanes if self.solves else 0
+        return COLUMNS * self.solvers * self.side * self.parts * self.lanes
 
     @property
     def barriers(self) -> int:
@@ -210,8 +211,9 @@ class BlockSchedule(BaseSchedule):
     have most to do: `spare` further ones take turns with as many of them. The first have least: `fold` of them do
     what as many others would, besides, so that more matrices find room. The other warps' tiles of the last `early`
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
-    each other, and there are as many blocks as it takes. What solves too has a pipeline: one more warp solves with
-    each panel as soon as it is full, and keeps all of a group until it has its solutions.
+    each other, and there are as many blocks as it takes. What solves too has a pipeline: a warp more to each of `rhs`
+    right-hand sides at a time (None is 1) solves with each panel as soon as it is full. The panels of a group stay
+    until all are solved for.
     """
 
     family: ClassVar[str] = "block"
@@ -224,6 +226,7 @@ class BlockSchedule(BaseSchedule):
     early: int | None = number(0, MAX_EARLY, None, "columns of tiles whose next tiles are fetched early", only="gpu")
     spare: int | None = number(0, MAX_SPARE, None, "warps that take turns with the last ones", only="gpu")
     fold: int | None = number(0, MAX_SPARE, None, "first warps that do the work of two", only="gpu")
+    rhs: int | None = number(1, MAX_RHS, None, "right-hand sides solved for at a time", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,13 +236,16 @@ class BlockSchedule(BaseSchedule):
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         zeros = {name: getattr(self, name) or 0 for name in ("pipeline", "early", "spare", "fold")}
-        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", **zeros}
+        rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
+        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", "rhs": rhs, **zeros}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_tile(self, self.nb, problem, layout, MIN_BLOCK_NB)
         works = f"{problem.op} is solved with the panels of a pipeline, use 1 or more"
         require(bool(self.pipeline) or not problem.operation.forgets, "pipeline", self.pipeline, works)
+        works = f"{problem.op} has no right-hand sides, use None"
+        require(problem.operation.has_columns or self.rhs is None, "rhs", self.rhs, works)
         shape = self.shape(problem)
         tiles, warps = f"n={problem.n} by tiles of {self.nb} is", shape.working_threads // WARP
         works = f"{tiles} {shape.side} columns of them, use no more"
@@ -259,12 +265,13 @@ class BlockSchedule(BaseSchedule):
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
         numbers = (self.pipeline or 0, self.early or 0, self.spare or 0, self.fold or 0)
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers, problem.operation.forgets)
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers, self.rhs or 0)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
+        parts += [f"rhs{self.rhs}"] * ((self.rhs or 1) > 1)
         parts += [f"spare{self.spare}"] * bool(self.spare) + [f"fold{self.fold}"] * bool(self.fold)
         return tuple(parts)
 

@@ -32,6 +32,7 @@ CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "spare warps": (block_posv(28, 7, lanes=8, stride=8, early=2, spare=1, pipeline=2), 8),
     "folded": (block_posv(32, 8, lanes=16, fold=1, early=4, math="fast"), 16),
     "arrays": (canonical(24, 8, lanes=4, pipeline=2, pdl=True, math="fast"), None),
+    "arrays, several columns at a time": (canonical(19, 7, lanes=16, pipeline=2, rhs=2, math="fast"), None),
     "arrays in columns": (block_posv(18, 6, lanes=32, layout="canonical", order="col", uplo="upper"), None),
     "float64": (block_posv(13, 5, lanes=5, dtype="float64", layout="interleaved", order="row"), None),
 }
@@ -90,8 +91,8 @@ MUTANTS: Mapping[str, tuple[str, str, str]] = {
     "sums of one lane alone": ("arrays", r"other < SHARES", "other < 1"),
     "the same group's panels once more": (
         "chunks, two groups",
-        r"\(turn \* TILES \+ first_tile\(k\)\) \* TILE, k, share",
-        "first_tile(k) * TILE, k, share",
+        r"round % PIPELINE \* \(TILES",
+        "0 * (TILES",
     ),
     "panels that are not waited for": ("arrays", r"wait_for\(barriers \+ k \* 3 \+ FULL, phase\);", ""),
     "panels given back before the last right-hand side": ("one tile", r"if \(last && lane == 0\)", "if (lane == 0)"),
