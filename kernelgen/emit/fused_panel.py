@@ -1,0 +1,128 @@
+"""The CUDA source of whole panels in one launch: tiles that blocks of threads take in turn, and wait for each other's.
+
+A panel is the first columns of a matrix; all of them are a factorization. Its tiles are left looking: each is written
+once. The update in steps of `lb` columns, with the next ones on their way into registers, is that of Haidar, Abdelfattah,
+Tomov and Dongarra ("High-performance Cholesky factorization for GPU-only execution", GPGPU 2017); that tiles are tasks
+which wait for those that they need is from Kurzak, Ltaief, Dongarra and Badia ("Scheduling dense linear algebra operations
+on multicore processors", CCPE 2010).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+from kernelgen.emit.panel import ORDERS
+from kernelgen.emit.source import SCALARS, KernelSource, Launch, render
+from kernelgen.emit.thread import undefine_macros
+from kernelgen.gpu import MAX_SHARED_BYTES, PIECE_BYTES
+from kernelgen.refusals import SpecError
+from kernelgen.targets import ELEMENT_BYTES
+
+# Shared memory that the kernel declares by itself at most.
+_DECLARED = 32 * 8 + 4 * PIECE_BYTES
+_DOWN = 16
+
+
+@dataclass(frozen=True)
+class FusedPanel:
+    """How panels are worked on in one launch.
+
+    Attributes
+    ----------
+    dtype : {"float32", "float64"}
+    order : {"row", "col"}
+        Which elements of the matrices are neighbours.
+    nb : int
+        The order of tiles: 32, 64, 96 or 128.
+    ib : int
+        Columns of a tile that are factored, or solved for, before its rest is updated by them: 4, 8, 16 or 32.
+    lb : int
+        Columns that a tile is updated by at a time: 8, 16 or 32.
+    threads : int
+        Of a block: 64, 128, 256 or 512.
+    resident : int
+        Blocks that a multiprocessor is to hold at once, 1 to 4: more of them get fewer registers each.
+
+    Raises
+    ------
+    SpecError
+        If a value is none of these, a block has too little shared memory, or threads have no columns or rows of a
+        tile each, or none of what is fetched.
+    """
+
+    dtype: str
+    order: str
+    nb: int = 64
+    ib: int = 16
+    lb: int = 16
+    threads: int = 256
+    resident: int = 1
+    family: ClassVar[str] = "panel"
+
+    def __post_init__(self) -> None:
+        for name, values in (
+            ("dtype", tuple(ELEMENT_BYTES)),
+            ("order", ORDERS),
+            ("nb", (32, 64, 96, 128)),
+            ("ib", (4, 8, 16, 32)),
+            ("lb", (8, 16, 32)),
+            ("threads", (64, 128, 256, 512)),
+            ("resident", (1, 2, 3, 4)),
+        ):
+            if (value := getattr(self, name)) not in values:
+                raise SpecError(f"{name}={value!r}: expected one of {values}")
+        if self.nb % (self.threads // _DOWN) or self.nb % self.lb or self._pieces % self.threads:
+            raise SpecError(
+                f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} cannot be shared among so many"
+            )
+        if self.shared_bytes > MAX_SHARED_BYTES - _DECLARED:
+            raise SpecError(
+                f"nb={self.nb}: two {self.dtype} tiles of that order and steps of {self.lb} columns take "
+                f"{self.shared_bytes:,} bytes of shared memory, of {MAX_SHARED_BYTES:,}"
+            )
+
+    @property
+    def _width(self) -> int:
+        return PIECE_BYTES // ELEMENT_BYTES[self.dtype]
+
+    @property
+    def _pieces(self) -> int:
+        return 2 * self.nb * self.lb // self._width
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: two tiles, and two buffers of what they are updated by."""
+        tiles = 2 * self.nb * (self.nb + self._width)
+        steps = max(4 * self.nb * (self.lb + self._width), self.ib * (self.nb + self._width))
+        return (tiles + steps) * ELEMENT_BYTES[self.dtype]
+
+    def tiles(self, n: int) -> int:
+        """Rows of tiles of a matrix of order n."""
+        return -(-n // self.nb)
+
+
+@lru_cache(maxsize=256)
+def fused_panel(panel: FusedPanel) -> KernelSource:
+    """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
+    letter = {"float32": "s", "float64": "d"}[panel.dtype]
+    entry = f"{letter}panel_{panel.order}_nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
+    launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
+    text = render(
+        "panel/fused.cu.jinja",
+        entry=entry,
+        launch=launch,
+        dtype=panel.dtype,
+        scalar=SCALARS[panel.dtype],
+        wide={"float32": "float4", "float64": "double2"}[panel.dtype],
+        parts="xyzw"[: panel._width],
+        order=panel.nb,
+        nb=panel.nb,
+        order_of=panel.order,
+        inner=panel.ib,
+        step=panel.lb,
+        schedule=panel,
+        math="ieee",
+    )
+    return KernelSource(undefine_macros(text), entry, 1, (), launch)

@@ -1,0 +1,82 @@
+"""Panels in one launch, emulated: blocks of threads that take tasks in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol.operations.residual import ratios
+from kernelgen import SpecError
+from kernelgen.emit.fused_panel import FusedPanel, fused_panel
+
+from ...cuda_programs import compile_program
+from .test_panel import stored
+
+Array = NDArray[Any]
+Spd = Callable[..., Array]
+
+PANELS = [
+    FusedPanel("float32", "row", 32, ib=16, lb=8, threads=64),
+    FusedPanel("float32", "col", 32, ib=8, lb=16, threads=128),
+    FusedPanel("float64", "row", 32, ib=32, lb=16, threads=64),
+]
+
+
+def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int = 3) -> tuple[Array, Array]:
+    """What becomes of matrices, with NaN where there was nothing, and the info."""
+    batch, n, _ = a.shape
+    memory, made, info = stored(a, panel.order), np.full_like(a, np.nan), np.full(batch, -1, np.int32)
+    work = np.zeros((batch, 1 + panel.tiles(n)), np.int32)
+    source = fused_panel(panel)
+    sizes = n, columns or n, n, n * n, 0, panel.tiles(n), blocks, 1
+    compile_program((source,)).launch(source, batch * blocks, memory, made, info, work, *sizes)
+    return stored(made, panel.order), info
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.dtype} {panel.order}")
+@pytest.mark.parametrize("n", [1, 32, 45, 132])
+def test_any_order(panel: FusedPanel, n: int, spd: Spd) -> None:
+    """The upper triangle is not read, and becomes zeros."""
+    a = spd(2, n, dtype=panel.dtype)
+    l, info = run(panel, a + np.triu(np.full((n, n), np.nan, panel.dtype), 1))
+    assert not info.any()
+    np.testing.assert_array_equal(l, np.tril(l))
+    assert ratios(a, l).max() <= 1.5
+
+
+@pytest.mark.parametrize("panel", PANELS[:2], ids=lambda panel: panel.order)
+def test_first_columns(panel: FusedPanel, spd: Spd) -> None:
+    a = spd(1, 100, dtype=panel.dtype)
+    l, info = run(panel, a, columns=64)
+    assert not info.any()
+    np.testing.assert_allclose(l[:, :, :64], np.linalg.cholesky(a.astype(np.float64))[:, :, :64], atol=2e-3)
+    assert np.isnan(l[:, 64:, 64:]).all()
+    assert not l[:, :64, 64:].any()
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.dtype} {panel.order}")
+def test_failing(panel: FusedPanel, spd: Spd) -> None:
+    n, minors = 75, [1, 9, 32, 33, 70, 75]
+    a = spd(len(minors) + 1, n, dtype=panel.dtype)
+    good = np.linalg.cholesky(a.astype(np.float64))
+    for member, k in enumerate(minors):
+        a[member, k - 1, k - 1] = (-1.0, 0.0, np.nan)[member % 3]
+    l, info = run(panel, a, blocks=1)
+    assert info.tolist() == [*minors, 0]
+    for member, k in enumerate([*minors, n + 1]):
+        np.testing.assert_allclose(l[member, :, : k - 1], good[member, :, : k - 1], rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong in ({"ib": 12}, {"nb": 40}, {"lb": 4}, {"threads": 96}, {"dtype": "float16"}, {"order": "C"}):
+        with pytest.raises(SpecError, match=f"{next(iter(wrong))}="):
+            replace(PANELS[0], **wrong)
+    with pytest.raises(SpecError, match="threads=512: tiles of order 32"):
+        replace(PANELS[0], threads=512)
+    with pytest.raises(SpecError, match="nb=128: two float64 tiles of that order"):
+        FusedPanel("float64", "row", 128)
