@@ -3,7 +3,8 @@
 The two variants are those of Haidar, Abdelfattah, Tomov and Dongarra ("High-performance Cholesky factorization for
 GPU-only execution", GPGPU 2017). The right-looking one updates all that is left after each panel, which gives small
 matrices the most to do at once; the left-looking one updates a panel just before it is factored, mostly by gemm. The
-blocks on the diagonal, and solving by them, are recursive down to tiles.
+blocks on the diagonal, and solving by them, are recursive down to tiles; or panels are, down to those that one launch
+factors.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ LOOKINGS = ("left", "right")
 class Blocking:
     """How a matrix is cut: panels of `nb` columns, a multiple of `tile`, the order that is factored at once.
 
+    With `fused`, `tile` columns are, with all rows below.
+
     With `ahead`, look-ahead, the columns of the next panel are updated first, and it is factored beside the update of
     the rest.
 
@@ -32,6 +35,7 @@ class Blocking:
     nb: int
     looking: str = "right"
     ahead: bool = False
+    fused: bool = False
 
     def __post_init__(self) -> None:
         if self.tile < 1 or self.nb < 1 or self.nb % self.tile:
@@ -61,14 +65,14 @@ def _left(calls: Level3, n: int, at: int, blocking: Blocking) -> None:
         calls.syrk(diagonal, done)
         if below.rows:
             calls.gemm(below, done_below, done)
-    _panel(calls, diagonal, below, blocking.tile)
+    _panel(calls, diagonal, below, blocking)
 
 
 def _right(calls: Level3, n: int, at: int, blocking: Blocking) -> None:
     """Factor the panel at `at`, then update all that is right of it."""
     size = min(blocking.nb, n - at)
     below = Block(at + size, at, n - at - size, size)
-    _panel(calls, Block.diagonal(at, size), below, blocking.tile)
+    _panel(calls, Block.diagonal(at, size), below, blocking)
     if below.rows:
         calls.syrk(Block.diagonal(at + size, below.rows), below)
 
@@ -77,7 +81,7 @@ def _ahead(calls: Level3, n: int, blocking: Blocking) -> None:
     """`_right`, with each panel but the first one factored beside the update of all that is right of it."""
     beside, nb = calls.beside(), blocking.nb
     size = min(nb, n)
-    _panel(calls, Block.diagonal(0, size), Block(size, 0, n - size, size), blocking.tile)
+    _panel(calls, Block.diagonal(0, size), Block(size, 0, n - size, size), blocking)
     for at in range(nb, n, nb):
         size = min(nb, n - at)
         rest = n - at - size
@@ -89,14 +93,33 @@ def _ahead(calls: Level3, n: int, blocking: Blocking) -> None:
         beside.wait_for(calls)
         if rest:
             calls.syrk(Block.diagonal(at + size, rest), tail)
-        _panel(beside, diagonal, below, blocking.tile)
+        _panel(beside, diagonal, below, blocking)
         calls.wait_for(beside)
 
 
-def _panel(calls: Level3, diagonal: Block, below: Block, tile: int) -> None:
-    potrf(calls, diagonal, tile)
+def _panel(calls: Level3, diagonal: Block, below: Block, blocking: Blocking) -> None:
+    if blocking.fused:
+        panel(calls, diagonal._replace(rows=diagonal.rows + below.rows), blocking.tile)
+        return
+    potrf(calls, diagonal, blocking.tile)
     if below.rows:
-        trsm(calls, diagonal, below, tile)
+        trsm(calls, diagonal, below, blocking.tile)
+
+
+def panel(calls: Level3, p: Block, width: int) -> None:
+    """The factors of panels that begin on the diagonal, recursively by halves of their columns."""
+    if p.columns <= width:
+        calls.panel(p)
+        return
+    first = halved(p.columns, width)
+    last = p.columns - first
+    left, right = p.part(0, 0, p.rows, first), p.part(first, first, p.rows - first, last)
+    panel(calls, left, width)
+    top = left.part(first, 0, last, first)
+    calls.syrk(right._replace(rows=last), top)
+    if right.rows > last:
+        calls.gemm(right.part(last, 0, right.rows - last, last), left.part(p.columns, 0, right.rows - last, first), top)
+    panel(calls, right, width)
 
 
 def potrf(calls: Level3, c: Block, tile: int) -> None:

@@ -11,8 +11,11 @@ from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda.cublas import Cublas
 from batchchol.backends.cuda.device import Device, stream_address
 from kernelgen.emit import panel as kernels
+from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.emit.panel import Panel
 from kernelgen.targets import ELEMENT_BYTES
+
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -23,22 +26,38 @@ class DeviceCalls:
     that of its halves. Several are updated by products of whole blocks on the diagonal (Haidar, Dong, Luszczek, Tomov
     and Dongarra, "Batched matrix computations on hardware accelerators based on GPUs", IJHPCA 2015): cuBLAS has no
     batched syrk.
+
+    Fused panels have `blocks` blocks of threads to a matrix, and take `work_words` words of zeros at the address `work`.
     """
 
     gpu: Device
-    panel: Panel
+    how: Panel | FusedPanel
     matrices: int
     info: int
     n: int
     batch: int
     stream: Any = None
     side: bool = False
+    blocks: int = 1
+    work: int = 0
     least_halved: int = 4096
 
     @cached_property
     def blas(self) -> Cublas:
         """cuBLAS's routines."""
-        return Cublas(self.panel.dtype, self.panel.order, side=self.side)
+        return Cublas(self.how.dtype, self.how.order, side=self.side)
+
+    def panel(self, p: Block) -> None:
+        self.panel_from(self._at(p), p)
+
+    def panel_from(self, source: int, p: Block, *, zeros: bool = False) -> None:
+        """`panel` of matrices that are read from another array, at an address; with `zeros` above their diagonals."""
+        fused = self._fused
+        tiles, apart = fused.tiles(p.rows), self.batch * (1 + fused.tiles(self.n))
+        work = self.work + p.column // fused.nb * apart * _WORD_BYTES
+        sizes = p.rows, p.columns, self.n, self.n**2, p.column, tiles, self.blocks, int(zeros)
+        arguments = source, self._at(p), self.info, work, *sizes
+        self.gpu.launch(fused_panel(fused), self.batch * self.blocks, arguments, self.stream)
 
     def potrf(self, c: Block) -> None:
         tile = self._at(c)
@@ -47,18 +66,18 @@ class DeviceCalls:
     def potrf_from(self, source: int, tile: int, c: Block) -> None:
         """`potrf` of tiles that are read from another array of matrices like these, at an address."""
         arguments = source, tile, self.info, c.rows, self.n, self.n**2, c.row
-        self.gpu.launch(kernels.potf2(self.panel), self.batch, arguments, self.stream)
+        self.gpu.launch(kernels.potf2(self._tiles), self.batch, arguments, self.stream)
 
     def trsm(self, l: Block, b: Block) -> None:
-        pieces = -(-b.rows // self.panel.rows)
+        pieces = -(-b.rows // self._tiles.rows)
         arguments = self._at(l), self._at(b), l.rows, b.rows, self.n, self.n**2, pieces
-        self.gpu.launch(kernels.trsm(self.panel), self.batch * pieces, arguments, self.stream)
+        self.gpu.launch(kernels.trsm(self._tiles), self.batch * pieces, arguments, self.stream)
 
     def syrk(self, c: Block, a: Block) -> None:
         if self.batch == 1:
             self._syrk(c, a)
             return
-        nb = self.panel.nb
+        nb = self.how.nb
         for at in range(0, c.rows, nb):
             rows, columns = c.rows - at, min(nb, c.rows - at)
             left = a.part(at, 0, rows, a.columns)
@@ -69,7 +88,7 @@ class DeviceCalls:
         if c.rows < self.least_halved:
             self.blas.syrk(self._at(c), self._at(a), c.rows, a.columns, self.n, stream=self.stream)
             return
-        first = halved(c.rows, self.panel.nb)
+        first = halved(c.rows, self.how.nb)
         last = c.rows - first
         above, below = a.part(0, 0, first, a.columns), a.part(first, 0, last, a.columns)
         self._syrk(c.part(0, 0, first, first), above)
@@ -89,9 +108,25 @@ class DeviceCalls:
         with self.gpu.at_hand():
             self.gpu.driver.wait_for(first, then)
 
+    @property
+    def _tiles(self) -> Panel:
+        assert isinstance(self.how, Panel), "panels are fused: there are no tiles"
+        return self.how
+
+    @property
+    def _fused(self) -> FusedPanel:
+        assert isinstance(self.how, FusedPanel), "there are tiles: panels are not fused"
+        return self.how
+
     def _at(self, block: Block) -> int:
-        row, column = (self.n, 1) if self.panel.order == "row" else (1, self.n)
-        return self.matrices + (block.row * row + block.column * column) * ELEMENT_BYTES[self.panel.dtype]
+        row, column = (self.n, 1) if self.how.order == "row" else (1, self.n)
+        return self.matrices + (block.row * row + block.column * column) * ELEMENT_BYTES[self.how.dtype]
+
+
+def work_words(fused: FusedPanel, n: int, batch: int, *, whole: bool) -> int:
+    """Words of zeros that the fused panels of matrices take, all of them or one that is the `whole` matrix."""
+    tiles = fused.tiles(n)
+    return batch * (1 + tiles) * (1 if whole else tiles)
 
 
 @cache

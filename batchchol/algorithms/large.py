@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from batchchol.algorithms import blocked
 from batchchol.algorithms.blocked import Blocking
-from batchchol.algorithms.device_calls import DeviceCalls
+from batchchol.algorithms.device_calls import DeviceCalls, work_words
 from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda import cublas, memory, support
 from batchchol.backends.cuda.dense import slices
@@ -25,6 +25,7 @@ from batchchol.backends.cuda.device import Device, device
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
 from kernelgen.emit import panel as kernels
+from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 from kernelgen.targets import ELEMENT_BYTES
@@ -44,15 +45,21 @@ _INFO = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Plan:
-    """How matrices of an order are factored: the kernels of tiles, and how one is cut; None if it is a tile."""
+    """How matrices of an order are factored: the kernels, and how one is cut; None if all of it is done at once.
 
-    panel: Panel
+    Fused panels have `blocks` blocks of threads to a matrix.
+    """
+
+    panel: Panel | FusedPanel
     blocking: Blocking | None
+    blocks: int = 1
 
     @property
     def name(self) -> str:
         """It in a few words."""
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
+        if isinstance(self.panel, FusedPanel):
+            tiles = f"{self.blocks} blocks, steps of {self.panel.lb}, {tiles}"
         if self.blocking is None:
             return tiles
         ahead = ", look-ahead" if self.blocking.ahead else ""
@@ -112,18 +119,44 @@ def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tu
 
 def factor_at(gpu: Device, how: Plan, a: int, l: int, info: int, n: int, batch: int, stream: Any = None) -> None:
     """Queue the factorization of canonical matrices at an address into those at another, which may be the same."""
-    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
     with gpu.queueing():
         if how.blocking is None:
-            calls.potrf_from(a, l, Block.diagonal(0, n))
+            _at_once(gpu, how, (a, l, info), n, batch, stream)
             return
         gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
-        if n <= ALONE:
-            blocked.factor(calls, n, how.blocking)
-            return
-        for member in range(batch):
+        together = batch if n <= ALONE else 1
+        for member in range(0, batch, together):
             own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
-            blocked.factor(DeviceCalls(gpu, how.panel, *own, n, 1, stream), n, how.blocking)
+            work = _work(how, n, together, stream)
+            calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=how.blocks, work=_address(work))
+            blocked.factor(calls, n, how.blocking)
+
+
+def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int], n: int, batch: int, stream: Any) -> None:
+    """Queue one kernel that factors whole matrices."""
+    a, l, info = addresses
+    work, all_of_it = _work(how, n, batch, stream), Block.diagonal(0, n)
+    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=how.blocks, work=_address(work))
+    if isinstance(how.panel, FusedPanel):
+        calls.panel_from(a, all_of_it, zeros=True)
+    else:
+        calls.potrf_from(a, l, all_of_it)
+
+
+def _work(how: Plan, n: int, batch: int, stream: Any) -> Any:
+    """The words of zeros that fused panels take; None if there are none."""
+    if not isinstance(how.panel, FusedPanel):
+        return None
+    words = work_words(how.panel, n, batch, whole=how.blocking is None)
+    work = memory.empty((words,), _INFO, f"what is done of {batch:,} matrices of order {n:,}")
+    if stream is not None:
+        memory.share(stream, work)
+    device().fill_words(_address(work), 0, words, stream)
+    return work
+
+
+def _address(array: Any) -> int:
+    return 0 if array is None else int(array.gpudata)
 
 
 def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:

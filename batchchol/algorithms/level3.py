@@ -39,6 +39,12 @@ class Level3(Protocol):
     def trsm(self, l: Block, b: Block) -> None:
         """The solutions X of X L^T = B, in place of B, for the factors of a diagonal tile."""
 
+    def panel(self, p: Block) -> None:
+        """The factors of panels in place: L of the square that begins on the diagonal, X L^T = B of the rows below it.
+
+        Their info is as that of `potrf`.
+        """
+
     def syrk(self, c: Block, a: Block) -> None:
         """C - A A^T in place of C, the lower triangle of a block on the diagonal."""
 

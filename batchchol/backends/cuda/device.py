@@ -186,10 +186,10 @@ class Device:
             handle = self.loader.handle(function)
             return self.driver.resident_blocks(handle, launch.threads, launch.shared_bytes, function.entry)
 
-    def fill_words(self, address: int, word: int, count: int) -> None:
+    def fill_words(self, address: int, word: int, count: int, stream: Any = None) -> None:
         """Queue the writing of `count` 32-bit words."""
-        with self.current():
-            self.driver.fill_words(address, word, count, 0)
+        with self.at_hand():
+            self.driver.fill_words(address, word, count, 0 if stream is None else stream_address(stream))
 
     def _run(self, function: Function, items: int, words: Sequence[int], stream: Any) -> None:
         blocks = function.launch.grid(items, self.multiprocessors)

@@ -49,6 +49,14 @@ class NumpyCalls:
         self.made.append("trsm")
         self.of(b)[...] = np.linalg.solve(self.of(l), self.of(b).swapaxes(1, 2)).swapaxes(1, 2)
 
+    def panel(self, p: Block) -> None:
+        assert p.columns <= self.tile
+        top = p._replace(rows=p.columns)
+        NumpyCalls.potrf(self, top)
+        if p.rows > p.columns:
+            NumpyCalls.trsm(self, top, p.part(p.columns, 0, p.rows - p.columns, p.columns))
+        self.made.append("panel")
+
     def syrk(self, c: Block, a: Block) -> None:
         assert c.row == c.column
         assert c.rows == c.columns == a.rows
@@ -113,7 +121,7 @@ def _queued(name: str) -> Callable[..., None]:
     return call
 
 
-for _name in ("potrf", "trsm", "syrk", "gemm"):
+for _name in ("panel", "potrf", "trsm", "syrk", "gemm"):
     setattr(QueuedCalls, _name, _queued(_name))
 
 
@@ -140,6 +148,7 @@ def factored(a: Array, blocking: Blocking) -> NumpyCalls:
 
 
 BLOCKINGS = [Blocking(64, 64, "left"), Blocking(64, 256, "left"), Blocking(64, 64), Blocking(64, 256)]
+BLOCKINGS += [Blocking(64, 192, "left", fused=True), Blocking(64, 192, fused=True)]
 
 
 @pytest.mark.parametrize("blocking", BLOCKINGS, ids=str)
@@ -205,7 +214,7 @@ def test_looking_decides_what_is_called(spd: Spd) -> None:
 @pytest.mark.parametrize("side_first", [False, True])
 @pytest.mark.parametrize("n", [64, 65, 128, 300, 448])
 def test_look_ahead_in_any_order_that_its_waits_allow(n: int, side_first: bool, spd: Spd) -> None:
-    a, blocking = spd(2, n, dtype="float64"), Blocking(32, 64, ahead=True)
+    a, blocking = spd(2, n, dtype="float64"), Blocking(32, 64, ahead=True, fused=n == 300)
     a[1, n - 3, n - 3] = np.nan
     calls = QueuedCalls(np.tril(a), 32)
     factor(calls, n, blocking)

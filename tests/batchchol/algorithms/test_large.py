@@ -19,6 +19,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
+from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel
 
 from ...fake_cublas import FakeCublas, forget, install
@@ -43,6 +44,10 @@ def planned(dtype: str, upper: bool, looking: str = "right", nb: int = 64) -> Pl
     """Of small tiles, that emulating takes little time."""
     panel = Panel(dtype, "col" if upper else "row", 32, rows=16, threads=64, row_threads=64)
     return Plan(panel, Blocking(32, nb, looking))
+
+
+def fused(upper: bool) -> FusedPanel:
+    return FusedPanel("float32", "col" if upper else "row", 32, ib=16, lb=8, threads=64)
 
 
 def stored(l: Array, upper: bool) -> Array:
@@ -86,6 +91,37 @@ def test_look_ahead_is_on_another_stream(fake_blas: FakeCublas, fake_gpu: FakeGp
     panels = [stream for name, _, stream in fake_gpu.launches if "potf2" in name]
     assert panels == [0] + [0x6000] * 4
     assert fake_gpu.waits == [(0, 0x6000), (0x6000, 0)] * 4
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_fused_panels(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd, upper: bool, ahead: bool) -> None:
+    """A launch to each, beside the updates if they are factored ahead; nothing else makes tiles."""
+    a = spd(2, 150)
+    a[1, 100, 100] = -1
+    how = Plan(fused(upper), Blocking(32, 64, ahead=ahead, fused=True), blocks=2)
+    l, info = large.factor_device(memory.view(on_device(a)), upper, how)
+    assert get_backend("cuda").host(info).tolist() == [0, 101]
+    found = stored(get_backend("cuda").host(l), upper)
+    assert ratios(a[:1], found[:1]).max() <= 1.5
+    np.testing.assert_array_equal(found[0], np.tril(found[0]))
+    panels = [stream for name, _, stream in fake_gpu.launches if "panel" in name]
+    assert panels == [0] * 5 if not ahead else [0, 0, 0x6000, 0x6000, 0x6000]
+    assert len(fake_gpu.launches) == 6
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_whole_matrices_in_one_launch(fake_gpu: FakeGpu, spd: Spd, upper: bool) -> None:
+    a = spd(2, 70)
+    given = np.where(np.tri(70, dtype=bool).T if upper else np.tri(70, dtype=bool), a, np.nan).astype(np.float32)
+    array = on_device(given)
+    l, info = large.factor_device(memory.view(array), upper, Plan(fused(upper), None, blocks=2))
+    np.testing.assert_array_equal(get_backend("cuda").host(array), given)
+    found = stored(get_backend("cuda").host(l), upper)
+    assert not get_backend("cuda").host(info).any()
+    assert ratios(a, found).max() <= 1.5
+    np.testing.assert_array_equal(found, np.tril(found))
+    assert len(fake_gpu.launches) == 1
 
 
 def test_large_ones_are_factored_one_by_one(fake_blas: FakeCublas, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
