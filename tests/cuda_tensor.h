@@ -18,7 +18,7 @@
 
 namespace cuda_emulation {
 
-enum class Collective : uint64_t { read_blocks = 0x7E4501, write_blocks, multiply_add };
+enum class Collective : uint64_t { read_blocks = 0x7E4501, write_blocks, multiply_add, multiply_add_double };
 
 /* What each thread brings to a collective, or takes there: the next one is begun before all have taken theirs. */
 RUNTIME_VARIABLE float brought[2][MAX_THREADS][6];
@@ -112,5 +112,24 @@ RUNTIME void __multiply_add(float c[4], const float a[4], float b0, float b1, in
             sum += factor_of_tensor_cores(lanes[4 * g + k % 4][e / 2 + k / 4 * 2])
                    * factor_of_tensor_cores(lanes[4 * column + k % 4][4 + k / 4]);
         c[e] = cut_off(sum);
+    }
+}
+
+/* c += a b, 8 by 8 by 4, as mma.m8n8k4 does it with f64. */
+RUNTIME void __multiply_add_double(double &c0, double &c1, double a, double b, int line = __builtin_LINE())
+{
+    using namespace cuda_emulation;
+    float *const mine = to_bring();
+    memcpy(mine, &a, sizeof a);
+    memcpy(mine + 2, &b, sizeof b);
+    const float(*const lanes)[6] = together(Collective::multiply_add_double, line);
+    const unsigned g = lane_index() / 4, t = lane_index() % 4;
+    for (unsigned k = 0; k < 4; ++k) {
+        double left, right[2];
+        memcpy(&left, lanes[4 * g + k], sizeof left);
+        memcpy(&right[0], lanes[4 * (2 * t) + k] + 2, sizeof right[0]);
+        memcpy(&right[1], lanes[4 * (2 * t + 1) + k] + 2, sizeof right[1]);
+        c0 = fma(left, right[0], c0);
+        c1 = fma(left, right[1], c1);
     }
 }

@@ -16,13 +16,16 @@ from typing import ClassVar
 from kernelgen.emit.panel import ORDERS
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, render
 from kernelgen.emit.thread import undefine_macros
-from kernelgen.gpu import MAX_SHARED_BYTES, PIECE_BYTES
+from kernelgen.gpu import MAX_SHARED_BYTES, PIECE_BYTES, WARP
 from kernelgen.refusals import SpecError
+from kernelgen.schedules.axes import UPDATES
 from kernelgen.targets import ELEMENT_BYTES
 
 # Shared memory that the kernel declares by itself at most.
 _DECLARED = 32 * 8 + 4 * PIECE_BYTES
 _DOWN = 16
+# Elements between rows of what tiles are updated by; rows and columns of what tensor cores do at once.
+_PAD, _UNIT = 4, 16
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class FusedPanel:
         Of a block: 64, 128, 256 or 512.
     resident : int
         Blocks that a multiprocessor is to hold at once, 1 to 4: more of them get fewer registers each.
+    update : {"fma", "tensor"}
+        What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one of 24, whose
+        error is a part of what the sums of matrices of such orders have anyway.
 
     Raises
     ------
@@ -59,6 +65,7 @@ class FusedPanel:
     lb: int = 16
     threads: int = 256
     resident: int = 1
+    update: str = "fma"
     family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
@@ -70,6 +77,7 @@ class FusedPanel:
             ("lb", (8, 16, 32)),
             ("threads", (64, 128, 256, 512)),
             ("resident", (1, 2, 3, 4)),
+            ("update", UPDATES),
         ):
             if (value := getattr(self, name)) not in values:
                 raise SpecError(f"{name}={value!r}: expected one of {values}")
@@ -77,6 +85,8 @@ class FusedPanel:
             raise SpecError(
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} cannot be shared among so many"
             )
+        if self.update == "tensor" and not self.warps_down:
+            raise SpecError(f"threads={self.threads}: tiles of order {self.nb} cannot be shared among so many warps")
         if self.shared_bytes > MAX_SHARED_BYTES - _DECLARED:
             raise SpecError(
                 f"nb={self.nb}: two {self.dtype} tiles of that order and steps of {self.lb} columns take "
@@ -92,10 +102,17 @@ class FusedPanel:
         return 2 * self.nb * self.lb // self._width
 
     @property
+    def warps_down(self) -> int:
+        """Warps below each other in a tile where tensor cores update it: each has a rectangle of whole 16s."""
+        warps, squares = self.threads // WARP, self.nb // _UNIT
+        fitting = [d for d in range(1, warps + 1) if warps % d == 0 and squares % d == 0 and squares % (warps // d) == 0]
+        return min(fitting, key=lambda d: abs(d * d - warps), default=0)
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: two tiles, and two buffers of what they are updated by."""
         tiles = 2 * self.nb * (self.nb + self._width)
-        steps = max(4 * self.nb * (self.lb + self._width), self.ib * (self.nb + self._width))
+        steps = max(4 * self.nb * (self.lb + _PAD), self.ib * (self.nb + self._width))
         return (tiles + steps) * ELEMENT_BYTES[self.dtype]
 
     def tiles(self, n: int) -> int:
@@ -107,7 +124,7 @@ class FusedPanel:
 def fused_panel(panel: FusedPanel) -> KernelSource:
     """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
-    entry = f"{letter}panel_{panel.order}_nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
+    entry = f"{letter}panel_{panel.order}_nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}{'_tensor' * (panel.update == 'tensor')}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",
@@ -124,5 +141,9 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         step=panel.lb,
         schedule=panel,
         math="ieee",
+        tensor=panel.update == "tensor",
+        staged=False,
+        spec=panel,
+        warps_down=panel.warps_down,
     )
     return KernelSource(undefine_macros(text), entry, 1, (), launch)

@@ -24,7 +24,10 @@ PANELS = [
     FusedPanel("float32", "row", 32, ib=16, lb=8, threads=64),
     FusedPanel("float32", "col", 32, ib=8, lb=16, threads=128),
     FusedPanel("float64", "row", 32, ib=32, lb=16, threads=64),
+    FusedPanel("float32", "row", 32, ib=16, lb=16, threads=64, update="tensor"),
+    FusedPanel("float64", "col", 32, ib=16, lb=8, threads=64, update="tensor"),
 ]
+NAMES = [f"{panel.dtype} {panel.order} {panel.update}" for panel in PANELS]
 
 
 def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int = 3) -> tuple[Array, Array]:
@@ -38,7 +41,7 @@ def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int 
     return stored(made, panel.order), info
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.dtype} {panel.order}")
+@pytest.mark.parametrize("panel", PANELS, ids=NAMES)
 @pytest.mark.parametrize("n", [1, 32, 45, 132])
 def test_any_order(panel: FusedPanel, n: int, spd: Spd) -> None:
     """The upper triangle is not read, and becomes zeros."""
@@ -59,7 +62,7 @@ def test_first_columns(panel: FusedPanel, spd: Spd) -> None:
     assert not l[:, :64, 64:].any()
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.dtype} {panel.order}")
+@pytest.mark.parametrize("panel", PANELS, ids=NAMES)
 def test_failing(panel: FusedPanel, spd: Spd) -> None:
     n, minors = 75, [1, 9, 32, 33, 70, 75]
     a = spd(len(minors) + 1, n, dtype=panel.dtype)
