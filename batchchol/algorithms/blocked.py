@@ -117,8 +117,8 @@ def panel(calls: Level3, p: Block, width: int) -> None:
     panel(calls, left, width)
     top = left.part(first, 0, last, first)
     calls.syrk(right._replace(rows=last), top)
-    if right.rows > last:
-        calls.gemm(right.part(last, 0, right.rows - last, last), left.part(p.columns, 0, right.rows - last, first), top)
+    if rest := right.rows - last:
+        calls.gemm(right.part(last, 0, rest, last), left.part(p.columns, 0, rest, first), top)
     panel(calls, right, width)
 
 

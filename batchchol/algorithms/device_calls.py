@@ -27,7 +27,7 @@ class DeviceCalls:
     and Dongarra, "Batched matrix computations on hardware accelerators based on GPUs", IJHPCA 2015): cuBLAS has no
     batched syrk.
 
-    Fused panels have `blocks` blocks of threads to a matrix, and take `work_words` words of zeros at the address `work`.
+    Fused panels have `blocks` blocks of threads to a matrix, and take `work_words` words of zeros at `work`.
     """
 
     gpu: Device

@@ -40,7 +40,7 @@ class Level3(Protocol):
         """The solutions X of X L^T = B, in place of B, for the factors of a diagonal tile."""
 
     def panel(self, p: Block) -> None:
-        """The factors of panels in place: L of the square that begins on the diagonal, X L^T = B of the rows below it.
+        """The factors of panels in place: L of the square on the diagonal, and X L^T = B of the rows below it.
 
         Their info is as that of `potrf`.
         """

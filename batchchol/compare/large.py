@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.algorithms.blocked import Blocking
-from batchchol.algorithms.large import Plan, factor_at, plan
+from batchchol.algorithms.large import factor_at
+from batchchol.algorithms.plans import Plan, plan
 from batchchol.api import cholesky, cholesky_ex
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_protocol

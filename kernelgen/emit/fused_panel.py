@@ -1,10 +1,10 @@
-"""The CUDA source of whole panels in one launch: tiles that blocks of threads take in turn, and wait for each other's.
+"""The CUDA source of whole panels in one launch: tiles that blocks of threads take in turn.
 
 A panel is the first columns of a matrix; all of them are a factorization. Its tiles are left looking: each is written
-once. The update in steps of `lb` columns, with the next ones on their way into registers, is that of Haidar, Abdelfattah,
-Tomov and Dongarra ("High-performance Cholesky factorization for GPU-only execution", GPGPU 2017); that tiles are tasks
-which wait for those that they need is from Kurzak, Ltaief, Dongarra and Badia ("Scheduling dense linear algebra operations
-on multicore processors", CCPE 2010).
+once. The update in steps of `lb` columns, with the next ones on their way into registers, is that of Haidar,
+Abdelfattah, Tomov and Dongarra ("High-performance Cholesky factorization for GPU-only execution", GPGPU 2017); that
+tiles are tasks which wait for others is from Kurzak, Ltaief, Dongarra and Badia ("Scheduling dense linear algebra
+operations on multicore processors", CCPE 2010).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class FusedPanel:
     resident : int
         Blocks that a multiprocessor is to hold at once, 1 to 4: more of them get fewer registers each.
     update : {"fma", "tensor"}
-        What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one of 24, whose
-        error is a part of what the sums of matrices of such orders have anyway.
+        What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one
+        of 24, whose error is a part of what the sums of matrices of such orders have anyway.
 
     Raises
     ------
@@ -83,7 +83,8 @@ class FusedPanel:
                 raise SpecError(f"{name}={value!r}: expected one of {values}")
         if self.nb % (self.threads // _DOWN) or self.nb % self.lb or self._pieces % self.threads:
             raise SpecError(
-                f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} cannot be shared among so many"
+                f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
+                "among so many"
             )
         if self.update == "tensor" and not self.warps_down:
             raise SpecError(f"threads={self.threads}: tiles of order {self.nb} cannot be shared among so many warps")
@@ -105,7 +106,8 @@ class FusedPanel:
     def warps_down(self) -> int:
         """Warps below each other in a tile where tensor cores update it: each has a rectangle of whole 16s."""
         warps, squares = self.threads // WARP, self.nb // _UNIT
-        fitting = [d for d in range(1, warps + 1) if warps % d == 0 and squares % d == 0 and squares % (warps // d) == 0]
+        pairs = [(down, warps // down) for down in range(1, warps + 1) if warps % down == 0]
+        fitting = [down for down, across in pairs if squares % down == 0 and squares % across == 0]
         return min(fitting, key=lambda d: abs(d * d - warps), default=0)
 
     @property
@@ -124,7 +126,8 @@ class FusedPanel:
 def fused_panel(panel: FusedPanel) -> KernelSource:
     """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
-    entry = f"{letter}panel_{panel.order}_nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}{'_tensor' * (panel.update == 'tensor')}"
+    sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
+    entry = f"{letter}panel_{panel.order}_{sizes}_{panel.update}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",

@@ -10,18 +10,18 @@ from math import prod
 import torch
 from torch import Tensor
 
-from batchchol.algorithms import large
+from batchchol.algorithms import large, plans
 from batchchol.backends.cuda.device import device
 
 
 def factored(a: Tensor, dtype: str, upper: bool, stream: int | None) -> tuple[Tensor, Tensor]:
     """Factors and info of C-contiguous matrices."""
     n, batch = a.shape[-1], prod(a.shape[:-2])
-    plan = large.plan(n, batch, dtype, upper)
-    if plan.blocking is not None:
+    how = plans.plan(n, batch, dtype, upper)
+    if how.blocking is not None:
         return _by_torch(a, upper)
     l, info = torch.empty_like(a), torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-    large.factor_at(device(), plan, a.data_ptr(), l.data_ptr(), info.data_ptr(), n, batch, stream)
+    large.factor_at(device(), how, a.data_ptr(), l.data_ptr(), info.data_ptr(), n, batch, stream)
     return l, info
 
 

@@ -13,8 +13,8 @@ from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogde
 from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
-from batchchol.algorithms.large import Plan, plan
 from batchchol.algorithms.level3 import Block
+from batchchol.algorithms.plans import Plan, plan
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory

@@ -1,0 +1,75 @@
+"""How matrices of a GPU that are larger than any kernel's of `kernelgen.MAX_N` are factored: what was the fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+
+from batchchol.algorithms.blocked import Blocking
+from kernelgen.emit.fused_panel import FusedPanel
+from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.gpu import MAX_SHARED_BYTES
+
+# The order above which a matrix fills a GPU by itself.
+ALONE = 1024
+_UNIT = 16
+# Of matrices that are no tile themselves: the order of their tiles, of one and of many together.
+_TILE, _TILE_OF_MANY = 128, 64
+# Pairs of an order and the columns of a panel from there on; and the orders from which panels are factored ahead.
+_PANELS = ((12_288, 512), (4096, 256), (0, 128))
+_AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
+# The same of many together.
+_PANELS_OF_MANY = ((448, 4), (0, 2))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How matrices of an order are factored: the kernels, and how one is cut; None if all of it is done at once.
+
+    Fused panels have `blocks` blocks of threads to a matrix.
+    """
+
+    panel: Panel | FusedPanel
+    blocking: Blocking | None
+    blocks: int = 1
+
+    @property
+    def name(self) -> str:
+        """It in a few words."""
+        tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
+        if isinstance(self.panel, FusedPanel):
+            tiles = f"{self.blocks} blocks, steps of {self.panel.lb}, {tiles}"
+        if self.blocking is None:
+            return tiles
+        ahead = ", look-ahead" if self.blocking.ahead else ""
+        return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}, {tiles}"
+
+
+@lru_cache(maxsize=256)
+def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
+    """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest on an H200."""
+    order = "col" if upper else "row"
+    if n <= largest_tile(dtype):
+        return Plan(_tile(dtype, order, _whole(n)), None)
+    if batch > 1 and n <= ALONE:
+        # Tiles of one size, as far as whole units allow: a small one at the end costs nearly as much as the others.
+        tile = _whole(-(-n // -(-n // _TILE_OF_MANY)))
+        panel = Panel(dtype, order, tile, rows=64, threads=128)
+        return Plan(panel, Blocking(tile, _chosen(_PANELS_OF_MANY, n) * tile))
+    panel = Panel(dtype, order, _TILE, threads=512, row_threads=512)
+    return Plan(panel, Blocking(_TILE, _chosen(_PANELS, n), ahead=n >= _AHEAD_FROM[dtype]))
+
+
+def _tile(dtype: str, order: str, n: int) -> Panel:
+    """A tile alone: with more threads where a multiprocessor has room for one block."""
+    few = Panel(dtype, order, n)
+    return few if 2 * few.potf2_bytes <= MAX_SHARED_BYTES else replace(few, threads=512)
+
+
+def _chosen(table: tuple[tuple[int, int], ...], n: int) -> int:
+    return next(value for least, value in table if n >= least)
+
+
+def _whole(n: int) -> int:
+    return -(-n // _UNIT) * _UNIT
