@@ -49,16 +49,21 @@ class Plan:
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest on an H200."""
+    return Plan(*tiled(n, batch, dtype, upper))
+
+
+def tiled(n: int, batch: int, dtype: str, upper: bool = False) -> tuple[Panel, Blocking | None]:
+    """The kernels of tiles and how matrices are cut into them, without fused panels; None if one is a tile."""
     order = "col" if upper else "row"
     if n <= largest_tile(dtype):
-        return Plan(_tile(dtype, order, _whole(n)), None)
+        return _tile(dtype, order, _whole(n)), None
     if batch > 1 and n <= ALONE:
         # Tiles of one size, as far as whole units allow: a small one at the end costs nearly as much as the others.
         tile = _whole(-(-n // -(-n // _TILE_OF_MANY)))
         panel = Panel(dtype, order, tile, rows=64, threads=128)
-        return Plan(panel, Blocking(tile, _chosen(_PANELS_OF_MANY, n) * tile))
+        return panel, Blocking(tile, _chosen(_PANELS_OF_MANY, n) * tile)
     panel = Panel(dtype, order, _TILE, threads=512, row_threads=512)
-    return Plan(panel, Blocking(_TILE, _chosen(_PANELS, n), ahead=n >= _AHEAD_FROM[dtype]))
+    return panel, Blocking(_TILE, _chosen(_PANELS, n), ahead=n >= _AHEAD_FROM[dtype])
 
 
 def _tile(dtype: str, order: str, n: int) -> Panel:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.large import factor_at
-from batchchol.algorithms.plans import Plan, plan
+from batchchol.algorithms.plans import Plan, plan, tiled
 from batchchol.api import cholesky, cholesky_ex
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_protocol
@@ -27,6 +27,7 @@ from batchchol.measure.stopwatch import Stopwatch
 from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import MAX_N, Layout
+from kernelgen.emit.fused_panel import FusedPanel
 
 # Different matrices of a stack: the others are copies of them. How long one takes does not depend on its numbers.
 _DISTINCT = 8
@@ -154,7 +155,7 @@ def sample_large(
     Parameters
     ----------
     n, batch, dtype
-        What is factored, out of place; n is above 128.
+        What is factored, out of place, by tiles and level-3 calls; n is above 128.
     looking, ahead, nb
         Of `batchchol.algorithms.blocked.Blocking`; without `nb` a panel is a tile. Where a matrix is a tile itself
         they do not count.
@@ -173,17 +174,50 @@ def sample_large(
         If the result is wrong.
     """
     check_range("n", n, MAX_N + 1)
+    tile, cut = tiled(n, batch, dtype)
+    panel = replace(tile, ib=ib, rows=rows, threads=threads)
+    how = Plan(panel, cut and Blocking(panel.nb, nb or panel.nb, looking, ahead))
+    return _sample(how, n, batch, protocol, samples)
+
+
+def sample_fused(
+    n: int,
+    batch: int = 1,
+    *,
+    dtype: str = "float32",
+    nb: int = 64,
+    ib: int = 16,
+    lb: int = 16,
+    threads: int = 256,
+    resident: int = 1,
+    update: str = "tensor",
+    blocks: int = 132,
+    protocol: str | None = None,
+    samples: int = 20,
+) -> Sample:
+    """`sample_large` of one launch that factors whole matrices.
+
+    Parameters
+    ----------
+    nb, ib, lb, threads, resident, update
+        Of `kernelgen.emit.fused_panel.FusedPanel`.
+    blocks
+        Blocks of threads to a matrix.
+    """
+    check_range("n", n, MAX_N + 1)
+    panel = FusedPanel(dtype, "row", nb, ib, lb, threads, resident, update)
+    return _sample(Plan(panel, None, blocks), n, batch, protocol, samples)
+
+
+def _sample(how: Plan, n: int, batch: int, protocol: str | None, samples: int) -> Sample:
     backend = get_backend("cuda")
     chosen, gpu = check_protocol(backend, protocol), device()
-    given = plan(n, batch, dtype, False)
-    panel = replace(given.panel, ib=ib, rows=rows, threads=threads)
-    cut = given.blocking and Blocking(panel.nb, nb or panel.nb, looking, ahead)
-    arena = LargeArena(backend, "diagonally_dominant", n, batch, dtype)
+    arena = LargeArena(backend, "diagonally_dominant", n, batch, how.panel.dtype)
     info = arena.info()
 
     def call(index: int) -> None:
         a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
-        factor_at(gpu, Plan(panel, cut), a, l, int(info.gpudata), n, batch)
+        factor_at(gpu, how, a, l, int(info.gpudata), n, batch)
 
     before = backend.conditions()
     timing = Stopwatch(gpu).measure(arena.calls(call), samples, chosen)
