@@ -141,6 +141,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         nb=panel.nb,
         order_of=panel.order,
         inner=panel.ib,
+        lines=min(panel.nb * WARP // panel.threads, 8),
         step=panel.lb,
         schedule=panel,
         math="ieee",

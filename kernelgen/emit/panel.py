@@ -164,6 +164,7 @@ def _source(name: str, panel: Panel, launch: Launch) -> KernelSource:
         order_of=panel.order,
         inner=panel.ib,
         rows=panel.rows,
+        lines=4,
         schedule=panel,
         math="ieee",
     )
