@@ -192,7 +192,7 @@ def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
     sign, logabsdet = (int(each.gpudata or 0) for each in (signs, logs))
     kernel = _kernel_there(form, wanted)
     if kernel is None:
-        l, info = device_solves.factored(matrices, wanted)
+        l, info, _ = device_solves.factored(matrices, wanted)
         what = form.n, form.batch, form.layout, form.dtype
         support.log_determinants(device(), l.address, int(info.gpudata or 0), sign, logabsdet, *what)
         return LogDeterminantInfo(signs, logs, info)

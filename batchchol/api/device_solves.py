@@ -15,7 +15,6 @@ from batchchol.api.factorizations import factor, factor_there
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
-from batchchol.batches.checks import check_order
 from batchchol.plan import chosen_kernel, kernel_choice
 from kernelgen import MAX_N, Layout, SpecError
 from kernelgen.targets import ELEMENT_BYTES
@@ -56,8 +55,6 @@ def located(a: Any, wanted: Wanted) -> Matrices:
     check_square(wanted.argument, given.shape)
     *outer, n, _ = given.shape
     wanted.check_general_order(n, dtype_name(given.dtype))
-    if wanted.jitter is not None:
-        check_order(wanted.argument, n, "jitter repairs larger ones once they are on the host")
     wanted.check_array(n, given.dtype)
     count = prod(outer)
     form = Form(n, count, dtype_name(given.dtype), _CANONICAL)
@@ -86,11 +83,11 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
             kernel_choice(*choice, argument=wanted.argument)
         if not wanted.factors:
             return Solved(x.owner, None)
-        info = factored(matrices, wanted)[1]
+        _, info, added = factored(matrices, wanted)
         again = _repair(matrices, info, wanted)
         if again is not None:
             again.queue(stream=wanted.stream)
-        return Solved(x.owner, info, again and again.added)
+        return Solved(x.owner, info, again.added if again else added)
     try:
         if form.n > MAX_N and not wanted.factors:
             kernel = _larger(form, wanted.upper)
@@ -99,9 +96,9 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
     except SpecError:
         if wanted.spec is not None or not wanted.factors or wanted.general:
             raise
-        l, info = factored(matrices, wanted)
+        l, info, added = factored(matrices, wanted)
         again = _repair(matrices, info, wanted)
-        return Solved(_solved(l, b, wanted.by_factors(), again).x, info, again and again.added)
+        return Solved(_solved(l, b, wanted.by_factors(), again).x, info, again.added if again else added)
     info = memory.empty(matrices.outer, _INFO, "the info") if wanted.factors else None
     if wanted.factors:
         again = _repair(matrices, info, wanted)
@@ -118,8 +115,8 @@ def _larger(form: Form, upper: bool) -> Any:
 
 
 def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:
-    """The repair of matrices that fail, if `jitter` asks for it."""
-    if wanted.jitter is None:
+    """The repair of matrices that fail, if `jitter` asks for it; `factored` has repaired those no kernel is for."""
+    if wanted.jitter is None or matrices.form.n > MAX_N:
         return None
     return Repair.of(wanted.jitter, matrices.address, matrices.form, wanted.upper, info)
 
@@ -220,18 +217,19 @@ def _given_room(matrices: Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
     return _Memory(out, found.address)
 
 
-def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any]:
-    """The factors, where they are, and the info of each matrix."""
+def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any, Any]:
+    """The factors, where they are, and the info of each matrix; of larger ones what `jitter` added to each."""
     form = matrices.form
     if isinstance(matrices.owner, Batch):
         choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
         l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
-        return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info
+        return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info, None
     if wanted.stream is not None:
         # Arrays are factored on the default stream, and may still be written to on this one.
         _memory().wait_for(wanted.stream)
-    l, info, _ = factor_there(matrices.owner, wanted.upper, None, wanted.math)
-    return matrices._replace(owner=l, address=int(l.gpudata or 0)), info
+    jitter = wanted.jitter if form.n > MAX_N else None
+    l, info, added = factor_there(matrices.owner, wanted.upper, None, wanted.math, jitter)
+    return matrices._replace(owner=l, address=int(l.gpudata or 0)), info, added
 
 
 def meet(first: int, size: int, second: int, other: int) -> bool:

@@ -18,7 +18,7 @@ from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_bac
 from batchchol.backends.base import Form
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
-from batchchol.batches.checks import check_order, flag
+from batchchol.batches.checks import flag
 from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
@@ -368,6 +368,14 @@ def _large() -> Any:
     return large
 
 
+@cache
+def _repair_larger() -> Any:
+    """What repairs larger orders on a GPU, imported late as well."""
+    from batchchol.api.larger_repairs import repair_larger
+
+    return repair_larger
+
+
 def factor_there(
     a: Any, upper: bool, given: KernelSpec | None, math: str | None, jitter: float | str | None = None
 ) -> tuple[Any, Any, Any]:
@@ -376,16 +384,14 @@ def factor_there(
     matrices = dense.view(a)
     check_square("a", matrices.shape)
     *outer, n, _ = matrices.shape
-    if jitter is not None:
-        check_order("a", n, "jitter repairs larger ones once they are on the host")
     batch, dtype = prod(outer), dtype_name(matrices.dtype)
     check_array_spec(n, dtype, upper, given, math)
     if not batch or not n:
         nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
         return *nothing, None if jitter is None else nothing_added(tuple(outer), dtype)
     if n > MAX_N:
-        larger: tuple[Any, Any] = _large().factor_device(matrices, upper)
-        return *larger, None
+        l, info = _large().factor_device(matrices, upper)
+        return l, info, None if jitter is None else _repair_larger()(jitter, matrices, upper, l, info)
     spec, layout = _choice_there(device, n, dtype, upper, batch, given, math, generation())
     if jitter is None:
         factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)

@@ -190,5 +190,5 @@ def _external(address: int) -> Any:
 
 @cache
 def _cuda() -> Any:
-    remedy = "; or, for matrices of the host, backend='cpu', which has LAPACK factor them"
-    return optional("cupy.cuda", "factoring larger matrices on a GPU", "large", remedy)
+    remedy = "; or, for matrices of the host, backend='cpu', where LAPACK does it"
+    return optional("cupy.cuda", "factoring and solving larger matrices on a GPU", "large", remedy)

@@ -215,15 +215,26 @@ def test_large_updates_are_halved(fake_blas: FakeCublas, spd: Spd) -> None:
     np.testing.assert_allclose(made[1], made[0], rtol=1e-13)
 
 
-@pytest.mark.usefixtures("fake_gpu")
-def test_larger_ones_are_repaired_on_the_host_alone(spd: Spd) -> None:
-    a = spd(2, 129)
-    a[1, 5, 5] = -1e-4
-    a[1, :5, 5] = a[1, 5, :5] = a[1, 5, 6:] = a[1, 6:, 5] = 0
-    assert not cholesky_ex(a, backend="cuda", jitter=1e-5).info.any()
-    for call in (cholesky_ex, lambda matrices, **how: solve_ex(matrices, on_device(np.ones((2, 129))), **how)):
-        with pytest.raises(ValueError, match="a: got matrices of order 129, expected at most 128: jitter repairs"):
-            call(on_device(a), jitter=1e-5)
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.usefixtures("fake_blas")
+def test_larger_ones_are_repaired(spd: Spd, upper: bool) -> None:
+    """Those that fail alone; what is added, and whom it helps, is as on the host."""
+    a, b, host = spd(3, 129, dtype="float64"), np.random.default_rng(1).random((3, 129)), get_backend("cuda").host
+    for member, small in ((1, -1e-4), (2, -1e4)):
+        a[member, 5, :] = a[member, :, 5] = 0
+        a[member, 5, 5] = small
+    expected = cholesky_ex(a, jitter=1e-5, upper=upper)
+    assert expected.info.tolist() == [0, 0, 6]
+    there = on_device(a)
+    found = [host(each) for each in cholesky_ex(there, jitter=1e-5, upper=upper)]
+    np.testing.assert_array_equal(host(there), a)
+    np.testing.assert_array_equal(found[1], expected.info)
+    np.testing.assert_allclose(found[2], expected.added, rtol=1e-12)
+    np.testing.assert_allclose(found[0][:2], expected.L[:2], rtol=1e-9, atol=1e-9)
+    solution = solve_ex(there, on_device(b), jitter=1e-5, upper=upper)
+    np.testing.assert_array_equal(host(solution.info), expected.info)
+    np.testing.assert_allclose(host(solution.added), expected.added, rtol=1e-12)
+    np.testing.assert_allclose(host(solution.x)[:2], solve_ex(a, b, jitter=1e-5, upper=upper).x[:2], rtol=1e-7)
 
 
 @pytest.mark.gpu
