@@ -27,7 +27,7 @@ class DeviceCalls:
     and Dongarra, "Batched matrix computations on hardware accelerators based on GPUs", IJHPCA 2015): cuBLAS has no
     batched syrk.
 
-    Fused panels have `blocks` blocks of threads to a matrix, and take `work_words` words of zeros at `work`.
+    Fused panels have `blocks` blocks of threads to a matrix, and take words of zeros at the address `work`.
     """
 
     gpu: Device
@@ -121,12 +121,6 @@ class DeviceCalls:
     def _at(self, block: Block) -> int:
         row, column = (self.n, 1) if self.how.order == "row" else (1, self.n)
         return self.matrices + (block.row * row + block.column * column) * ELEMENT_BYTES[self.how.dtype]
-
-
-def work_words(fused: FusedPanel, n: int, batch: int, *, whole: bool) -> int:
-    """Words of zeros that the fused panels of matrices take, all of them or one that is the `whole` matrix."""
-    tiles = fused.tiles(n)
-    return batch * (1 + tiles) * (1 if whole else tiles)
 
 
 @cache

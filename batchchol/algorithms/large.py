@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.algorithms import blocked
-from batchchol.algorithms.device_calls import DeviceCalls, work_words
+from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, plan
 from batchchol.backends.cuda import cublas, memory, support
@@ -51,11 +51,17 @@ def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tu
     return l, info
 
 
-def factor_at(gpu: Device, how: Plan, a: int, l: int, info: int, n: int, batch: int, stream: Any = None) -> None:
-    """Queue the factorization of canonical matrices at an address into those at another, which may be the same."""
+def factor_at(
+    gpu: Device, how: Plan, a: int, l: int, info: int, n: int, batch: int, stream: Any = None, work: int = 0
+) -> None:
+    """Queue the factorization of canonical matrices at an address into those at another, which may be the same.
+
+    Without blocks, `work_words` words of zeros at `work` are the caller's, who keeps them until the work is done; by
+    default they come from this library's memory.
+    """
     with gpu.queueing():
         if how.blocking is None:
-            _at_once(gpu, how, (a, l, info), n, batch, stream)
+            _at_once(gpu, how, (a, l, info, work), n, batch, stream)
             return
         gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
         together = batch if n <= ALONE else 1
@@ -66,22 +72,29 @@ def factor_at(gpu: Device, how: Plan, a: int, l: int, info: int, n: int, batch: 
             blocked.factor(calls, n, how.blocking)
 
 
-def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int], n: int, batch: int, stream: Any) -> None:
+def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: int, batch: int, stream: Any) -> None:
     """Queue one kernel that factors whole matrices."""
-    a, l, info = addresses
-    work, all_of_it = _work(how, n, batch, stream), Block.diagonal(0, n)
-    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=how.blocks, work=_address(work))
+    a, l, info, given = addresses
+    all_of_it, own = Block.diagonal(0, n), None if given else _work(how, n, batch, stream)
+    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=how.blocks, work=given or _address(own))
     if isinstance(how.panel, FusedPanel):
         calls.panel_from(a, all_of_it, zeros=True)
     else:
         calls.potrf_from(a, l, all_of_it)
 
 
+def work_words(how: Plan, n: int, batch: int) -> int:
+    """The 32-bit words of zeros that a factorization takes."""
+    if not isinstance(how.panel, FusedPanel):
+        return 0
+    tiles = how.panel.tiles(n)
+    return batch * (1 + tiles) * (1 if how.blocking is None else tiles)
+
+
 def _work(how: Plan, n: int, batch: int, stream: Any) -> Any:
     """The words of zeros that fused panels take; None if there are none."""
-    if not isinstance(how.panel, FusedPanel):
+    if not (words := work_words(how, n, batch)):
         return None
-    words = work_words(how.panel, n, batch, whole=how.blocking is None)
     work = memory.empty((words,), _INFO, f"what is done of {batch:,} matrices of order {n:,}")
     if stream is not None:
         memory.share(stream, work)

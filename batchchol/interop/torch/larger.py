@@ -21,7 +21,10 @@ def factored(a: Tensor, dtype: str, upper: bool, stream: int | None) -> tuple[Te
     if how.blocking is not None:
         return _by_torch(a, upper)
     l, info = torch.empty_like(a), torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)
-    large.factor_at(device(), how, a.data_ptr(), l.data_ptr(), info.data_ptr(), n, batch, stream)
+    # Torch's memory, so that a graph which is captured keeps it.
+    work = torch.zeros(large.work_words(how, n, batch), dtype=torch.int32, device=a.device)
+    addresses = a.data_ptr(), l.data_ptr(), info.data_ptr()
+    large.factor_at(device(), how, *addresses, n, batch, stream, work.data_ptr())
     return l, info
 
 
