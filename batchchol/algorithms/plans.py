@@ -11,6 +11,8 @@ from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
+# Where the plans come from: `datasets/larger_h200.csv`.
+MEASURED_ON = "one NVIDIA H200"
 # The order above which a matrix fills a GPU by itself.
 ALONE = 1024
 _UNIT = 16

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from math import log
 
+from batchchol.algorithms.plans import MEASURED_ON, plan
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import architecture, matrices, positive, size
 from batchchol.cli.options import BACKEND, DTYPE, MATH, declare, option
 from batchchol.defaults.request import Request
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
-from kernelgen import CUDA, Problem
+from kernelgen import CUDA, MAX_N, Problem, SpecError
 from kernelgen.problem import LAYOUT_KINDS
 
 # What is measured at another batch says little of this one's time beyond this ratio of their sizes.
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
+    if arguments.n > MAX_N:
+        return _run_larger(arguments)
     asked, where = _asked(arguments)
     n, batch, dtype, math = asked.problem.n, asked.size, asked.problem.dtype, asked.problem.math
     # All of it before the first line, so that an error prints nothing else.
@@ -51,6 +54,26 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"n={n}, batch={batch:,}, {dtype}, {math}, on {where}")
     for what, explanation in found.items():
         _print(what, explanation, asked)
+    return 0
+
+
+def _run_larger(arguments: argparse.Namespace) -> int:
+    """Print how arrays above the orders of kernels are factored, by no tables: order, batch and dtype decide."""
+    if arguments.layout not in (None, "canonical"):
+        raise SpecError(f"--layout: got {arguments.layout!r}, expected 'canonical': above n = {MAX_N} there are arrays")
+    n, dtype = arguments.n, arguments.dtype
+    batch = matrices(arguments.batch, n, dtype)
+    backend = None if arguments.arch else get_backend(arguments.backend)
+    where = f"any GPU of {arguments.arch}" if backend is None else f"{backend.model} ({backend.target})"
+    print(f"n={n}, batch={batch:,}, {dtype}, on {where}")
+    print(f"\ncholesky(a), a of shape ({batch}, {n}, {n})")
+    if backend is not None and backend.name == "cpu":
+        print("  way        LAPACK, its matrices spread over the cores")
+        return 0
+    how = plan(n, batch, dtype, upper=False)
+    print(f"  way        {how.name}")
+    print(f"  because    it was the fastest of those that were measured on {MEASURED_ON}")
+    print(f"  needs      {'nothing else' if how.blocking is None else 'CuPy, for cuBLAS'}")
     return 0
 
 

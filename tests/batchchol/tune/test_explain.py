@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from batchchol import cli
+from batchchol.algorithms.plans import plan
 from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Evidence, Placement, Table
@@ -180,3 +181,13 @@ def test_a_math_may_have_layouts_of_its_own(capsys: pytest.CaptureFixture[str]) 
     for math, layout in (("ieee", "as they are, in row order"), ("fast", "in chunks of 2")):
         few = explain(capsys, "--n", "21", "--batch", "1024", "--arch", "sm_90", "--math", math)
         assert layout in few.split("\n\n")[1].splitlines()[0]
+
+
+def test_larger_orders_are_explained_by_their_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explain(capsys, "--n", "2000", "--batch", "1", "--arch", "sm_90", "--dtype", "float64")
+    assert f"way        {plan(2000, 1, 'float64', upper=False).name}\n" in said
+    assert "measured on one NVIDIA H200" in said
+    said = explain(capsys, "--n", "300", "--batch", "7", "--backend", "cpu")
+    assert "a of shape (7, 300, 300)\n  way        LAPACK" in said
+    assert cli.main(["explain", "--n", "300", "--batch", "1", "--arch", "sm_90", "--layout", "chunked"]) == 2
+    assert "--layout: got 'chunked', expected 'canonical': above n = 128" in capsys.readouterr().err
