@@ -48,3 +48,24 @@ class LargerTiles(
     threads=(128, 256),
 ):
     """Order × batch × what a tile and the rows below it are worked on by."""
+
+
+class LargerFused(
+    Question,
+    names=("backend", "order", "batch", "dtype", "update", "nb", "ib", "lb", "blocks"),
+    backend=grid.CUDA,
+    order=(512, 4096),
+    batch=(1,),
+    dtype=("float32",),
+    update=("fma", "tensor"),
+    nb=(64,),
+    ib=(16, 32),
+    lb=(16, 32),
+    blocks=(32, 132),
+):
+    """Order × what updates tiles × columns factored and updated by at a time × blocks of threads, in one launch."""
+
+    def device_factor(self, *_: Any) -> Taken:
+        with skipping():
+            sample = library.fused(**{**self.named, "samples": SAMPLES})
+        return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})

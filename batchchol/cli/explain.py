@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_larger(arguments: argparse.Namespace) -> int:
     """Print how arrays above the orders of kernels are factored, by no tables: order, batch and dtype decide."""
     if arguments.layout not in (None, "canonical"):
-        raise SpecError(f"--layout: got {arguments.layout!r}, expected 'canonical': above n = {MAX_N} there are arrays")
+        raise SpecError(f"--layout: got {arguments.layout!r}, expected 'canonical' above n = {MAX_N}")
     n, dtype = arguments.n, arguments.dtype
     batch = matrices(arguments.batch, n, dtype)
     backend = None if arguments.arch else get_backend(arguments.backend)

@@ -234,6 +234,22 @@ def larger(order: int, batch: int, backend: str, **options: Any) -> Sample:
     return sample_large(order, batch, **options)
 
 
+def fused(order: int, batch: int, backend: str, **options: Any) -> Sample:
+    """One launch that factors whole matrices on a GPU; see `batchchol.compare.large.sample_fused`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit has none.
+    """
+    try:
+        from batchchol.compare.large import sample_fused
+    except ImportError as error:
+        raise BackendUnavailable(f"panels are not fused: {error}") from error
+    get_backend(backend)
+    return sample_fused(order, batch, **options)
+
+
 def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:
     """Seconds of the host that a call on a GPU takes.
 

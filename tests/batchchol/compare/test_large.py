@@ -113,3 +113,12 @@ def test_samples_of_a_way_to_factor(backend: Backend, monkeypatch: pytest.Monkey
     assert 0 < sample.ratio <= 1.5
     with pytest.raises(ValueError, match="n: got 128, expected at least 129"):
         large.sample_large(128)
+
+
+def test_samples_of_a_launch(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "WARM_UP_SAMPLES", 0)
+    options: dict[str, Any] = {"nb": 32, "lb": 8, "threads": 64, "blocks": 2, "update": "fma"}
+    sample = large.sample_fused(N, BATCH, dtype="float64", samples=1, protocol="single", **options)
+    assert 0 < sample.ratio <= 1.5
+    with pytest.raises(ValueError, match="n: got 128, expected at least 129"):
+        large.sample_fused(128)

@@ -121,7 +121,6 @@ def test_schedules_differ_in_words() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--n", "129", "--batch", "10"], "n=129 cannot be built: use an integer from 1 to 128"),
         (["--n", "8", "--batch", "10", "--backend", "tpu"], "backend='tpu' is unknown: use one of 'cpu', 'cuda'"),
     ],
 )
@@ -190,4 +189,4 @@ def test_larger_orders_are_explained_by_their_plan(capsys: pytest.CaptureFixture
     said = explain(capsys, "--n", "300", "--batch", "7", "--backend", "cpu")
     assert "a of shape (7, 300, 300)\n  way        LAPACK" in said
     assert cli.main(["explain", "--n", "300", "--batch", "1", "--arch", "sm_90", "--layout", "chunked"]) == 2
-    assert "--layout: got 'chunked', expected 'canonical': above n = 128" in capsys.readouterr().err
+    assert "--layout: got 'chunked', expected 'canonical' above n = 128" in capsys.readouterr().err
