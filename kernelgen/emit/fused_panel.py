@@ -22,7 +22,7 @@ from kernelgen.schedules.axes import UPDATES
 from kernelgen.targets import ELEMENT_BYTES
 
 # Shared memory that the kernel declares by itself at most.
-_DECLARED = 32 * 8 + 4 * PIECE_BYTES
+_DECLARED = (32 + 128) * 8 + 4 * PIECE_BYTES
 _DOWN = 16
 # Elements between rows of what tiles are updated by; rows and columns of what tensor cores do at once.
 _PAD, _UNIT = 4, 16
@@ -38,7 +38,7 @@ class FusedPanel:
     order : {"row", "col"}
         Which elements of the matrices are neighbours.
     nb : int
-        The order of tiles: 32, 64, 96 or 128.
+        The order of tiles: a multiple of 16 from 32 to 128.
     ib : int
         Columns of a tile that are factored, or solved for, before its rest is updated by them: 4, 8, 16 or 32.
     lb : int
@@ -72,7 +72,7 @@ class FusedPanel:
         for name, values in (
             ("dtype", tuple(ELEMENT_BYTES)),
             ("order", ORDERS),
-            ("nb", (32, 64, 96, 128)),
+            ("nb", tuple(range(32, 129, 16))),
             ("ib", (4, 8, 16, 32)),
             ("lb", (8, 16, 32)),
             ("threads", (64, 128, 256, 512)),
