@@ -44,7 +44,7 @@ class FusedPanel:
     lb : int
         Columns that a tile is updated by at a time: 8, 16 or 32.
     threads : int
-        Of a block: 64, 128, 256 or 512.
+        Of a block: 64, 96, 128, 160, 192, 256 or 512; pairs of warps unless tensor cores update.
     resident : int
         Blocks that a multiprocessor is to hold at once, 1 to 4: more of them get fewer registers each.
     update : {"fma", "tensor"}
@@ -75,19 +75,19 @@ class FusedPanel:
             ("nb", tuple(range(32, 129, 16))),
             ("ib", (4, 8, 16, 32)),
             ("lb", (8, 16, 32)),
-            ("threads", (64, 128, 256, 512)),
+            ("threads", (64, 96, 128, 160, 192, 256, 512)),
             ("resident", (1, 2, 3, 4)),
             ("update", UPDATES),
         ):
             if (value := getattr(self, name)) not in values:
                 raise SpecError(f"{name}={value!r}: expected one of {values}")
-        if self.nb % (self.threads // _DOWN) or self.nb % self.lb or self._pieces % self.threads:
+        squares = self.threads % (2 * WARP) == 0 and self.nb % (self.threads // _DOWN) == 0
+        shared = self.warps_down if self.update == "tensor" else squares
+        if not shared or self.nb % self.lb or self._pieces % self.threads:
             raise SpecError(
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
                 "among so many"
             )
-        if self.update == "tensor" and not self.warps_down:
-            raise SpecError(f"threads={self.threads}: tiles of order {self.nb} cannot be shared among so many warps")
         if self.shared_bytes > MAX_SHARED_BYTES - _DECLARED:
             raise SpecError(
                 f"nb={self.nb}: two {self.dtype} tiles of that order and steps of {self.lb} columns take "

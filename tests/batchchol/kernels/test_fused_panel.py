@@ -24,7 +24,7 @@ PANELS = [
     FusedPanel("float32", "row", 32, ib=16, lb=8, threads=64),
     FusedPanel("float32", "col", 32, ib=8, lb=16, threads=128),
     FusedPanel("float64", "row", 32, ib=32, lb=16, threads=64),
-    FusedPanel("float32", "row", 32, ib=16, lb=16, threads=64, update="tensor"),
+    FusedPanel("float32", "row", 48, ib=16, lb=16, threads=96, update="tensor"),
     FusedPanel("float64", "col", 32, ib=16, lb=8, threads=64, update="tensor"),
 ]
 NAMES = [f"{panel.dtype} {panel.order} {panel.update}" for panel in PANELS]
@@ -76,10 +76,13 @@ def test_failing(panel: FusedPanel, spd: Spd) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    for wrong in ({"ib": 12}, {"nb": 40}, {"lb": 4}, {"threads": 96}, {"dtype": "float16"}, {"order": "C"}):
+    for wrong in ({"ib": 12}, {"nb": 40}, {"lb": 4}, {"threads": 80}, {"dtype": "float16"}, {"order": "C"}):
         with pytest.raises(SpecError, match=f"{next(iter(wrong))}="):
             replace(PANELS[0], **wrong)
-    with pytest.raises(SpecError, match="threads=512: tiles of order 32"):
-        replace(PANELS[0], threads=512)
+    for threads in (512, 96):
+        with pytest.raises(SpecError, match=f"threads={threads}: tiles of order 32"):
+            replace(PANELS[0], threads=threads)
+    with pytest.raises(SpecError, match="threads=96: tiles of order 64 in steps of 8 columns cannot"):
+        FusedPanel("float32", "row", 64, lb=8, threads=96, update="tensor")
     with pytest.raises(SpecError, match="nb=128: two float64 tiles of that order"):
         FusedPanel("float64", "row", 128)
