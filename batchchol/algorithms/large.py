@@ -68,7 +68,8 @@ def factor_at(
         for member in range(0, batch, together):
             own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
             work = _work(how, n, together, stream)
-            calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=how.blocks, work=_address(work))
+            blocks = _blocks(gpu, how, together)
+            calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=blocks, work=_address(work))
             blocked.factor(calls, n, how.blocking)
 
 
@@ -76,11 +77,19 @@ def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: in
     """Queue one kernel that factors whole matrices."""
     a, l, info, given = addresses
     all_of_it, own = Block.diagonal(0, n), None if given else _work(how, n, batch, stream)
-    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=how.blocks, work=given or _address(own))
+    blocks, zeros = _blocks(gpu, how, batch), given or _address(own)
+    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
     if isinstance(how.panel, FusedPanel):
         calls.panel_from(a, all_of_it, zeros=True)
     else:
         calls.potrf_from(a, l, all_of_it)
+
+
+def _blocks(gpu: Device, how: Plan, batch: int) -> int:
+    """Blocks of threads to a matrix."""
+    if not isinstance(how.panel, FusedPanel):
+        return 1
+    return how.blocks or max(1, how.panel.resident * gpu.multiprocessors // batch)
 
 
 def work_words(how: Plan, n: int, batch: int) -> int:

@@ -21,6 +21,13 @@ _TILE, _TILE_OF_MANY = 128, 64
 # Pairs of an order and the columns of a panel from there on; and the orders from which panels are factored ahead.
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
 _AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
+# The tiles of one float32 matrix, factored in one launch, from an order on; larger float64 ones are cut into panels.
+_FUSED: tuple[tuple[int, dict[str, int]], ...] = (
+    (12_288, {"nb": 128}),
+    (6144, {"threads": 128, "resident": 3}),
+    (0, {}),
+)
+_CUT_FROM, _WIDTH = 6144, 1024
 # The same of many together.
 _PANELS_OF_MANY = ((448, 4), (0, 2))
 
@@ -29,19 +36,21 @@ _PANELS_OF_MANY = ((448, 4), (0, 2))
 class Plan:
     """How matrices of an order are factored: the kernels, and how one is cut; None if all of it is done at once.
 
-    Fused panels have `blocks` blocks of threads to a matrix.
+    Fused panels have `blocks` blocks of threads to a matrix; None for its share of those that the GPU holds.
     """
 
     panel: Panel | FusedPanel
     blocking: Blocking | None
-    blocks: int = 1
+    blocks: int | None = None
 
     @property
     def name(self) -> str:
         """It in a few words."""
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
         if isinstance(self.panel, FusedPanel):
-            tiles = f"{self.blocks} blocks, steps of {self.panel.lb}, {tiles}"
+            blocks = f"{self.blocks} blocks to a matrix" if self.blocks else "one launch"
+            by = ", tensor cores" if self.panel.update == "tensor" else ""
+            tiles = f"{blocks}, {tiles}, steps of {self.panel.lb}{by}"
         if self.blocking is None:
             return tiles
         ahead = ", look-ahead" if self.blocking.ahead else ""
@@ -51,7 +60,16 @@ class Plan:
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest on an H200."""
-    return Plan(*tiled(n, batch, dtype, upper))
+    order = "col" if upper else "row"
+    if n <= largest_tile(dtype):
+        return Plan(*tiled(n, batch, dtype, upper))
+    if batch > 1 and n <= ALONE:
+        return Plan(FusedPanel(dtype, order, threads=128, resident=3, update="tensor"), None)
+    if dtype == "float64" and n >= _CUT_FROM:
+        cut = Blocking(_WIDTH, 2 * _WIDTH, "left", fused=True)
+        return Plan(FusedPanel(dtype, order, update="tensor"), cut)
+    chosen = next(axes for least, axes in _FUSED if n >= least)
+    return Plan(FusedPanel(dtype, order, **chosen, update="tensor"), None)
 
 
 def tiled(n: int, batch: int, dtype: str, upper: bool = False) -> tuple[Panel, Blocking | None]:

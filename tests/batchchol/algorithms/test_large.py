@@ -14,13 +14,13 @@ from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.level3 import Block
-from batchchol.algorithms.plans import Plan, plan
+from batchchol.algorithms.plans import Plan, plan, tiled
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
 from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panel import Panel, largest_tile
 
 from ...fake_cublas import FakeCublas, forget, install
 from ...fake_pycuda import FakeGpu
@@ -168,39 +168,63 @@ def test_solutions(fake_blas: FakeCublas, spd: Spd, upper: bool) -> None:
 @pytest.mark.usefixtures("fake_gpu")
 def test_without_cupy_larger_ones_say_what_to_do(spd: Spd) -> None:
     forget()
-    for given in (spd(225), on_device(spd(225))):
-        with pytest.raises(BatchcholError, match=r"larger matrices on a GPU needs cupy.*\.\[large\].*backend='cpu'"):
-            cholesky(given, backend="cuda")
+    a, b = spd(2, 130), np.ones((2, 130), np.float32)
+    assert ratios(a, cholesky(a, backend="cuda")).max() <= 1.5
+    for given in ((a, b), (on_device(a), on_device(b))):
+        with pytest.raises(BatchcholError, match=r"solving larger .* a GPU needs cupy.*\.\[large\].*backend='cpu'"):
+            solve(*given, backend="cuda")
 
 
 def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
     """For the factors, or for cuBLAS's workspace: the bytes that are needed and those that are free are named."""
-    array, fake_blas.status = on_device(spd(300)), 3
-    with pytest.raises(
-        OutOfMemory, match=r"cuBLAS's workspace, on the GPU, needs 33,554,432 bytes and [\d,]+ bytes are"
-    ):
-        cholesky(array)
-    fake_blas.status, fake_gpu.total = 0, fake_gpu.used
+    array, total = on_device(spd(300)), fake_gpu.total
+    fake_gpu.total = fake_gpu.used
     with pytest.raises(
         OutOfMemory, match=r"room for the factors of 1 matrices of order 300, .* needs [\d,]+ bytes and"
     ):
         cholesky(array)
+    fake_gpu.total, fake_blas.status = total, 3
+    with pytest.raises(
+        OutOfMemory, match=r"cuBLAS's workspace, on the GPU, needs 33,554,432 bytes and [\d,]+ bytes are"
+    ):
+        solve(array, on_device(np.ones(300, np.float32)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """A tile as long as it fits, tiles of one size of many to order 1,024, and panels of several for larger ones."""
+    """A tile as long as it fits, then one launch, but for float64 matrices that are worth cutting."""
     last = {"float32": 224, "float64": 160}[dtype]
     assert plan(129, 5, dtype, False).panel.nb == 144
     assert plan(last, 5, dtype, True) == Plan(Panel(dtype, "col", last, threads=512), None)
-    for n in range(last + 1, 1025):
-        found = plan(n, 5, dtype, False)
-        assert found.blocking is not None
-        assert found.blocking.tile == found.panel.nb <= 64
-    assert plan(257, 9, dtype, False).blocking == Blocking(64, 128)
-    assert plan(512, 9, dtype, False).blocking == Blocking(64, 256)
-    assert plan(512, 1, dtype, False).blocking == Blocking(128, 128)
-    assert plan(8192, 9, dtype, False).blocking == Blocking(128, 256, ahead=True)
+    for n in (last + 1, 1024, 5000):
+        for batch in (1, 9):
+            found = plan(n, batch, dtype, True)
+            assert isinstance(found.panel, FusedPanel)
+            assert (found.panel.order, found.blocking) == ("col", None)
+    large = plan(16_384, 1, dtype, False)
+    cut = None if dtype == "float32" else Blocking(1024, 2048, "left", fused=True)
+    assert (large.blocking, large.blocks) == (cut, None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_plans_of_tiles(dtype: str) -> None:
+    """Tiles of one size of many to order 1,024, and panels of several for larger ones."""
+    for n in range(largest_tile(dtype) + 1, 1025):
+        panel, cut = tiled(n, 5, dtype)
+        assert cut is not None
+        assert cut.tile == panel.nb <= 64
+    cuts = [tiled(n, batch, dtype)[1] for n, batch in ((257, 9), (512, 9), (512, 1), (8192, 9))]
+    assert cuts == [Blocking(64, 128), Blocking(64, 256), Blocking(128, 128), Blocking(128, 256, ahead=True)]
+
+
+def test_blocks_of_threads_share_the_gpu(fake_gpu: FakeGpu, spd: Spd) -> None:
+    """As many to each matrix as there is room for, at least one."""
+    counts = []
+    for batch in (1, 3):
+        fake_gpu.launches.clear()
+        large.factor_device(memory.view(on_device(spd(batch, 40))), False, Plan(fused(False), None))
+        counts.append(fake_gpu.launches[0][1])
+    assert counts == [device().multiprocessors, 3 * max(1, device().multiprocessors // 3)]
 
 
 def test_large_updates_are_halved(fake_blas: FakeCublas, spd: Spd) -> None:
