@@ -148,9 +148,14 @@ class BlockShape:
         return -(-self.nb // self.width)
 
     @property
+    def part_pieces(self) -> int:
+        """Pieces from one part of a right-hand side to the next: rows of a matrix are in different banks."""
+        return self.lanes + (1 - self.lanes) % (BANKS_BYTES // PIECE_BYTES)
+
+    @property
     def column_pieces(self) -> int:
         """Pieces of the right-hand sides in shared memory, of every matrix."""
-        return COLUMNS * self.solvers * self.side * self.parts * self.lanes
+        return COLUMNS * self.solvers * self.side * self.parts * self.part_pieces
 
     @property
     def barriers(self) -> int:
@@ -211,9 +216,9 @@ class BlockSchedule(BaseSchedule):
     have most to do: `spare` further ones take turns with as many of them. The first have least: `fold` of them do
     what as many others would, besides, so that more matrices find room. The other warps' tiles of the last `early`
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
-    each other, and there are as many blocks as it takes. What solves too has a pipeline: a warp more to each of `rhs`
-    right-hand sides at a time (None is 1) solves with each panel as soon as it is full. The panels of a group stay
-    until all are solved for.
+    each other, and there are as many blocks as it takes. What solves too has a pipeline, whose panels stay until
+    `rhs` further warps (None is 1) have solved with them, each for a right-hand side at a time. They begin as soon as
+    the first panel is full, and take turns where there are fewer right-hand sides.
     """
 
     family: ClassVar[str] = "block"
@@ -226,7 +231,7 @@ class BlockSchedule(BaseSchedule):
     early: int | None = number(0, MAX_EARLY, None, "columns of tiles whose next tiles are fetched early", only="gpu")
     spare: int | None = number(0, MAX_SPARE, None, "warps that take turns with the last ones", only="gpu")
     fold: int | None = number(0, MAX_SPARE, None, "first warps that do the work of two", only="gpu")
-    rhs: int | None = number(1, MAX_RHS, None, "right-hand sides solved for at a time", only="gpu")
+    rhs: int | None = number(1, MAX_RHS, None, "right-hand sides solved for at a time, by a warp each", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
