@@ -23,10 +23,10 @@ _LOOP = 64
 
 
 def contenders(arena: Arena) -> list[Contender]:
-    """The lower triangles of column-major matrices; above order 128 upper ones, and `potrf` in a loop, as well."""
-    if arena.n <= MAX_N:
-        return [_batched(arena, _LOWER, "in place")]
+    """Either triangle of column-major matrices; above order 128 `potrf` in a loop as well."""
     batched = [_batched(arena, mode, f"{_MODES[mode]}, in place") for mode in _MODES]
+    if arena.n <= MAX_N:
+        return batched
     return batched + [_in_a_loop(arena, mode) for mode in _MODES if arena.batch <= _LOOP]
 
 

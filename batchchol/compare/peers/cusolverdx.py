@@ -22,9 +22,10 @@ from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
 
-# Beside the suggested block: to the first order these many times its threads and its matrices, beyond its threads.
+# The suggested block and others: to the first order these many times its threads and its matrices, and beyond it.
 # 32 matrices of n = 8 by 128 threads take half as long as 4 by 32 as suggested (H200).
-_SMALL_N, _SMALL, _LARGE = 40, ((1, 1), (1, 2), (1, 4), (4, 8)), (1, 2, 0.5)
+_SMALL_N, _SMALL = 40, ((1, 1), (1, 2), (1, 4), (1, 8), (2, 4), (4, 8))
+_LARGE = ((1, 1), (2, 1), (0.5, 1), (1, 2))
 _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
@@ -48,17 +49,17 @@ def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contende
 
 
 def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: int = 0) -> list[Shape]:
-    """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not."""
+    """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not.
+
+    Factors are in columns; where there is no padding, in rows as well.
+    """
     threads, matrices = _suggestion(n, dtype, architecture, nrhs)
-    tried = (
-        [(threads * more, matrices * each) for more, each in _SMALL]
-        if n <= _SMALL_N
-        else [(int(threads * multiple), matrices) for multiple in _LARGE]
-    )
+    tried = [(int(threads * more), matrices * each) for more, each in (_SMALL if n <= _SMALL_N else _LARGE)]
+    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not nrhs)]
     found = [
-        Shape(n, dtype, number, each, architecture, pdl, nrhs, padding)
+        Shape(n, dtype, number, each, architecture, pdl, nrhs, padding, by_rows)
         for number, each in tried
-        for padding in ((0,) if n % 2 else (0, 1))
+        for padding, by_rows in places
         if number in _THREADS and each <= _MOST_MATRICES
     ]
     return [shape for shape in found if shape.shared_bytes <= _MOST_SHARED_BYTES]
@@ -93,7 +94,8 @@ def _is_ready(order: tuple[int, str, str], *, nrhs: int, pdl: bool) -> bool:
 
 def _contender(arena: Arena, shape: Shape) -> Contender:
     run, info = partial(device().run, _function(shape)), arena.info()
-    results = [arena.result(index, info=info, order="col") for index in range(arena.sets)]
+    order = "row" if shape.by_rows else "col"
+    results = [arena.result(index, info=info, order=order) for index in range(arena.sets)]
     words = [(each.a.address, each.l.address, int(info.gpudata), arena.batch) for each in results]
     calls = [partial(run, arena.batch, each) for each in words]
     spec = f"potrf of a block, {_said(shape)}"
@@ -114,7 +116,8 @@ def _solver(arena: FusedArena, shape: Shape) -> Contender:
 
 def _said(shape: Shape) -> str:
     padded = f", rows of {shape.lda}" * bool(shape.padding)
-    return f"{shape.threads} threads for {shape.matrices} matrices{padded}{', pdl' * shape.pdl}"
+    rows = ", factors in rows" * shape.by_rows
+    return f"{shape.threads} threads for {shape.matrices} matrices{padded}{rows}{', pdl' * shape.pdl}"
 
 
 @cache

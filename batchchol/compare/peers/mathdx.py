@@ -39,9 +39,9 @@ _LTOIR, _FATBIN = 3, 4
 class Shape:
     """What a kernel of cuSOLVERDx is: `threads` of a block, which factors `matrices` of order `n`.
 
-    In shared memory their rows are `padding` elements longer. With `pdl` it may be launched before its predecessors
-    have ended. If there are right-hand sides, `nrhs` of each matrix, it solves for them too, and does not write the
-    factors.
+    In shared memory their rows are `padding` elements longer. The factors are in rows with `by_rows`, else in
+    columns. With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs`
+    of each matrix, it solves for them too, and does not write the factors.
     """
 
     n: int
@@ -52,6 +52,7 @@ class Shape:
     pdl: bool = False
     nrhs: int = 0
     padding: int = 0
+    by_rows: bool = False
 
     @property
     def lda(self) -> int:
@@ -63,7 +64,7 @@ class Shape:
         """The kernel's name."""
         columns = f"_rhs{self.nrhs}" if self.nrhs else ""
         block = f"_t{self.threads}_m{self.matrices}{f'_pad{self.padding}' * bool(self.padding)}"
-        return f"cusolverdx_{self.dtype}_n{self.n}{columns}{block}{'_pdl' * self.pdl}"
+        return f"cusolverdx_{self.dtype}_n{self.n}{columns}{block}{'_rows' * self.by_rows}{'_pdl' * self.pdl}"
 
     @property
     def source(self) -> str:
@@ -170,7 +171,7 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     arrays = {
         _SIZE: (shape.n, shape.n, shape.nrhs or 1),
         # Matrices are symmetric: rows are columns.
-        _ARRANGEMENT: (_COLUMN_MAJOR, _ROW_MAJOR) if shape.nrhs else (_COLUMN_MAJOR,),
+        _ARRANGEMENT: (_ROW_MAJOR if shape.by_rows else _COLUMN_MAJOR, *[_ROW_MAJOR] * bool(shape.nrhs)),
         **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
         **({_LEADING: (shape.lda, shape.nrhs) if shape.nrhs else (shape.lda,)} if shape.padding else {}),
     }

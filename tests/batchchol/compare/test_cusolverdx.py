@@ -27,11 +27,11 @@ DTYPES = ("float32", "float64")
 @pytest.mark.parametrize(
     ("n", "suggested", "tried"),
     [
-        (8, (32, 4), [(32, 4), (32, 8), (32, 16), (128, 32)]),
+        (8, (32, 4), [(32, 4), (32, 8), (32, 16), (32, 32), (64, 16), (128, 32)]),
         (4, (32, 32), [(32, 32), (32, 64)]),
-        (64, (64, 1), [(64, 1), (128, 1), (32, 1)]),
-        (128, (256, 1), [(256, 1), (512, 1), (128, 1)]),
-        (27, (32, 1), [(32, 1), (32, 2), (32, 4), (128, 8)]),
+        (64, (64, 1), [(64, 1), (128, 1), (32, 1), (64, 2)]),
+        (128, (256, 1), [(256, 1), (512, 1), (128, 1), (256, 2)]),
+        (27, (32, 1), [(32, 1), (32, 2), (32, 4), (32, 8), (64, 4), (128, 8)]),
     ],
 )
 def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
@@ -39,7 +39,11 @@ def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
 ) -> None:
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: suggested)
     found = cusolverdx.shapes(n, "float32", "sm_90")
-    assert [(shape.threads, shape.matrices) for shape in found if not shape.padding] == tried
+    plain = [
+        [(each.threads, each.matrices) for each in found if (each.padding, each.by_rows) == (0, rows)]
+        for rows in (False, True)
+    ]
+    assert plain == [tried, tried]
     padded = [(shape.threads, shape.matrices) for shape in found if shape.lda == n + 1]
     assert padded == ([] if n % 2 else tried)
     assert all(shape.n == n and shape.matrices * n * shape.lda * 4 <= 200 << 10 for shape in found)
@@ -77,9 +81,10 @@ def test_a_block_that_is_refused_does_not_keep_the_others_out(
             raise BatchcholError("too many registers")
 
     monkeypatch.setattr(cusolverdx, "_function", function)
-    (contender,) = PEERS["cuda"]["cusolverdx"].contenders(arena)
+    contender, by_rows = PEERS["cuda"]["cusolverdx"].contenders(arena)
     assert contender.spec.endswith("for 4 matrices")
-    (early,) = PEERS["cuda"]["cusolverdx_pdl"].contenders(arena)
+    assert by_rows.spec == f"{contender.spec}, factors in rows"
+    early, _ = PEERS["cuda"]["cusolverdx_pdl"].contenders(arena)
     assert early.spec == f"{contender.spec}, pdl"
     monkeypatch.setattr(cusolverdx, "_suggestion", lambda *of: (32, 1))
     monkeypatch.setattr(cusolverdx, "_SMALL", ((1, 1), (1, 2)))

@@ -34,12 +34,13 @@ def floats(address: int, count: int, dtype: str) -> np.ndarray[Any, Any]:
     return np.frombuffer((ctypes.c_char * (count * size)).from_address(address), dtype)
 
 
-def potrf_batched(n: int, pointers: int, info: int, batch: int, dtype: str) -> None:
-    """The lower triangles of column-major matrices, in place; the others stay."""
+def potrf_batched(n: int, pointers: int, info: int, batch: int, dtype: str, uplo: int = 0) -> None:
+    """The lower triangles of column-major matrices, or upper ones, in place; the others stay."""
     status = np.frombuffer((ctypes.c_int32 * batch).from_address(info), np.int32)
     for member in range(batch):
         address = ctypes.c_uint64.from_address(pointers + 8 * member).value
-        matrix = floats(address, n * n, dtype).reshape(n, n).T
+        rows = floats(address, n * n, dtype).reshape(n, n)
+        matrix = rows if uplo else rows.T
         try:
             matrix[np.tril_indices(n)] = np.linalg.cholesky(np.tril(matrix) + np.tril(matrix, -1).T)[
                 np.tril_indices(n)
@@ -91,8 +92,8 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]
 
     def function(dtype: str) -> Callable[..., None]:
         def call(handle: int, uplo: int, n: int, pointers: int, lda: int, info: int, batch: int) -> None:
-            assert (handle, uplo, lda) == (77, 0, n)
-            potrf_batched(n, pointers, info, batch, dtype)
+            assert (handle, lda) == (77, n)
+            potrf_batched(n, pointers, info, batch, dtype, uplo)
 
         return call
 
@@ -229,20 +230,19 @@ def all_right(arena: Arena, contender: Contender) -> None:
 def test_cusolver_through_cupy(backend: Backend, fake_cupy: list[tuple[int, int]]) -> None:
     for dtype in DTYPES:
         arena = Arena(backend, "wishart", N, BATCH, dtype, "ieee")
-        (contender,) = GPU_PEERS["cusolver"].contenders(arena)
-        all_right(arena, contender)
-        assert contender.restore is not None, "it overwrites its input"
-        assert (
-            contender.spec
-            == f"cusolverDn{dtype[0].upper().replace('F', 'S' if dtype == 'float32' else 'D')}potrfbatched, in place"
-        )
+        ways = GPU_PEERS["cusolver"].contenders(arena)
+        name = f"cusolverDn{'S' if dtype == 'float32' else 'D'}potrfbatched"
+        assert [way.spec for way in ways] == [f"{name}, {mode}, in place" for mode in ("lower", "upper")]
+        for contender in ways:
+            all_right(arena, contender)
+            assert contender.restore is not None, "it overwrites its input"
     assert fake_cupy == [(77, 0)], "one handle, on the default stream"
     assert GPU_PEERS["cusolver"].survey().detail == "cuSOLVER 12.0.4, CuPy 14.0"
 
 
 def test_a_matrix_that_cusolver_refuses_reaches_the_check(backend: Backend, fake_cupy: list[tuple[int, int]]) -> None:
     arena = Arena(backend, "failing", N, BATCH, "float32", "ieee")
-    (contender,) = GPU_PEERS["cusolver"].contenders(arena)
+    contender = GPU_PEERS["cusolver"].contenders(arena)[0]
     contender.restore()  # type: ignore[misc]
     contender.calls[0]()
     with pytest.raises(ResidualError, match="info"):
