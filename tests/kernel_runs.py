@@ -15,7 +15,7 @@ from batchchol.backends import Kernel, get_backend
 from batchchol.backends.cpu import CpuKernel, signature
 from batchchol.batches.batch import Batch, info_array
 from batchchol.batches.layouts import array_shape, dense_view
-from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem, StripSchedule
+from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem
 from kernelgen.gpu import WARP
 
 from .cuda_kernels import EmulatedKernel
@@ -62,7 +62,7 @@ class Run:
 def make_spec(n: int, nb: int | None = None, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     family = FAMILIES[choices.pop("family", "thread")]
-    choices = {"math": "fast" if family is StripSchedule else "ieee", **choices}
+    choices = {"math": "ieee", **choices}
     problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo", "op", "math") if name in choices})
     schedule_fields = {field.name for field in fields(family)} & choices.keys()
     tile = {} if nb is None else {"nb": nb}

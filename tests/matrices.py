@@ -34,6 +34,14 @@ def conditioned(count: int, n: int, condition: float, seed: int = 3) -> Matrices
     return (basis * eigenvalues) @ basis.swapaxes(1, 2)
 
 
+def long_tails(count: int, n: int, seed: int = 5) -> Matrices:
+    """Of factors from which tensor cores, which keep 11 bits of each element, leave as much as they can."""
+    factors = np.random.default_rng((seed, n)).uniform(0.5, 1, (count, n, n)).astype(np.float32)
+    bits = (factors.view(np.uint32) | np.uint32(0x0FFF)) & np.uint32(0xFFFFEFFF)
+    factor = np.tril(bits.view(np.float32).astype(np.float64)) + np.eye(n)
+    return factor @ factor.swapaxes(1, 2)
+
+
 def integer_factors(count: int, n: int, seed: int = 4) -> Matrices:
     """Unit lower triangular matrices of small integers: their products with themselves factor without rounding."""
     below = np.random.default_rng((seed, n)).integers(-1, 2, (count, n, n))

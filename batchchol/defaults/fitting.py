@@ -10,7 +10,7 @@ from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
 from kernelgen import TARGETS, KernelSpec, Schedule, SpecError
-from kernelgen.schedules import has_math, in_math
+from kernelgen.schedules import in_math
 
 
 class Fitted(NamedTuple):
@@ -50,8 +50,6 @@ def fit(
 
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
-    if not has_math(schedule, plain.problem.math):
-        return None
     changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
     staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
     if TARGETS[plain.target].gpu and staged and not canonical:

@@ -127,10 +127,10 @@ def warp_schedules(n: int, layout: str = "chunked") -> Iterator[WarpSchedule]:
             yield from (replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1]))
 
 
-def strip_schedules(n: int, math: str) -> Iterator[StripSchedule]:
+def strip_schedules(n: int) -> Iterator[StripSchedule]:
     """The candidates of the strip family for order n, on the chunk of a block's matrices."""
     side = -(-n // STRIP_TILE)
-    if math == "fast" and n >= STRIP_MIN_N:
+    if n >= STRIP_MIN_N:
         for warps, ahead in itertools.product(STRIP_WARPS, STRIP_AHEAD):
             yield StripSchedule(max(warps, side), min(ahead, side - 1), stride=GROUP)
 
@@ -234,7 +234,7 @@ def specs(
         SharedSchedule.family: shared_schedules(n),
         BlockSchedule.family: block_schedules(n, dtype),
         WarpSchedule.family: warp_schedules(n, layout),
-        StripSchedule.family: strip_schedules(n, math),
+        StripSchedule.family: strip_schedules(n),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)
     return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype, math=math), layout, schedule, target))]

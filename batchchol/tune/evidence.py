@@ -11,7 +11,7 @@ from batchchol.defaults.tables import Case, Entry, Evidence, Table
 from batchchol.measure.row import Row
 from batchchol.tune.winners import case_of, counts, finalists, for_any_chunk, grouped, latest, ns
 from kernelgen import Schedule
-from kernelgen.schedules import has_math, in_math
+from kernelgen.schedules import in_math
 
 
 def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
@@ -67,11 +67,7 @@ def _evidence(schedule: Schedule, rows: Sequence[Row], case: Case) -> Evidence |
     chosen = _of(schedule, rows, case.math)
     if chosen is None:
         return None
-    rivals = [
-        row
-        for row in finalists(rows)
-        if row.spec.schedule != chosen.spec.schedule and has_math(row.spec.schedule, case.math)
-    ]
+    rivals = [row for row in finalists(rows) if row.spec.schedule != chosen.spec.schedule]
     best = min(rivals, key=lambda row: row.median_seconds, default=None)
     batch, measured = chosen.point.batch, case_of(chosen.point)
     return Evidence(
@@ -86,8 +82,7 @@ def _evidence(schedule: Schedule, rows: Sequence[Row], case: Case) -> Evidence |
 
 def _of(schedule: Schedule, rows: Sequence[Row], math: str) -> Row | None:
     """The measurement of a schedule that a case of a math names, whatever the math that it was measured in."""
-    alike = (each for each in rows if has_math(each.spec.schedule, math))
-    same = (each for each in alike if in_math(each.spec.schedule, each.spec.problem.math, math) == schedule)
+    same = (each for each in rows if in_math(each.spec.schedule, each.spec.problem.math, math) == schedule)
     return next(same, None)
 
 

@@ -17,7 +17,7 @@ from batchchol.tune.evidence import with_evidence
 from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, counts, fastest, for_any_chunk, grouped, latest
 from kernelgen import TARGETS, Layout, Schedule
 from kernelgen.problem import MATHS
-from kernelgen.schedules import has_math, in_math
+from kernelgen.schedules import in_math
 from kernelgen.targets import ELEMENT_BYTES
 
 _Any = TypeVar("_Any")
@@ -157,8 +157,7 @@ def _by_math(rows: Sequence[Row], place: Case) -> dict[str, dict[Cell, Schedule]
     chosen = {math: cells for math, own in _of_maths(rows).items() if (cells := _schedules(own, place))}
     for math, other in permutations(chosen, 2):
         for cell, schedule in chosen[other].items():
-            if has_math(schedule, math):
-                chosen[math].setdefault(cell, in_math(schedule, other, math))
+            chosen[math].setdefault(cell, in_math(schedule, other, math))
     return chosen
 
 

@@ -22,13 +22,8 @@ FAMILIES: Mapping[str, type[Schedule]] = MappingProxyType(
 )
 
 
-def has_math(schedule: Schedule, math: str) -> bool:
-    """Whether a schedule's family has an accuracy class."""
-    return math == "fast" or not isinstance(schedule, StripSchedule)
-
-
 def in_math(schedule: Schedule, was: str, math: str) -> Schedule:
-    """A schedule of one accuracy class in another: what not every class has is its default again."""
+    """A schedule of one accuracy class in another: where defaults differ, by its own default."""
     if was == math or not isinstance(schedule, WarpSchedule):
         return schedule
     return replace(schedule, update=None)
@@ -49,6 +44,5 @@ __all__ = [
     "StripSchedule",
     "ThreadSchedule",
     "WarpSchedule",
-    "has_math",
     "in_math",
 ]

@@ -146,10 +146,10 @@ class StripSchedule(BaseSchedule):
     """Four matrices to a block, warps with tiles of 16 by 16 of a strip, a column of them, for float32.
 
     Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
-    family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24, for math "fast". A
-    block has at most `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips
-    have room for two groups' tiles, by which they may be ahead of the last ones. `blocks` are those of the block
-    family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
+    family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24. A block has at most
+    `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips have room for two groups'
+    tiles, by which they may be ahead of the last ones. `blocks` are those of the block family's pipeline. The
+    matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
     """
 
     family: ClassVar[str] = "strip"
@@ -165,8 +165,6 @@ class StripSchedule(BaseSchedule):
         """Refuse what this schedule cannot do with a problem in a layout."""
         works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
         require(problem.dtype == "float32", "dtype", problem.dtype, works)
-        works = "tensor cores round more than math='ieee' may, use 'fast' or another family"
-        require(problem.math == "fast", "math", problem.math, works)
         works = "a block has neighbouring matrices of a chunk, use 'chunked' or another family"
         require(layout == "chunked", "layout", layout, works)
         works = f"a block has {GROUP} neighbouring matrices of a chunk, use {GROUP}, or another multiple of it"

@@ -168,7 +168,7 @@ class WarpSchedule(BaseSchedule):
     `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads: None is two, or one of
     two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
     says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
-    for one of 24, where the math is "fast", or "fma", multiply-adds; None is the first where it can be. `unroll` is
+    for one of 24, or "fma", multiply-adds; None is the first for math "fast", and the second for "ieee". `unroll` is
     "full" for straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
     """
 
@@ -200,8 +200,6 @@ class WarpSchedule(BaseSchedule):
         """Refuse what this schedule cannot do with a problem in a layout."""
         works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
         require(problem.dtype == "float32", "dtype", problem.dtype, works)
-        works = "tensor cores round more than math='ieee' may, use 'fma'"
-        require(problem.math == "fast" or self.update == "fma", "update", self.update, works)
         check_stride(self, layout)
         registers = 4 * self.matrices * self.shape(problem).most_tiles
         field = "matrices" if self.matrices > 1 else "warps"

@@ -45,8 +45,7 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     families = [name for name, family in FAMILIES.items() if op in family.operations]
     family = draw(st.sampled_from(families)) if TARGETS[target].gpu else "thread"
     dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
-    maths = ["fast"] if family == "strip" else MATHS
-    drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], maths)]
+    drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], MATHS)]
     try:
         return KernelSpec(
             Problem(n, drawn[0], drawn[1], op, drawn[2]),

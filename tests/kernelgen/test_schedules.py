@@ -20,7 +20,7 @@ from kernelgen import (
     generate,
 )
 from kernelgen.problem import MATHS
-from kernelgen.schedules import has_math, in_math
+from kernelgen.schedules import UPDATES, in_math
 
 THREAD = KernelSpec(Problem(32), "chunked", "col", ThreadSchedule(4), "cuda")
 SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
@@ -71,6 +71,7 @@ def test_a_block_of_the_shared_family_has_as_many_matrices_as_threads_suffice_fo
         (STRIP, "ahead", 1),
         (STRIP, "blocks", 2),
         *((spec, "math", "fast") for spec in (SHARED, BLOCK, WARP)),
+        (STRIP, "math", "ieee"),
         *(
             (spec, *choice)
             for spec in (SHARED, BLOCK, WARP, STRIP)
@@ -122,7 +123,6 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (WARP, "blocks", 0, "from 1 to 32"),
         (WARP, "unroll", "half", "'tiles', 'full'"),
         (WARP, "update", "wgmma", "'tensor', 'fma'"),
-        (WARP, "update", "tensor", "math='ieee' may, use 'fma'"),
         (STRIP, "warps", 0, "from 1 to 32"),
         (STRIP, "warps", 33, "from 1 to 32"),
         (STRIP, "warps", None, "use an integer from 1 to 32"),
@@ -133,7 +133,6 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (STRIP, "ahead", 2, "the last of n=32's 2 strips has none to be ahead of, use less"),
         (STRIP, "blocks", 0, "from 1 to 32"),
         (STRIP, "blocks", 33, "from 1 to 32"),
-        (STRIP, "math", "ieee", "more than math='ieee' may, use 'fast' or another family"),
         (STRIP, "stride", None, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
         (STRIP, "stride", 6, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
         (STRIP, "pdl", 1, "True, False or None"),
@@ -181,7 +180,7 @@ def test_a_tile_of_the_block_family_may_be_larger_than_a_tiny_matrix() -> None:
         KernelSpec(Problem(3), "chunked", "col", BlockSchedule(5, 32), "cuda")
 
 
-def test_tensor_cores_update_where_the_math_lets_them() -> None:
+def test_tensor_cores_update_by_default_where_the_math_is_fast() -> None:
     def update_of(math: str, update: str | None) -> object:
         spec = KernelSpec(Problem(32, math=math), "chunked", "col", WarpSchedule(update=update), "cuda")
         return changed(spec, "cache", "l1").schedule.update
@@ -189,8 +188,9 @@ def test_tensor_cores_update_where_the_math_lets_them() -> None:
     assert update_of("ieee", None) == "fma"
     assert update_of("fast", None) == "tensor"
     assert update_of("fast", "fma") == "fma"
-    names = {changed(changed(WARP, "math", "fast"), "update", update).name for update in ("tensor", "fma")}
-    assert len(names) == 2
+    assert update_of("ieee", "tensor") == "tensor"
+    names = {changed(changed(WARP, "math", m), "update", update).name for update in UPDATES for m in MATHS}
+    assert len(names) == 4
 
 
 def test_a_schedule_for_another_math_updates_as_that_one_does_by_default() -> None:
@@ -233,10 +233,3 @@ def test_strips_without_room_in_shared_memory_are_refused() -> None:
     works = r"n=128 is 313,\d\d\d bytes of shared memory, over the 232,448 of a block; use less ahead"
     with pytest.raises(SpecError, match=rf"^ahead=7 .*{works}"):
         KernelSpec(Problem(128, math="fast"), "chunked", "col", StripSchedule(20, ahead=7, stride=4), "cuda")
-
-
-def test_the_strip_family_has_one_accuracy_class() -> None:
-    assert [has_math(STRIP.schedule, math) for math in MATHS] == [math == "fast" for math in MATHS]
-    assert all(has_math(spec.schedule, math) for spec in (THREAD, SHARED, BLOCK, WARP) for math in MATHS)
-    with pytest.raises(SpecError, match=r"^math='ieee'.*use 'fast' or another family"):
-        changed(STRIP, "math", "ieee")

@@ -155,7 +155,6 @@ def test_emit_of_every_family(options: str, schedule: Any, capsys: pytest.Captur
         ("--family shared --nb 4 --lanes 8", "lanes=8 .*family 'shared' has no such choice"),
         ("--threads 32 --family block --nb 4 --lanes 8", "threads=32 .*family 'block' has no such choice"),
         ("--family warp --lanes 2", "lanes=2 .*family 'warp' has no such choice"),
-        ("--family warp --update tensor", "update='tensor' .*more than math='ieee' may, use 'fma'"),
         ("--matrices 2", "matrices=2 .*family 'thread' has no such choice"),
     ],
 )

@@ -29,7 +29,7 @@ from ...cuda_checks import (
 from ...cuda_kernels import EmulatedKernel
 from ...cuda_programs import FUSED, compile_program
 from ...kernel_runs import Array, Run, make_spec, run_kernel
-from ...matrices import conditioned, dominant, lapack_factor, wishart
+from ...matrices import conditioned, dominant, lapack_factor, long_tails, wishart
 
 strip_spec = partial(make_spec, family="strip", target="cuda", math="fast", stride=GROUP)
 
@@ -40,7 +40,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     # The chunk of the chunked layout, which is always a constant of the code.
     "layout": (4, 8, 32),
     "constant_chunk": (True,),
-    "math": ("fast",),
+    "math": ("ieee", "fast"),
     "in_place": (False, True),
     "order": ("row", "col"),
     "uplo": ("lower", "upper"),
@@ -104,6 +104,15 @@ def test_orders_that_are_padded(spec: KernelSpec) -> None:
 def run(spec: KernelSpec, a: Array, kernel: EmulatedKernel | None = None) -> Run:
     """Of the only chunk that the kernel has."""
     return run_kernel(spec, a.astype(np.float32), spec.schedule.stride, kernel=kernel)
+
+
+@pytest.mark.parametrize("n", [24, 40])
+def test_tensor_cores_keep_the_promise_of_correctly_rounded_roots(n: int) -> None:
+    """Of operands that they cut as short as they can; and of exact pivots roots are the nearest numbers."""
+    a = long_tails(12, n).astype(np.float32)
+    factors = run(strip_spec(n, warps=4, ahead=1, math="ieee"), a).l
+    assert ratios(a, factors).max() <= RATIO_BOUND["ieee"] / 2
+    assert np.array_equal(factors[:, 0, 0], np.sqrt(a[:, 0, 0]))
 
 
 # ---- Members that are not positive definite ----

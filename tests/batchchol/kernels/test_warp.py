@@ -29,7 +29,7 @@ from ...cuda_checks import (
 from ...cuda_kernels import EmulatedKernel
 from ...cuda_programs import FUSED, EmulationError, compile_program
 from ...kernel_runs import make_spec, run_kernel
-from ...matrices import DATA, conditioned, dominant, lapack_factor, wishart
+from ...matrices import DATA, conditioned, dominant, lapack_factor, long_tails, wishart
 
 warp_spec = partial(make_spec, family="warp", target="cuda")
 
@@ -59,7 +59,7 @@ CASE_COST, TURNS_OF_A_LINE = 500, 100
 
 def cost_of(choice: Choice) -> float:
     """What a choice costs, in lines of code; infinite for what is refused."""
-    if choice["warps"] > 1 < choice["teams"] or (choice["update"], choice["math"]) == ("tensor", "ieee"):
+    if choice["warps"] > 1 < choice["teams"]:
         return inf
     try:
         warp_spec(**{name: choice[name] for name in ("n", "matrices", "warps", "teams")})
@@ -195,6 +195,16 @@ def test_ill_conditioned(math: str) -> None:
     run = run_kernel(warp_spec(33, math=math), a)
     assert not run.info.any()
     assert ratios(a, run.l).max() <= RATIO_BOUND[math]
+
+
+@pytest.mark.parametrize("n", [17, 40])
+def test_tensor_cores_keep_the_promise_of_correctly_rounded_roots(n: int) -> None:
+    """Of operands that they cut as short as they can; and of exact pivots roots are the nearest numbers."""
+    spec, a = warp_spec(n, matrices=2, update="tensor", layout="canonical", order="row"), long_tails(12, n)
+    single = a.astype(np.float32)
+    run = run_kernel(spec, single)
+    assert ratios(single, run.l).max() <= RATIO_BOUND["ieee"] / 2
+    assert np.array_equal(run.l[:, 0, 0], np.sqrt(single[:, 0, 0]))
 
 
 # ---- Wide accesses ----
