@@ -8,7 +8,7 @@ from the entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -22,8 +22,9 @@ class Argument:
     name : str
         As in LAPACK, in small letters.
     shape : str
-        What one matrix has of it: "triangle" of n × n elements, "square", all of them, "columns", n × nrhs,
-        "scalar", one element, "pivots", n integers, or "info", one.
+        What one matrix has of it: "triangle" of n × n elements, "square", all of them, "rectangle", m × n, "columns",
+        n × nrhs, "observations", m × nrhs, "reflectors", one for each of the fewer of rows and columns, "scalar", one
+        element, "pivots", n integers, or "info", one.
     written : bool
         Whether it is a result.
     packed : bool
@@ -35,9 +36,18 @@ class Argument:
     written: bool = False
     packed: bool = True
 
-    def elements(self, n: int, nrhs: int) -> int:
-        """Elements of one matrix that have to be read or written."""
-        elements = {"triangle": n * (n + 1) // 2, "square": n * n, "columns": n * nrhs, "scalar": 1}
+    def elements(self, n: int, nrhs: int, m: int | None = None) -> int:
+        """Elements of one matrix, of n rows unless there are m, that have to be read or written."""
+        rows = m or n
+        elements = {
+            "triangle": n * (n + 1) // 2,
+            "square": n * n,
+            "rectangle": rows * n,
+            "columns": n * nrhs,
+            "observations": rows * nrhs,
+            "reflectors": min(rows, n),
+            "scalar": 1,
+        }
         return elements.get(self.shape, 0)
 
     def integers(self, n: int) -> int:
@@ -47,7 +57,7 @@ class Argument:
     @property
     def in_batch(self) -> bool:
         """Whether it is a batch of matrices, or of triangles of them, else an array."""
-        return self.shape == "triangle" or (self.shape == "square" and self.packed)
+        return self.shape in ("triangle", "rectangle") or (self.shape == "square" and self.packed)
 
 
 @dataclass(frozen=True)
@@ -55,9 +65,9 @@ class Operation:
     """An operation by LAPACK's name without the type letter.
 
     `does` says what it computes, `work` what a run of it is called. The first of its arguments is a triangle, or a
-    square if it is on general matrices; "a" is a matrix, another one its factors. `flops` is the textbook's number
-    for a matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has the choices of the thread
-    family that its kernels do not have, and what each is.
+    square or a rectangle if it is on general matrices; "a" is a matrix, another one its factors. `flops` is the
+    textbook's number for a square matrix of order n and nrhs right-hand sides, whatever a kernel does. `fixed` has
+    the choices of the thread family that its kernels do not have, and what each is.
 
     A kernel takes the arguments, nrhs if there are right-hand sides, and where the matrices lie: on a GPU the stride
     and the batch, on a CPU only one of them if it works on `whole_groups`, then the first and the last group.
@@ -97,7 +107,7 @@ class Operation:
 
     @cached_property
     def factors(self) -> bool:
-        """Whether it factors its matrices, and so has an info of each."""
+        """Whether it factors its matrices: if that can fail, it has an info of each."""
         return self.arguments[0].name == "a"
 
     @cached_property
@@ -108,7 +118,12 @@ class Operation:
     @property
     def general(self) -> bool:
         """Whether it is on general matrices, of which all elements have a meaning, and no triangle."""
-        return self.arguments[0].shape == "square"
+        return self.arguments[0].shape in ("square", "rectangle")
+
+    @property
+    def rectangular(self) -> bool:
+        """Whether its matrices may have other numbers of rows than of columns."""
+        return self.arguments[0].shape == "rectangle"
 
     @cached_property
     def inverts(self) -> bool:
@@ -232,5 +247,38 @@ GESV = Operation(
     _ALSO_SOLVING,
 )
 
-_ALL = (POTRF, POTRS, POSV, LOGDET, POTRI, POINV, GETRF, GETRS, GESV)
+_RECTANGLE, _TAU = Argument("a", "rectangle"), Argument("tau", "reflectors", packed=False)
+_REFLECTORS = Argument("qr", "rectangle")
+
+GEQRF = Operation(
+    "geqrf",
+    "the QR factorization A = Q R by Householder reflectors",
+    "a factorization",
+    (_RECTANGLE, replace(_REFLECTORS, written=True), replace(_TAU, written=True)),
+    lambda n, nrhs: 4 * n**3 / 3,
+    _BY_COLUMNS,
+)
+ORGQR = Operation(
+    "orgqr",
+    "the matrix Q with orthonormal columns, by its Householder reflectors",
+    "a product of reflectors",
+    (_REFLECTORS, _TAU, Argument("q", "rectangle", written=True)),
+    lambda n, nrhs: 4 * n**3 / 3,
+    _BY_COLUMNS,
+)
+GELS = Operation(
+    "gels",
+    "the X that has the least |B - A X|, by the QR factorization of A",
+    "a factorization and solve",
+    (
+        _RECTANGLE,
+        Argument("b", "observations", packed=False),
+        Argument("x", "columns", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    lambda n, nrhs: 4 * n**3 / 3 + 3 * n**2 * nrhs,
+    _ALSO_SOLVING,
+)
+
+_ALL = (POTRF, POTRS, POSV, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, GELS)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

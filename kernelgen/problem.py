@@ -20,7 +20,8 @@ ORDERS = ("row", "col")
 class Problem:
     """What is computed: an operation `op` on SPD matrices of order `n` or on their factors, in the triangle `uplo`.
 
-    Operations on general matrices have no triangle, and `uplo` is "lower".
+    Operations on general matrices have no triangle, and `uplo` is "lower". Those on rectangles have `m` rows and n
+    columns; `m` is None where there are n rows too.
 
     `math` is a promise about the result: "ieee" or "fast" (docs/accuracy.md).
     """
@@ -30,6 +31,7 @@ class Problem:
     uplo: str = "lower"
     op: str = "potrf"
     math: str = "ieee"
+    m: int | None = None
 
     def __post_init__(self) -> None:
         keep_integer(self, "n", 1, MAX_N)
@@ -39,11 +41,29 @@ class Problem:
         one_of("math", self.math, MATHS)
         works = f"{self.op} is on general matrices, which have no triangle, use 'lower'"
         require(self.uplo == "lower" or not self.operation.general, "uplo", self.uplo, works)
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Refuse rows that an operation has no kernels for; as many as columns are none of their own."""
+        if self.m is None:
+            return
+        keep_integer(self, "m", 1, MAX_N)
+        works = f"{self.op} is on square matrices, use None"
+        require(self.operation.rectangular or self.m == self.n, "m", self.m, works)
+        works = f"{self.op} takes at least as many rows as columns, use {self.n} or more"
+        require(self.op == "geqrf" or self.m >= self.n, "m", self.m, works)
+        if self.m == self.n:
+            object.__setattr__(self, "m", None)
 
     @property
     def operation(self) -> Operation:
         """The entry of `op`."""
         return OPERATIONS[self.op]
+
+    @property
+    def rows(self) -> int:
+        """Rows of each matrix."""
+        return self.m or self.n
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class KernelSpec:
         parts = [
             problem.op,
             {"float32": "f32", "float64": "f64"}[problem.dtype],
-            f"n{problem.n}",
+            f"n{problem.n}" if problem.m is None else f"m{problem.m}n{problem.n}",
             self.layout,
             self.order,
             *schedule.method(problem.operation),
@@ -70,9 +70,10 @@ class KernelSpec:
         return "_".join(parts + ["inplace"] * self.in_place)
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, as JSON keeps them."""
+        """Nested plain values, as JSON keeps them; of square matrices without `m`."""
+        problem = {name: value for name, value in asdict(self.problem).items() if (name, value) != ("m", None)}
         chosen = {name: getattr(self.schedule, name) for name in axes_of(type(self.schedule))}
-        return asdict(self) | {"schedule": {"family": self.family} | chosen}
+        return asdict(self) | {"problem": problem, "schedule": {"family": self.family} | chosen}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> KernelSpec:

@@ -183,6 +183,16 @@ inline float rsqrtf(float x)
     return away == 0 ? nearest : nextafterf(nearest, away < 0 ? 0 : INFINITY);
 }
 
+/* CUDA promises 2 units in the last place where y is from 2^-126 to 2^126. */
+inline float __fdividef(float x, float y)
+{
+    const float nearest = x / y;
+    if (!isfinite(nearest) || nearest == 0)
+        return nearest;
+    const int away = int(scrambled(bits<uint32_t>(x) ^ uint64_t(bits<uint32_t>(y)) << 32) % 3) - 1;
+    return away == 0 ? nearest : nextafterf(nearest, away < 0 ? 0 : INFINITY);
+}
+
 /* CUDA promises 1 unit in the last place: the number below or the one above. */
 inline double rsqrt(double x)
 {
@@ -199,6 +209,7 @@ inline double rsqrt(double x)
 /* Macros, for C libraries have begun to have functions of these names. */
 #define rsqrtf cuda_emulation::rsqrtf
 #define rsqrt cuda_emulation::rsqrt
+#define __fdividef cuda_emulation::__fdividef
 
 inline float __fsqrt_rn(float x) { return cuda_emulation::rounded(sqrtf(x)); }
 inline float __frcp_rn(float x) { return cuda_emulation::rounded(1 / x); }

@@ -63,7 +63,8 @@ def make_spec(n: int, nb: int | None = None, **choices: Any) -> KernelSpec:
     """A spec by the names of its fields, wherever they belong; the widest target of this machine by default."""
     family = FAMILIES[choices.pop("family", "thread")]
     choices = {"math": "ieee", **choices}
-    problem = Problem(n, **{name: choices.pop(name) for name in ("dtype", "uplo", "op", "math") if name in choices})
+    names = ("dtype", "uplo", "op", "math", "m")
+    problem = Problem(n, **{name: choices.pop(name) for name in names if name in choices})
     schedule_fields = {field.name for field in fields(family)} & choices.keys()
     tile = {} if nb is None else {"nb": nb}
     schedule = family(**tile, **{name: choices.pop(name) for name in schedule_fields})

@@ -41,8 +41,8 @@ def checked_sizes(n: int, batch: int) -> tuple[int, int]:
     return n, batch
 
 
-def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
-    """The shape of the C-contiguous array that holds a batch.
+def array_shape(n: int, batch: int, layout: Layout, m: int | None = None) -> tuple[int, ...]:
+    """The shape of the C-contiguous array that holds a batch; of matrices with `m` rows the axis of rows is as long.
 
     canonical: (batch, n, n); interleaved: (n, n, padded batch); chunked: (chunks, n, n, chunk). The two axes of
     length n are (row, column) for order "row" and (column, row) for order "col".
@@ -55,12 +55,13 @@ def array_shape(n: int, batch: int, layout: Layout) -> tuple[int, ...]:
     n, batch = checked_sizes(n, batch)
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
-    room = padded(batch, layout)
+    room, rows = padded(batch, layout), n if m is None else m
+    axes = (rows, n) if layout.order == "row" else (n, rows)
     if layout.kind == "canonical":
-        return (batch, n, n)
+        return (batch, *axes)
     if layout.chunk is None:
-        return (n, n, room)
-    return (room // layout.chunk, n, n, layout.chunk)
+        return (*axes, room)
+    return (room // layout.chunk, *axes, layout.chunk)
 
 
 def stride(batch: int, layout: Layout) -> int:

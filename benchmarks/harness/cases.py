@@ -234,7 +234,7 @@ def _spec(point: Point, layout: library.Layout, backend: library.Backend) -> lib
             raise library.SpecError(f"{name}={chosen} cannot be built: in this commit the family has no such choice")
     schedule = family(**{name: chosen for name, chosen in every.items() if name in has}, **given)
     # In older commits the math is the schedule's.
-    math = {} if "math" in has else {"math": point.math}
+    math: dict[str, Any] = {} if "math" in has else {"math": point.math}
     problem = library.Problem(point.n, point.dtype, **math)
     return library.KernelSpec(problem, layout.kind, layout.order, schedule, backend.target)
 

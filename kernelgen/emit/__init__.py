@@ -11,6 +11,7 @@ from kernelgen.emit.logdet import generate_logdet
 from kernelgen.emit.lu import generate_lu
 from kernelgen.emit.posv import generate_posv
 from kernelgen.emit.potri import generate_inverse
+from kernelgen.emit.qr import generate_qr
 from kernelgen.emit.solve import generate_solve
 from kernelgen.emit.source import KernelSource
 from kernelgen.schedules import BlockSchedule, SharedSchedule, StripSchedule, ThreadSchedule, WarpSchedule
@@ -37,6 +38,7 @@ _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
         "getrf": generate_lu,
         "getrs": generate_lu,
         "gesv": generate_lu,
+        **dict.fromkeys(("geqrf", "orgqr", "gels"), generate_qr),
     }
 )
 

@@ -70,4 +70,27 @@ class Reduce:
     k: Index
 
 
-ColumnOp = Pivot | Mark | Exchange | Scale | Eliminate | Divide | Reduce
+@dataclass(frozen=True)
+class Reflect:
+    """Column k of the matrix from row k on = what reflector k makes of it, and below row k the reflector itself."""
+
+    k: Index
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Column j of `of` from row k on = reflector k times itself."""
+
+    of: str
+    j: Index
+    k: Index
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Column k of the matrix = reflector k times column k of the identity."""
+
+    k: Index
+
+
+ColumnOp = Pivot | Mark | Exchange | Scale | Eliminate | Divide | Reduce | Reflect | Apply | Unit

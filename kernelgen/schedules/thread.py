@@ -183,14 +183,13 @@ class GeneralStage:
     @property
     def elements(self) -> int:
         """Scalars of the matrices or the right-hand sides."""
-        n = self.problem.n
-        return WARP * ((n**2 if self.layout == "canonical" else n) | 1)
+        rows, n = self.problem.rows, self.problem.n
+        return WARP * ((rows * n if self.layout == "canonical" else max(rows, n)) | 1)
 
     @property
     def scalars(self) -> int:
         """Those of a warp."""
-        operation = self.problem.operation
-        return self.elements + (WARP * (self.problem.n | 1) if operation.factors and operation.has_columns else 0)
+        return self.elements + (WARP * (self.problem.n | 1) if self.problem.op == "gesv" else 0)
 
     def shared_bytes(self, threads: int) -> int:
         """Those of a block of threads."""
@@ -333,8 +332,8 @@ class ThreadSchedule(BaseSchedule):
 
 def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
     """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
-    n, gpu = problem.n, schedule.threads is not None
-    operations = (n**3 - n) // 3 + n**2
+    m, n, gpu = problem.rows, problem.n, schedule.threads is not None
+    operations = m * n * min(m, n) if problem.operation.rectangular else (n**3 - n) // 3 + n**2
     code = f"n={n} is {operations:,} operations of straight-line code"
     works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
     require(schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", schedule.unroll, works)
@@ -346,7 +345,7 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(schedule.staged is None, "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
-    registers = n**2 * ELEMENT_BYTES[problem.dtype] // 4
+    registers = m * n * ELEMENT_BYTES[problem.dtype] // 4
     most = most_general_order(problem.dtype)
     works = f"a thread's matrix takes {registers} registers, over {MAX_GENERAL_REGISTERS}; use up to {most}"
     require(registers <= MAX_GENERAL_REGISTERS, "n", n, works)

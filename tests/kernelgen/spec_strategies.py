@@ -46,9 +46,10 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     family = draw(st.sampled_from(families)) if TARGETS[target].gpu else "thread"
     dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
     drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], MATHS)]
+    rows = draw(st.none() | st.integers(1, MAX_N)) if OPERATIONS[op].rectangular else None
     try:
         return KernelSpec(
-            Problem(n, drawn[0], drawn[1], op, drawn[2]),
+            Problem(n, drawn[0], drawn[1], op, drawn[2], rows),
             layout,
             draw(st.sampled_from(ORDERS)),
             draw(SCHEDULES[op if op in SCHEDULES else family](n, layout, target)),
@@ -154,7 +155,7 @@ def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
 SCHEDULES = {
     "thread": thread_schedules,
     "potrs": solve_schedules,
-    **dict.fromkeys(("getrf", "getrs", "gesv"), column_schedules),
+    **dict.fromkeys(("getrf", "getrs", "gesv", "geqrf", "orgqr", "gels"), column_schedules),
     "shared": shared_schedules,
     "block": block_schedules,
     "warp": warp_schedules,

@@ -1,0 +1,193 @@
+"""Kernels of QR factorizations, of every SIMD target here and emulated of GPUs, against LAPACK and bounds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from batchchol.artifacts.c_library import supported_targets
+from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
+from kernelgen import KernelSpec, SpecError, generate
+from kernelgen.schedules.thread import most_general_order
+
+from ...cuda_checks import CompiledTogether
+from ...kernel_runs import Array, build_kernel, make_spec
+from ...qr_runs import KINDS, matrices, run
+
+COUNT = 13
+# The first kinds, of full rank: rounding decides neither signs nor what is zero.
+FULL_RANK = 3 * COUNT
+
+
+def qr_spec(op: str, n: int, **choices: Any) -> KernelSpec:
+    return make_spec(n, 1, op=op, looking="right", **choices)
+
+
+# Every value of each choice, rows and columns that differ, and all orders with few elements to a word.
+_CASES: tuple[tuple[int, int, str, str, str, str, str], ...] = (
+    (1, 1, "full", "canonical", "row", "float32", "ieee"),
+    (3, 3, "full", "interleaved", "row", "float64", "fast"),
+    (5, 2, "tiles", "canonical", "col", "float64", "ieee"),
+    (6, 5, "tiles", "chunked", "col", "float32", "fast"),
+    (9, 9, "full", "chunked", "row", "float32", "ieee"),
+    (20, 17, "tiles", "canonical", "row", "float32", "ieee"),
+)
+_GPU_CASES: tuple[tuple[int, int, str, str, str, str, int], ...] = (
+    (2, 2, "chunked", "col", "float32", "fast", 32),
+    (5, 4, "canonical", "row", "float32", "ieee", 96),
+    (4, 4, "canonical", "row", "float32", "fast", 32),
+    (7, 5, "interleaved", "col", "float64", "ieee", 64),
+)
+SHAPES = [
+    {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": unroll}
+    | {"target": supported_targets()[place % len(supported_targets())]}
+    for place, (m, n, unroll, layout, order, dtype, math) in enumerate(_CASES)
+] + [
+    {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": "full"}
+    | {"target": "cuda", "threads": threads}
+    for m, n, layout, order, dtype, math, threads in _GPU_CASES
+]
+WIDE = {"m": 3, "n": 5, "layout": "canonical", "order": "row", "dtype": "float32", "math": "ieee", "unroll": "full"}
+OPS = ("geqrf", "orgqr", "gels")
+ON_GPUS = [qr_spec(op, **shape) for shape in SHAPES if shape["target"] == "cuda" for op in OPS]
+emulated = CompiledTogether(ON_GPUS)
+
+
+def kernel_for(spec: KernelSpec) -> Any:
+    return emulated(spec) if spec in ON_GPUS else build_kernel(spec, generate(spec))
+
+
+def made(op: str, shape: dict[str, Any], a: Array, *beside: Array) -> Any:
+    spec = qr_spec(op, **shape)
+    chunk = 48 if spec.layout == "chunked" and spec.target != "cuda" else None
+    return run(spec, a, *beside, chunk=chunk, kernel=kernel_for(spec))
+
+
+def examples(shape: dict[str, Any]) -> Array:
+    random = np.random.default_rng(shape["n"])
+    return np.concatenate([matrices(kind, random, COUNT, shape["m"], shape["n"]) for kind in KINDS]).astype(
+        shape["dtype"]
+    )
+
+
+def by_lapack(a: Array) -> tuple[Array, Array]:
+    """Factors and tau of matrices (batch, m, n), in their own precision."""
+    found = [scipy.linalg.lapack.get_lapack_funcs("geqrf", (matrix,))(matrix) for matrix in a]
+    return np.array([qr for qr, *_ in found]), np.array([tau for _, tau, *_ in found])
+
+
+def assert_like_lapack(a: Array, qr: Array, tau: Array) -> None:
+    """The same tau, and the same rows of R with the same signs, as far as rounding lets them be."""
+    expected, scalars = by_lapack(a)
+    near = 500 * np.finfo(a.dtype).eps
+    assert np.abs(tau - scalars).max() <= near
+    columns = np.abs(a).max(-2, keepdims=True, initial=np.finfo(a.dtype).smallest_subnormal)
+    assert (np.abs(np.triu(qr) - np.triu(expected)) <= near * columns * a.shape[-2]).all()
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, WIDE], ids=str)
+def test_factors_are_within_their_bounds(shape: dict[str, Any]) -> None:
+    a, bound = examples(shape), BOUND[shape["math"]]
+    qr, tau = made("geqrf", shape, a)
+    q = orthogonal(qr, tau)
+    assert factor_ratios(a, qr, tau).max() <= bound
+    assert orthogonality_ratios(q, a.dtype).max() <= bound
+    assert_like_lapack(a[:COUNT], qr[:COUNT], tau[:COUNT])
+    triangular = slice(FULL_RANK, FULL_RANK + COUNT)
+    # There is nothing to reflect: LAPACK has H = I, not one that changes a sign.
+    assert not tau[triangular].any()
+    assert np.array_equal(qr[triangular], a[triangular])
+    if shape is WIDE:
+        return
+    columns = made("orgqr", shape, qr, tau)
+    assert orthogonality_ratios(columns, a.dtype).max() <= bound
+    assert np.abs(columns - q[..., : shape["n"]]).max() <= 2 * bound * shape["m"] * np.finfo(a.dtype).eps
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_solutions_are_within_their_bounds(shape: dict[str, Any]) -> None:
+    a, bound, n = examples(shape), BOUND[shape["math"]], shape["n"]
+    for nrhs in (1, 3, 40):
+        b = np.random.default_rng(nrhs).standard_normal((len(a), shape["m"], nrhs)).astype(a.dtype)
+        x, info = made("gels", shape, a, b)
+        assert solve_ratios(a[:FULL_RANK], b[:FULL_RANK], x[:FULL_RANK]).max() <= bound
+        assert not info[:FULL_RANK].any()
+        # The diagonal of R that is exactly zero: LAPACK's info.
+        assert np.array_equal(info[-COUNT:], np.arange(COUNT) % n + 1)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[2], SHAPES[4], *SHAPES[-3::2]], ids=str)
+def test_the_whole_range_of_numbers(shape: dict[str, Any]) -> None:
+    """LAPACK's larfg rescales what is tiny: so do kernels in ieee."""
+    a, limits = examples(shape)[: 2 * COUNT], np.finfo(shape["dtype"])
+    for size in (float(limits.max) * 2.0**-10, float(limits.tiny) * 2.0**16, float(limits.tiny) * 2.0**-4):
+        scale = 2.0 ** np.round(np.log2(size)) / 2.0**14
+        scaled = (a * scale).astype(a.dtype)
+        factors, scalars = made("geqrf", shape, scaled)
+        assert np.isfinite(factors).all()
+        assert orthogonality_ratios(orthogonal(factors, scalars), a.dtype).max() <= BOUND["ieee"]
+        rounding = np.abs(orthogonal(factors, scalars) @ np.triu(factors.astype(float)) - scaled.astype(float))
+        norms = np.linalg.norm(scaled.astype(float) / scale, axis=-2)[:, None] * scale
+        unit, (m, n) = float(limits.eps) / 2, a.shape[-2:]
+        # Denormals are rounded to multiples of the smallest.
+        assert (rounding <= BOUND["ieee"] * (m + n) * unit * norms + m * n * float(limits.smallest_subnormal)).all()
+
+
+@pytest.mark.parametrize("op", OPS[::2])
+@pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[5], SHAPES[-3]], ids=str)
+def test_numbers_that_are_not_finite_harm_no_neighbour(op: str, shape: dict[str, Any]) -> None:
+    m, n, random = shape["m"], shape["n"], np.random.default_rng(3)
+    a = random.standard_normal((40, m, n)).astype(shape["dtype"])
+    beside = (random.standard_normal((40, m, 2)).astype(shape["dtype"]),) if op == "gels" else ()
+    alone = made(op, shape, a, *beside)
+    bad = np.arange(40) % 3 == 0
+    for place, value in ((0, np.nan), (n - 1, np.nan), (1, np.inf), (n - 1, -np.inf)):
+        spoilt = a.copy()
+        spoilt[bad, m - 1, place] = value
+        found = made(op, shape, spoilt, *beside)
+        assert not np.isfinite(found[0][bad]).all((-1, -2)).any()
+        for one, other in zip(found, alone, strict=True):
+            assert one[~bad].tobytes() == other[~bad].tobytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("column[i] -= by[i] * sum;", "column[i] += by[i] * sum;"),
+        ("sum *= tau;", ""),
+        ("column[i] *= factor;", ""),
+        ("-same_sign(norm, alpha)", "same_sign(norm, alpha)"),
+    ],
+    ids=lambda change: change[0],
+)
+def test_a_changed_line_is_noticed(change: tuple[str, str]) -> None:
+    shape = SHAPES[3]
+    spec, a = qr_spec("geqrf", **shape), examples(shape)
+    text = generate(spec).text
+    assert change[0] in text
+    kernel = build_kernel(spec, replace(generate(spec), text=text.replace(*change)))
+    qr, tau = run(spec, a, chunk=48, kernel=kernel)
+    assert not factor_ratios(a, qr, tau).max() <= 100 * BOUND["fast"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_cannot_be_built_says_what_can(dtype: str) -> None:
+    n = most_general_order(dtype) + 1
+    with pytest.raises(SpecError, match=f"n={n} cannot be built"):
+        qr_spec("gels", n, unroll="full", dtype=dtype, target="cuda")
+    for op, choices, reason in (
+        ("gels", {"m": 4}, "takes at least as many rows as columns, use 5 or more"),
+        ("getrf", {"m": 4}, "is on square matrices, use None"),
+        ("geqrf", {"uplo": "upper"}, "general matrices, which have no triangle"),
+        ("geqrf", {"m": 129}, "m=129"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(reason)):
+            qr_spec(op, **{"n": 5, "dtype": dtype} | choices)
+    assert qr_spec("geqrf", 5, m=5) == qr_spec("geqrf", 5)
+    tall = qr_spec("geqrf", 5, m=7)
+    assert (KernelSpec.from_dict(tall.to_dict()), "m" in qr_spec("geqrf", 5).to_dict()["problem"]) == (tall, False)
