@@ -263,11 +263,11 @@ def _check_out(batch: Batch, out: Batch, in_place: bool) -> None:
 
 
 def array_choice(
-    device: Backend, problem: Problem, batch: int, given: KernelSpec | None, *, host: bool
+    device: Backend, problem: Problem, batch: int, given: KernelSpec | None, *, host: bool, same: bool = False
 ) -> tuple[KernelSpec, Layout]:
     """The kernel for arrays (batch, n, n) of the host or the GPU and the layout it works in: given, or the best.
 
-    What is given has passed `check_array_spec`.
+    What is given has passed `check_array_spec`. `same` says that the factors take the place of the matrices.
     """
     if given is not None:
         if reason := device.unsupported(given):
@@ -276,7 +276,7 @@ def array_choice(
     layout = device.array_layout(problem.n, batch, problem.dtype, problem.math)
     # What is packed is a copy, and so is what goes to a GPU: it may be overwritten.
     copied = layout.kind != "canonical" or (host and device.name == "cuda")
-    return _default(device, problem, layout, batch, in_place=copied), layout
+    return _default(device, problem, layout, batch, in_place=copied or same), layout
 
 
 def check_array_spec(

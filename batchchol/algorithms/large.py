@@ -29,9 +29,12 @@ from kernelgen.targets import ELEMENT_BYTES
 _INFO = np.dtype(np.int32)
 
 
-def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tuple[Any, Any]:
+def factor_device(
+    a: memory.View, upper: bool, chosen: Plan | None = None, room: memory.View | None = None
+) -> tuple[Any, Any]:
     """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream.
 
+    With `room`, which may be the matrices themselves, the factors are there.
     Memory beside these is cuBLAS's workspace alone, for orders that are no tile.
 
     Raises
@@ -45,9 +48,10 @@ def factor_device(a: memory.View, upper: bool, chosen: Plan | None = None) -> tu
     how = chosen or plan(n, prod(outer), a.dtype.name, upper)
     if how.blocking is not None:
         cublas.prepare(side=how.blocking.ahead)
-    l = memory.empty(a.shape, a.dtype, f"room for the factors of {prod(outer):,} matrices of order {n:,}")
+    purpose = f"room for the factors of {prod(outer):,} matrices of order {n:,}"
+    l: Any = room or memory.empty(a.shape, a.dtype, purpose)
     info = memory.empty(tuple(outer), _INFO, "the info")
-    factor_at(device(), how, a.address, int(l.gpudata), int(info.gpudata), n, prod(outer))
+    factor_at(device(), how, a.address, room.address if room else int(l.gpudata), int(info.gpudata), n, prod(outer))
     return l, info
 
 

@@ -162,20 +162,22 @@ def check_columns_dtype(got: np.dtype[Any], wanted: np.dtype[Any], what: str) ->
         raise TypeError(f"b: got dtype {got}, expected {wanted}, as the {what} are: convert with .astype first")
 
 
-def check_out(shape: Shape, dtype: np.dtype[Any], wanted_shape: Shape, wanted_dtype: np.dtype[Any]) -> None:
-    """Refuse a place for solutions of another shape or dtype than theirs."""
+def check_out(
+    shape: Shape, dtype: np.dtype[Any], wanted_shape: Shape, wanted_dtype: np.dtype[Any], what: str = "solutions"
+) -> None:
+    """Refuse a place for solutions, or what else they are, of another shape or dtype than theirs."""
     if shape != wanted_shape:
-        raise ValueError(f"out: got shape {shape}, expected {wanted_shape}, that of the solutions")
+        raise ValueError(f"out: got shape {shape}, expected {wanted_shape}, that of the {what}")
     if dtype != wanted_dtype:
-        raise TypeError(f"out: got dtype {dtype}, expected {wanted_dtype}, that of the solutions")
+        raise TypeError(f"out: got dtype {dtype}, expected {wanted_dtype}, that of the {what}")
 
 
-def host_out(out: Any, shape: Shape, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The caller's array for solutions, of any strides and either byte order."""
+def host_out(out: Any, shape: Shape, dtype: np.dtype[Any], what: str = "solutions") -> NDArray[Any]:
+    """The caller's array for solutions, or what else they are, of any strides and either byte order."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out: got {type(out).__name__}, expected an array of the host, NumPy's")
     check_unmasked("out", out)
-    check_out(out.shape, out.dtype.newbyteorder("="), shape, dtype)
+    check_out(out.shape, out.dtype.newbyteorder("="), shape, dtype, what)
     if not out.flags.writeable:
         raise ValueError("out: got a read-only array, expected one that can be written: copy it")
     return out

@@ -10,8 +10,9 @@ import numpy as np
 
 from batchchol.api.arguments import Solved, Wanted, check_square
 from batchchol.api.columns import Fit, check_columns_dtype, check_out, fit
+from batchchol.api.device_factorizations import factor_there
 from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
-from batchchol.api.factorizations import factor, factor_there
+from batchchol.api.factorizations import factor
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import check_square, check_threads, square_matrices
-from batchchol.api.device_repairs import Repair, nothing_added
+from batchchol.api.arguments import check_threads, square_matrices
+from batchchol.api.device_factorizations import factor_there
 from batchchol.api.failures import raise_failures
+from batchchol.api.host_factorizations import checked_out, factor_host, room_for
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import DEFAULT_BACKEND, Backend, chosen_backend, get_backend, lapack
-from batchchol.backends.base import Form
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend, lapack
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import flag
-from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import array_choice, check_array_spec, prepare, prepare_lower
-from kernelgen import MAX_N, KernelSpec, Layout, Problem
-from kernelgen.problem import MATHS
+from batchchol.plan import check_array_spec, prepare, prepare_lower
+from kernelgen import KernelSpec
 
 Real = TypeVar("Real", np.float32, np.float64)
 
@@ -59,6 +56,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: float | str | None = None,
 ) -> NDArray[Real]: ...
 @overload
@@ -69,6 +67,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: float | str | None = None,
 ) -> Any: ...
 def cholesky(
@@ -78,6 +77,7 @@ def cholesky(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: float | str | None = None,
 ) -> Any:
     """Cholesky factors of symmetric positive definite matrices.
@@ -100,13 +100,17 @@ def cholesky(
         "ieee", the default, for correctly rounded square roots and divisions; or "fast", for approximate ones,
         denormals as zeros and, on GPUs, tensor cores, to a residual ratio of at most 4 in place of 1.5, for
         float32 pivots from 1e-30 to 1e30. A spec has its own.
+    out : array, optional
+        Where the factors go, of the shape and dtype of `a`: on a GPU C-contiguous, of the host of any strides. It may
+        be `a` itself, for one matrix less in memory (on a GPU not with a spec or jitter). Writing to memory that is
+        in use already saves the time in which the system clears new pages, which decides from n = 24 on.
     jitter : float or "auto", optional
         Try matrices that are not positive definite again, as for `solve`.
 
     Returns
     -------
     ndarray, shape (..., n, n)
-        The factors; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
+        The factors, or `out`; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
         torch.as_tensor and cupy.asarray take without a copy. It is being written on the default stream: a
         non-blocking stream of theirs must wait for that one, and must be done before the array is dropped, for its
         memory is used again.
@@ -118,8 +122,8 @@ def cholesky(
         that is not, and how many such matrices there are. A NaN counts as not positive, where
         numpy.linalg.cholesky returns NaN.
     TypeError, ValueError
-        If the dtype or the shape is not as above, elements are masked, the spec is of another problem, there is no
-        such math, or `upper` is no bool.
+        If the dtype or the shape of `a` or `out` is not as above, elements are masked, the spec is of another
+        problem, there is no such math, or `upper` is no bool.
     UnknownBackend, BackendUnavailable
         If there is no such backend, or it cannot be used here; says what is missing and how to get it.
     CompilerNotFound, CompileError, CacheError
@@ -137,8 +141,8 @@ def cholesky(
     NoCompilerWarning
         Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
     """
-    factors, info, *_ = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math, jitter=jitter)
-    raise_failures(info, a, upper, "cholesky_ex")
+    factors, info, *_ = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math, out=out, jitter=jitter)
+    raise_failures(info, a if out is None else None, upper, "cholesky_ex")
     return factors
 
 
@@ -150,6 +154,7 @@ def cholesky_ex(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: None = None,
 ) -> Cholesky: ...
 @overload
@@ -160,6 +165,7 @@ def cholesky_ex(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: float | str | None = None,
 ) -> Cholesky | RepairedCholesky: ...
 def cholesky_ex(
@@ -169,6 +175,7 @@ def cholesky_ex(
     backend: str | None = None,
     spec: KernelSpec | None = None,
     math: str | None = None,
+    out: Any = None,
     jitter: float | str | None = None,
 ) -> Cholesky | RepairedCholesky:
     """Cholesky factors and LAPACK's info of each matrix; never raises because of the matrices' values.
@@ -189,28 +196,34 @@ def cholesky_ex(
     if hasattr(a, "__cuda_array_interface__"):
         if backend is not None and chosen_backend(backend) != "cuda":
             raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
-        there = factor_there(a, upper, spec, math, jitter)
+        there = factor_there(a, upper, spec, math, jitter, out)
         return Cholesky(*there[:2]) if jitter is None else RepairedCholesky(*there)
     matrices = square_matrices("a", a)
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
     name = chosen_backend(backend) or DEFAULT_BACKEND
     check_array_spec(n, dtype_name(matrices.dtype), upper, spec, math)
+    given = checked_out(out, matrices)
     if matrices.size == 0:
-        l, info = np.empty_like(matrices), np.zeros(tuple(outer), dtype=np.int32)
+        l, info = np.empty_like(matrices) if given is None else given, np.zeros(tuple(outer), dtype=np.int32)
         return Cholesky(l, info) if jitter is None else RepairedCholesky(l, info, info.astype(l.dtype))
     dense = matrices.reshape(prod(outer), n, n)
-    l, info = _factor_host(name, dense, upper, spec, math)
-    found = Cholesky(l.reshape(matrices.shape), info.reshape(tuple(outer)))
-    if jitter is None:
-        return found
+    # What fails is factored again.
+    room = room_for(given, dense, kept=jitter is not None)
+    l, info = factor_host(name, dense, upper, spec, math, room)
+    added = None
 
     def again(members: Members, repaired: NDArray[Any]) -> NDArray[np.int32]:
-        l[members], status = _factor_host(name, repaired, upper, spec, math)
+        l[members], status = factor_host(name, repaired, upper, spec, math)
         return status
 
-    added = repair(jitter, matrices.dtype, info, dense.__getitem__, again)
-    return RepairedCholesky(*found, added.reshape(tuple(outer)))
+    if jitter is not None:
+        added = repair(jitter, matrices.dtype, info, dense.__getitem__, again)
+    l = l.reshape(matrices.shape)
+    if given is not None and l.ctypes.data != given.ctypes.data:
+        np.copyto(given, l)
+    found = Cholesky(l if given is None else given, info.reshape(tuple(outer)))
+    return found if added is None else RepairedCholesky(*found, added.reshape(tuple(outer)))
 
 
 def factor(
@@ -305,124 +318,9 @@ def factor(
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
 
 
-def _factor_host(
-    name: str, dense: NDArray[np.floating], upper: bool, given: KernelSpec | None, math: str | None
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Factors (batch, n, n) and info of matrices (batch, n, n) of the host, by a kernel or else LAPACK."""
-    batch, n, _ = dense.shape
-    if n <= MAX_N:
-        try:
-            device = get_backend(name)
-            problem = _problem(n, dtype_name(dense.dtype), upper, math)
-            spec, layout = array_choice(device, problem, batch, given, host=True)
-            return _factor_arrays(device, dense, spec, layout)
-        except CompilerNotFound as error:
-            if given is not None or name != "cpu":
-                raise
-            warn(error)
-    elif name == "cuda":
-        get_backend(name)
-        factored: tuple[NDArray[Any], NDArray[np.int32]] = _large().factor_host(dense, upper)
-        return factored
-    return lapack.potrf(dense, upper, available_threads())
-
-
-def _problem(n: int, dtype: str, upper: bool, math: str | None) -> Problem:
-    return Problem(n, dtype, "upper" if upper else "lower", math=math or MATHS[0])
-
-
 def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:
     """The lower factors of a batch of the host, and their info, without a kernel."""
     if stream is not None:
         raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
     result = prepare_lower(batch, out)
     return Factor(result, lapack.factor_batch(batch, result, int(threads or available_threads())))
-
-
-def _factor_arrays(
-    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Factors (batch, n, n) and info of matrices (batch, n, n) of the host."""
-    if device.name == "cuda":
-        from batchchol.backends.cuda.dense import factor_host
-
-        return factor_host(device, dense, spec, layout)
-    batch = _as_batch(dense, layout)
-    factors, info = factor(batch, spec, out=batch if spec.in_place else None)
-    return factors.data if factors.layout == Layout.canonical() else factors.to_dense(), info
-
-
-@cache
-def _dense() -> Any:
-    """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
-    from batchchol.backends.cuda import dense
-
-    return dense
-
-
-@cache
-def _large() -> Any:
-    """The module for larger orders on a GPU, imported late as well."""
-    from batchchol.algorithms import large
-
-    return large
-
-
-@cache
-def _repair_larger() -> Any:
-    """What repairs larger orders on a GPU, imported late as well."""
-    from batchchol.api.larger_repairs import repair_larger
-
-    return repair_larger
-
-
-def factor_there(
-    a: Any, upper: bool, given: KernelSpec | None, math: str | None, jitter: float | str | None = None
-) -> tuple[Any, Any, Any]:
-    """Factors and info of an array (..., n, n) on a GPU, there; and what `jitter` added to each."""
-    device, dense = get_backend("cuda"), _dense()
-    matrices = dense.view(a)
-    check_square("a", matrices.shape)
-    *outer, n, _ = matrices.shape
-    batch, dtype = prod(outer), dtype_name(matrices.dtype)
-    check_array_spec(n, dtype, upper, given, math)
-    if not batch or not n:
-        nothing: tuple[Any, Any] = dense.factor_nothing(matrices)
-        return *nothing, None if jitter is None else nothing_added(tuple(outer), dtype)
-    if n > MAX_N:
-        l, info = _large().factor_device(matrices, upper)
-        return l, info, None if jitter is None else _repair_larger()(jitter, matrices, upper, l, info)
-    spec, layout = _choice_there(device, n, dtype, upper, batch, given, math, generation())
-    if jitter is None:
-        factored: tuple[Any, Any] = dense.factor_device(device, matrices, spec, layout)
-        return *factored, None
-    from batchchol.backends.cuda.device import device as gpu
-
-    with gpu().queueing():
-        l, info = dense.factor_device(device, matrices, spec, layout)
-        repair_those = Repair.of(jitter, matrices.address, Form(n, batch, dtype, Layout.canonical()), upper, info)
-        repair_those.queue(l=int(l.gpudata))
-    return l, info, repair_those.added
-
-
-# Describing the problem anew takes longer than launching the kernel.
-@lru_cache(maxsize=1024)
-def _choice_there(
-    device: Backend,
-    n: int,
-    dtype: str,
-    upper: bool,
-    batch: int,
-    given: KernelSpec | None,
-    math: str | None,
-    _: object,
-) -> tuple[KernelSpec, Layout]:
-    """`array_choice` for arrays on a GPU, kept for the next call until other tables are read."""
-    return array_choice(device, _problem(n, dtype, upper, math), batch, given, host=False)
-
-
-def _as_batch(dense: NDArray[np.floating], layout: Layout) -> Batch:
-    """The matrices in a layout; what lies in it already is not copied."""
-    if layout == Layout.canonical():
-        return Batch(dense, dense.shape[-1], len(dense), layout)
-    return Batch.from_dense(dense, layout)

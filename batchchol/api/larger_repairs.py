@@ -14,9 +14,10 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 
 
-def repair_larger(jitter: float | str, a: memory.View, upper: bool, l: Any, info: Any) -> Any:
-    """What was added to the diagonals of those whose info is not 0, as a GPUArray; their factors are written anew.
+def repair_larger(jitter: float | str, a: memory.View, upper: bool, l: int, info: Any) -> Any:
+    """What was added to the diagonals of those whose info is not 0, as a GPUArray.
 
+    Their factors, among those at the address `l`, are written anew.
     Only these are copied to the host and factored again, a slice at a time.
     """
     n, itemsize = a.shape[-1], a.dtype.itemsize
@@ -33,7 +34,7 @@ def repair_larger(jitter: float | str, a: memory.View, upper: bool, l: Any, info
     def again(which: Members, repaired: NDArray[Any]) -> NDArray[np.int32]:
         factors, found = large.factor_host(repaired, upper)
         for factor, member in zip(factors, which, strict=True):
-            memory.copy_to_device(factor, int(l.gpudata) + int(member) * n * n * itemsize)
+            memory.copy_to_device(factor, l + int(member) * n * n * itemsize)
         return found
 
     added = repair(jitter, a.dtype, status, members, again)

@@ -59,7 +59,7 @@ class CpuKernel:
         numbers, matrices = self._extents(first.batch, first.layout)
         if operation.columns is not None:
             numbers = (memory[operation.columns].shape[-1], *numbers)
-        work = partial(self.function, *[array.ctypes.data for array in memory], *numbers)
+        work = partial(self.function, *[host_memory.address_of(array) for array in memory], *numbers)
         moved = sum([memory[place].nbytes for place in operation.read])
         if over_ranges(work, -(-matrices // self._lanes), threads, moved, arrays=memory):
             raise OutOfMemory(

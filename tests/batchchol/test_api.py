@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import cholesky, cholesky_ex, default_spec, get_backend
-from batchchol.api import factorizations
+from batchchol.api import host_factorizations
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.errors import BackendUnavailable, UnknownBackend
 
@@ -138,7 +138,7 @@ def test_input_is_untouched_and_shares_nothing_with_the_result(spd: Spd) -> None
 
 @pytest.mark.parametrize("shape", [(0, 5, 5), (3, 0, 5, 5), (0, 0), (4, 0, 0), (2, 3, 0, 0)], ids=str)
 def test_empty_arrays_need_no_backend(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    monkeypatch.setattr(factorizations, "get_backend", lambda _: pytest.fail("nothing is to be computed"))
+    monkeypatch.setattr(host_factorizations, "get_backend", lambda _: pytest.fail("nothing is to be computed"))
     l, info = cholesky_ex(np.empty(shape, dtype=np.float32))
     assert (l.shape, l.dtype, info.shape, info.dtype) == (shape, np.float32, shape[:-2], np.int32)
     assert not info.any()

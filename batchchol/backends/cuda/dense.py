@@ -67,13 +67,18 @@ def factor_host(
     return l, info
 
 
-def factor_device(backend: Backend, a: memory.View, spec: KernelSpec, layout: Layout) -> tuple[Any, Any]:
-    """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream."""
+def factor_device(
+    backend: Backend, a: memory.View, spec: KernelSpec, layout: Layout, room: memory.View | None = None
+) -> tuple[Any, Any]:
+    """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream.
+
+    With `room`, which may be the matrices themselves, the factors are there.
+    """
     outer = a.shape[:-2]
-    l = memory.empty(a.shape, a.dtype, "room for the factors")
+    l: Any = room or memory.empty(a.shape, a.dtype, "room for the factors")
     info = memory.empty(outer, _INFO, "the info")
     found = Factorization(backend, spec, layout, math.prod(outer))
-    found.queue(a.address, int(l.gpudata), int(info.gpudata))
+    found.queue(a.address, room.address if room else int(l.gpudata), int(info.gpudata))
     return l, info
 
 

@@ -1,0 +1,129 @@
+"""Factors of arrays on a GPU, which stay there."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from batchchol.api.arguments import check_square
+from batchchol.api.columns import check_out
+from batchchol.api.device_repairs import Repair, nothing_added
+from batchchol.api.host_factorizations import problem_of
+from batchchol.backends import Backend, get_backend
+from batchchol.backends.base import Form
+from batchchol.batches.batch import dtype_name
+from batchchol.defaults.lookup import generation
+from batchchol.plan import array_choice, check_array_spec
+from kernelgen import MAX_N, KernelSpec, Layout
+
+
+@cache
+def _dense() -> Any:
+    """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
+    from batchchol.backends.cuda import dense
+
+    return dense
+
+
+@cache
+def _large() -> Any:
+    """The module for larger orders on a GPU, imported late as well."""
+    from batchchol.algorithms import large
+
+    return large
+
+
+@cache
+def _repair_larger() -> Any:
+    """What repairs larger orders on a GPU, imported late as well."""
+    from batchchol.api.larger_repairs import repair_larger
+
+    return repair_larger
+
+
+class Factored(NamedTuple):
+    """Factors, info and, with `jitter`, what was added to each diagonal: arrays on the GPU."""
+
+    l: Any
+    info: Any
+    added: Any = None
+
+
+def factor_there(
+    a: Any,
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    jitter: float | str | None = None,
+    out: Any = None,
+) -> Factored:
+    """Factors and info of an array (..., n, n) on a GPU, there, in `out` if it is given."""
+    device, dense = get_backend("cuda"), _dense()
+    matrices = dense.view(a)
+    check_square("a", matrices.shape)
+    *outer, n, _ = matrices.shape
+    batch, dtype = prod(outer), dtype_name(matrices.dtype)
+    check_array_spec(n, dtype, upper, given, math)
+    room = None if out is None else _given_room(matrices, out, jitter is not None or given is not None)
+    if not batch or not n:
+        l, info = dense.factor_nothing(matrices)
+        added = None if jitter is None else nothing_added(tuple(outer), dtype)
+        return Factored(l if out is None else out, info, added)
+    if n > MAX_N:
+        l, info = _large().factor_device(matrices, upper, room=room)
+        address = room.address if room else int(l.gpudata)
+        added = None if jitter is None else _repair_larger()(jitter, matrices, upper, address, info)
+        return Factored(l if out is None else out, info, added)
+    same = room is not None and room.address == matrices.address
+    spec, layout = _choice(device, n, dtype, upper, batch, given, math, same, generation())
+    if jitter is None:
+        l, info = dense.factor_device(device, matrices, spec, layout, room)
+        return Factored(l if out is None else out, info)
+    from batchchol.backends.cuda.device import device as gpu
+
+    with gpu().queueing():
+        l, info = dense.factor_device(device, matrices, spec, layout, room)
+        repair_those = Repair.of(jitter, matrices.address, Form(n, batch, dtype, Layout.canonical()), upper, info)
+        repair_those.queue(l=room.address if room else int(l.gpudata))
+    return Factored(l if out is None else out, info, repair_those.added)
+
+
+def _given_room(a: Any, out: Any, kept: bool) -> Any:
+    """Where the caller's array for the factors lies: the matrices themselves, unless they are `kept`, or elsewhere.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no writeable array on the GPU of the shape and dtype of the matrices, or shares memory with them.
+    """
+    from batchchol.backends.cuda import memory
+
+    if not memory.is_device_array(out):
+        raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the factors are made")
+    found = memory.view(out, "out")
+    check_out(found.shape, found.dtype, a.shape, a.dtype, "factors")
+    if not memory.is_writeable(out):
+        raise ValueError("out: got a read-only array, expected one that can be written: copy it")
+    nbytes = prod(a.shape) * a.dtype.itemsize
+    if abs(found.address - a.address) < nbytes and (kept or found.address != a.address):
+        expected = "memory of its own" if kept else "memory of its own, or a itself"
+        raise ValueError(f"out: shares memory with a, expected {expected}")
+    return found
+
+
+# Describing the problem anew takes longer than launching the kernel.
+@lru_cache(maxsize=1024)
+def _choice(
+    device: Backend,
+    n: int,
+    dtype: str,
+    upper: bool,
+    batch: int,
+    given: KernelSpec | None,
+    math: str | None,
+    same: bool,
+    _: object,
+) -> tuple[KernelSpec, Layout]:
+    """`array_choice` for arrays on a GPU, kept for the next call until other tables are read."""
+    return array_choice(device, problem_of(n, dtype, upper, math), batch, given, host=False, same=same)
