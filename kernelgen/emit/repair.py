@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelgen.emit.posv_cuda import generate_posv_for_gpu
 from kernelgen.emit.source import KernelSource
+from kernelgen.emit.thread import generate_thread
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
@@ -17,6 +18,11 @@ def generate_repairing(spec: KernelSpec) -> KernelSource | None:
     diagonal added, then `growth` times as much. `added` has room for `batch` elements, what was added to each at
     last: 0 to those that did not fail, or whose mean diagonal is not a positive number, which are not tried again.
     """
-    if spec.problem.op == "posv" and TARGETS[spec.target].gpu and isinstance(spec.schedule, ThreadSchedule):
-        return generate_posv_for_gpu(spec, spec.schedule, repairs=True)
+    schedule = spec.schedule
+    if not (TARGETS[spec.target].gpu and isinstance(schedule, ThreadSchedule)):
+        return None
+    if spec.problem.op == "posv":
+        return generate_posv_for_gpu(spec, schedule, repairs=True)
+    if spec.problem.op == "potrf" and schedule.staged and not spec.in_place:
+        return generate_thread(spec, schedule, repairs=True)
     return None

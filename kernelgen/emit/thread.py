@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, element_strides, microkernels_of, render
@@ -21,17 +20,6 @@ FAST_FLAGS = {"float32": ("-ftz=true",), "float64": ()}
 _DEFINED = re.compile(r"^#define (\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class _AnyBlock:
-    """What the template asks of a spec, for the text that specs share which differ in how they are launched."""
-
-    name: str
-    problem: Problem
-    layout: str
-    order: str
-    in_place: bool
-
-
 def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The source of `generate_thread` for blocks of any size: equal for all specs that differ in that and in `cache`.
 
@@ -44,33 +32,43 @@ def generate_any_block(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSour
     works = "code for blocks of any size leaves registers to the compiler, use None"
     require(schedule.blocks is None, "blocks", schedule.blocks, works)
     name = spec.name.replace(f"_t{schedule.threads}_{schedule.cache}", "_any", 1)
-    shared = _AnyBlock(name, spec.problem, spec.layout, spec.order, spec.in_place)
-    return _generate(spec, schedule, shared, "blocks of any size", "", "blockDim.x")
+    return _generate(spec, schedule, name, "blocks of any size", "", "blockDim.x")
 
 
-def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+def generate_thread(spec: KernelSpec, schedule: ThreadSchedule, *, repairs: bool = False) -> KernelSource:
     """The CUDA source of one factorization kernel.
 
     Its entry is `void entry(const scalar *a, scalar *l, int *info, long long stride, long long batch)`: `stride` is
     the distance between neighbouring elements of one matrix, and `info` has room for `batch` numbers. `a` is `l` for
-    a spec in place. A schedule with a `stride` of its own takes no other.
+    a spec in place. A schedule with a `stride` of its own takes no other. `generate_repairing` says what one that
+    repairs takes besides: only staged matrices have room for that.
     """
     threads = schedule.threads
     geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"
     # Shared memory has room for few blocks: left to itself the compiler spills to have registers for more.
     blocks = schedule.blocks or (1 if schedule.staged else None)
     bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''}) "
-    return _generate(spec, schedule, spec, geometry, bounds, str(threads))
+    entry = f"{spec.name}_repairs" if repairs else spec.name
+    return _generate(spec, schedule, entry, geometry, bounds, str(threads), repairs=repairs)
 
 
 def _generate(
-    spec: KernelSpec, schedule: ThreadSchedule, named: KernelSpec | _AnyBlock, geometry: str, bounds: str, block: str
+    spec: KernelSpec,
+    schedule: ThreadSchedule,
+    entry: str,
+    geometry: str,
+    bounds: str,
+    block: str,
+    *,
+    repairs: bool = False,
 ) -> KernelSource:
     problem = spec.problem
     strides = element_strides(spec, problem.n)
     text = render(
         "thread/thread.cu.jinja",
-        spec=named,
+        spec=spec,
+        entry=entry,
+        repairs=repairs,
         geometry=geometry,
         bounds=bounds,
         block=block,
@@ -88,7 +86,7 @@ def _generate(
         stride=stride_expression(spec),
         **_program(spec, schedule),
     )
-    return cuda_source(text, named.name, problem.dtype, problem.math, launch_of(problem, schedule))
+    return cuda_source(text, entry, problem.dtype, problem.math, launch_of(problem, schedule))
 
 
 def cuda_source(text: str, name: str, dtype: str, math: str, launch: Launch) -> KernelSource:
