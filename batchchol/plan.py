@@ -11,8 +11,9 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form, Kernel, check_form, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
-from batchchol.defaults.fused import COLUMNS_OF_WARPS, two_kernels
+from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice, generation
+from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
 from kernelgen.problem import MATHS
@@ -189,8 +190,7 @@ def chosen_kernel(
 ) -> Kernel:
     """The kernel of `kernel_choice`, loaded, and kept as well; or two kernels, called as one, that are faster."""
     check_choice(given, math)
-    many = nrhs > COLUMNS_OF_WARPS
-    return _chosen_kernel(op, device, form, upper, given, math, many, argument, generation())
+    return _chosen_kernel(op, device, form, upper, given, math, min(nrhs, MANY), argument, generation())
 
 
 @lru_cache(maxsize=1024)
@@ -201,20 +201,20 @@ def _chosen_kernel(
     upper: bool,
     given: KernelSpec | None,
     math: str | None,
-    many: bool,
+    nrhs: int,
     argument: str,
     key: object,
 ) -> Kernel:
     rest = device, form, upper
-    if op == "posv" and given is None and _by_two(device, form, upper, math, many):
-        return factor_then_solve(device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO))
+    if op == "posv" and given is None:
+        problem = Problem(form.n, form.dtype, "upper" if upper else "lower", op, math or MATHS[0])
+        request = Request(problem, device.target, batch=form.batch, arch=device.architecture).on(form.layout)
+        if two_kernels(request, nrhs):
+            return factor_then_solve(
+                device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO)
+            )
+        given = of_several(request, nrhs)
     return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
-
-
-def _by_two(device: Backend, form: Form, upper: bool, math: str | None, many: bool) -> bool:
-    problem = Problem(form.n, form.dtype, "upper" if upper else "lower", "posv", math or MATHS[0])
-    request = Request(problem, device.target, batch=form.batch, arch=device.architecture)
-    return two_kernels(request.on(form.layout), many)
 
 
 def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:

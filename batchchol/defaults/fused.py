@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import isqrt
 from types import MappingProxyType
 
+from batchchol.defaults.pipelines import MANY, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
@@ -42,18 +44,37 @@ STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
 NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 
 
-def two_kernels(request: Request, many: bool = False) -> bool:
-    """Whether one kernel that factors and another that solves are the better choice.
-
-    If there are `many` right-hand sides, more than `COLUMNS_OF_WARPS`, they are instead of those of warps.
-    """
+def two_kernels(request: Request, nrhs: int = 1) -> bool:
+    """Whether one kernel that factors and another that solves are the better choice for so many right-hand sides."""
     problem = request.problem
-    if not TARGETS[request.target].gpu or problem.n <= ONE_KERNEL[problem.dtype]:
+    if not TARGETS[request.target].gpu or of_several(request, nrhs) is not None:
         return False
-    if many or problem.dtype != "float32":
+    if problem.n <= ONE_KERNEL[problem.dtype]:
+        return nrhs >= MANY and problem.n >= FEW_FROM
+    if nrhs > COLUMNS_OF_WARPS:
         return True
-    few = request.size <= isqrt(BATCHES[0] * BATCHES[1])
-    return by_warps(request.plain, request.chunk, request.arch, few=few) is None
+    few = _few(request)
+    if not few and _by_blocks(request) is not None:
+        return False
+    return problem.dtype != "float32" or by_warps(request.plain, request.chunk, request.arch, few=few) is None
+
+
+def of_several(request: Request, nrhs: int) -> KernelSpec | None:
+    """The kernel for so many right-hand sides where that for one is not the better choice."""
+    if nrhs <= COLUMNS_OF_WARPS or _few(request) or not TARGETS[request.target].gpu:
+        return None
+    return _by_blocks(request, nrhs)
+
+
+def _by_blocks(request: Request, nrhs: int = 1) -> KernelSpec | None:
+    # Of the largest orders of float64 there is no kernel at all.
+    with suppress(SpecError):
+        return by_blocks(request.plain, request.chunk, request.arch, nrhs=nrhs)
+    return None
+
+
+def _few(request: Request) -> bool:
+    return request.size <= isqrt(BATCHES[0] * BATCHES[1])
 
 
 def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
@@ -64,9 +85,9 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
     SpecError
         If there is none: shared memory has no room for the triangles of a warp's threads.
     """
-    few = by_warps(plain, chunk, arch, few=True)
+    few, blocks = by_warps(plain, chunk, arch, few=True), by_blocks(plain, chunk, arch)
     try:
-        others = by_warps(plain, chunk, arch, few=False) or fused(plain, chunk, arch)
+        others = blocks or by_warps(plain, chunk, arch, few=False) or fused(plain, chunk, arch)
     except SpecError:
         if few is None:
             raise

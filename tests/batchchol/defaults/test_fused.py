@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from batchchol import Layout, default_spec
-from batchchol.defaults.fused import BATCHES, by_warps, two_kernels
+from batchchol.defaults.fused import BATCHES, by_warps, of_several, two_kernels
+from batchchol.defaults.pipelines import MANY as MANY_COLUMNS
+from batchchol.defaults.pipelines import SEVERAL
 from batchchol.defaults.request import Request
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
@@ -30,7 +32,9 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (64, SMALL, MANY, "fast", "warp"),
         (64, SMALL, MANY, "ieee", "two"),
         (64, LARGE, FEW, "ieee", "warp"),
-        (64, LARGE, MANY, "fast", "two"),
+        (64, LARGE, MANY, "fast", "block"),
+        (48, ARRAYS, MANY, "ieee", "block"),
+        (48, ARRAYS, MANY, "fast", "warp"),
         (128, ARRAYS, MANY, "fast", "warp"),
         (128, SMALL, MANY, "fast", "two"),
         (64, Layout.interleaved(), FEW, "fast", "two"),
@@ -40,7 +44,7 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
     request = asked(n, layout, batch, math)
     assert two_kernels(request) == (chosen == "two")
-    assert two_kernels(request, many=True) == (n > 32)
+    assert two_kernels(request, MANY_COLUMNS) == (n >= 20)
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
@@ -62,3 +66,15 @@ def test_what_has_no_tensor_cores_or_is_of_float64_has_two() -> None:
     assert two_kernels(asked(100, ARRAYS, FEW, dtype="float64"))
     with pytest.raises(SpecError):
         default_spec(100, op="posv", dtype="float64", target="cuda")
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [(ARRAYS, "float32"), (LARGE, "float32"), (LARGE, "float64")], ids=str)
+def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
+    request = asked(32, layout, MANY, dtype=dtype)
+    assert of_several(request, SEVERAL - 1) is None
+    assert of_several(asked(32, layout, FEW, dtype=dtype), SEVERAL) is None
+    found = of_several(request, SEVERAL)
+    assert found is not None
+    assert getattr(found.schedule, "rhs", None) == 4
+    assert not two_kernels(request, SEVERAL)
+    assert of_several(request, MANY_COLUMNS) is None
