@@ -32,13 +32,24 @@ from batchchol.measure.provenance import about
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.measure.timing import Sample
 from batchchol.operations.roofline import compulsory_bytes
-from kernelgen import SIMD_TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen import (
+    SIMD_TARGETS,
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    SpecError,
+    ThreadSchedule,
+    WarpSchedule,
+)
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 CHOICES = ("nb", "rhs", "looking", "unroll", "prefetch", "staged", "threads", "stride", "pdl")
 CHOICES_OF_WARPS = ("matrices", "warps", "teams", "update", "blocks")
+CHOICES_OF_BLOCKS = ("lanes", "pipeline", "early", "spare", "fold")
+ALL_CHOICES = (*CHOICES, *CHOICES_OF_WARPS, *CHOICES_OF_BLOCKS)
 COLUMNS = (
-    *("backend", "target", "op", "n", "batch", "nrhs", "layout", "math", "family", *CHOICES, *CHOICES_OF_WARPS),
+    *("backend", "target", "op", "n", "batch", "nrhs", "layout", "math", "family", *ALL_CHOICES),
     *("chosen", "seconds", "spread"),
     *("ratio", "copy", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
 )
@@ -92,13 +103,17 @@ SERIES: Mapping[str, Series] = {
 
 # Teams of the warp family: matrices, teams of a block, blocks of a multiprocessor; those of two warps, by themselves.
 TEAMS, LARGE_TEAMS = ((1, 2, 4), (1, 2, 8), (1, 8, 1), (2, 2, 4)), ((1, 1, 4),)
+# Pipelines of the block family, which larger chunks are for: matrices, groups with panels, warps that solve.
+CHUNK_OF_BLOCKS, PIPELINES_FROM = 32, 24
+PIPELINES = ((32, 2, 2), (16, 2, 1), (16, 2, 2), (16, 1, 2), (8, 2, 2), (4, 2, 2))
 
 
 def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
     """Chunks as large as a group of matrices that are worked on together, or of a block's warps, and arrays."""
     lanes = SIMD_TARGETS[target].lanes("float32") if target in SIMD_TARGETS else backend.lanes("float32")
     large = backend.name == "cuda" and n > ONE_KERNEL["float32"]
-    return Layout.chunked(CHUNK_OF_WARPS if large else lanes), Layout.canonical()
+    chunks = (CHUNK_OF_BLOCKS, CHUNK_OF_WARPS) if large else (lanes,)
+    return *map(Layout.chunked, chunks), Layout.canonical()
 
 
 def chosen(backend: Backend, target: str, n: int, batch: int, layout: Layout, math: str) -> KernelSpec | None:
@@ -121,6 +136,8 @@ def kernels(backend: Backend, target: str, n: int, batch: int, layout: Layout, m
         more: Mapping[str, Any] = {"stride": layout.chunk, "pdl": True} if gpu else {}
         with suppress(SpecError):
             found.append(KernelSpec(problem, layout.kind, layout.order, ThreadSchedule(**choice, **more), target))
+    if gpu and n >= PIPELINES_FROM:
+        found += by_pipelines(problem, layout, target)
     if gpu and (not schedules or (first is not None and isinstance(first.schedule, WarpSchedule))):
         found += by_warps(problem, layout, target)
     return list(dict.fromkeys(found))
@@ -133,6 +150,15 @@ def by_warps(problem: Problem, layout: Layout, target: str) -> Iterator[KernelSp
         with suppress(SpecError):
             schedule = WarpSchedule(matrices, warps, teams, blocks=blocks, stride=layout.chunk, pdl=True)
             yield KernelSpec(problem, layout.kind, layout.order, schedule, target)
+
+
+def by_pipelines(problem: Problem, layout: Layout, target: str) -> Iterator[KernelSpec]:
+    """Pipelines of the block family, as far as there is shared memory for them."""
+    for lanes, pipeline, rhs in PIPELINES:
+        if layout.chunk is None or layout.chunk % lanes == 0:
+            with suppress(SpecError):
+                schedule = BlockSchedule(8, lanes, pipeline=pipeline, rhs=rhs, stride=layout.chunk, pdl=True)
+                yield KernelSpec(problem, layout.kind, layout.order, schedule, target)
 
 
 def in_turn(backend: Backend, specs: Sequence[KernelSpec], a: Batch, nrhs: int) -> list[Sample]:
@@ -183,7 +209,7 @@ def rows(backend: Backend, target: str, orders: Sequence[int]) -> Iterator[dict[
                 "backend": backend.name, "target": target, "op": "posv", "n": n, "batch": batch, "nrhs": nrhs,
                 "layout": str(layout), "math": spec.problem.math,
                 "family": spec.family,
-                **{name: getattr(spec.schedule, name, None) for name in (*CHOICES, *CHOICES_OF_WARPS)},
+                **{name: getattr(spec.schedule, name, None) for name in ALL_CHOICES},
                 "chosen": spec == chosen(backend, target, n, batch, layout, spec.problem.math),
                 "seconds": f"{sample.median:.4g}", "spread": f"{sample.spread:.3f}", "ratio": f"{sample.ratio:.3f}",
                 "copy": f"{copying / sample.median:.3f}",
