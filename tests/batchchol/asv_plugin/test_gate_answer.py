@@ -17,6 +17,8 @@ from batchchol.asv_plugin.gate.answer import from_json, junit, markdown, table, 
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Resolution, Verdict
 from batchchol.errors import DataFileError
 
+from ...pages import run
+
 BASE, HEAD = "a" * 40, "b" * 40
 HOSTILE = "cc1: error: `x` | <y> \x1b[31m\x00\ud800 & *z*\nand a second line"
 OUTCOMES = (
@@ -250,6 +252,16 @@ def test_json_comes_back_as_it_was(answer: Answer) -> None:
     text = to_json(answer)
     assert from_json(text) == answer
     json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_page_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "gate" / "gate.json").write_text(to_json(ANSWER))
+    monkeypatch.chdir(tmp_path)
+    run("gate", {})
+    assert capsys.readouterr().out.startswith(f"{ANSWER.status} [('t.T.same(1)', 1.001), ")
 
 
 @settings(max_examples=50)
