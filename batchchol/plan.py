@@ -135,6 +135,11 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
+def problem_of(n: int, dtype: str, upper: bool, math: str | None, op: str = "potrf") -> Problem:
+    """The problem of a call, in the math that it asks for or the default."""
+    return Problem(n, dtype, "upper" if upper else "lower", op, math or MATHS[0])
+
+
 def kernel_choice(
     op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
 ) -> KernelSpec:
@@ -165,14 +170,13 @@ def _kernel_choice(
     argument: str,
     _: object,
 ) -> KernelSpec:
-    uplo = "upper" if upper else "lower"
-    problem = Problem(form.n, form.dtype, uplo, op, math or MATHS[0])
+    problem = problem_of(form.n, form.dtype, upper, math, op)
     target = _fitting_target(device, form.dtype, form.layout, argument)
     spec = given or _default(device, problem, form.layout, form.batch, in_place=False, target=target)
     check_form(device, spec, form, op, argument)
-    if spec.problem.uplo != uplo:
+    if spec.problem.uplo != problem.uplo:
         raise ValueError(
-            f"spec: got the {spec.problem.uplo} triangle, expected the {uplo} one, as the {argument} have"
+            f"spec: got the {spec.problem.uplo} triangle, expected the {problem.uplo} one, as the {argument} have"
         )
     return spec
 

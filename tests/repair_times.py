@@ -37,19 +37,20 @@ from kernelgen.emit.support import support_kernels
 
 OUT = Path(__file__).parents[1] / "datasets" / "repair_h200.csv"
 ORDERS = (4, 8, 16, 24, 32, 64)
+DTYPES = ("float32", "float64")
 # Batches, and in how many of a thousand matrices of each a pivot has the wrong sign.
 BATCHES = {131_072: (0, 1), 16_384: (0,)}
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
 COLUMNS = (
-    *("op", "n", "batch", "layout", "failing", "way", "seconds", "more"),
+    *("op", "n", "dtype", "batch", "layout", "failing", "way", "seconds", "more"),
     *("gpu", "driver", "toolkit", "version", "commit", "date"),
 )
 Call = Callable[[], object]
 
 
-def matrices(backend: CudaBackend, n: int, batch: int, layout: Layout, failing: int) -> list[Any]:
+def matrices(backend: CudaBackend, n: int, dtype: str, batch: int, layout: Layout, failing: int) -> list[Any]:
     """Batches that together exceed the cache, with so many in a thousand that fail."""
-    a = backend.empty(n, batch, layout)
+    a = backend.empty(n, batch, layout, dtype)
     if failing:
         backend.fill(a, "failing", every=1000 // failing, kind="negative")
     else:
@@ -62,7 +63,7 @@ def solves(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str, list[Ca
     """By way, calls that factor and solve for one right-hand side."""
     n, batch, layout = batches[0].n, batches[0].batch, batches[0].layout
     kernel = cast(Any, chosen_kernel("posv", backend, Form.of(batches[0]), False, None, None, argument="a"))
-    b = np.ones((batch, n, 1), np.float32)
+    b = np.ones((batch, n, 1), batches[0].dtype)
     calls: dict[str, list[Call]] = {"none": [], "itself": [], "behind": []}
     for a in batches:
         right, x, info = backend.place(b), backend.place(b), memory.info_array(batch)
@@ -79,16 +80,18 @@ def solves(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str, list[Ca
 
 def factorizations(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str, list[Call]]:
     """By way, calls that factor arrays."""
-    n, batch = batches[0].n, batches[0].batch
-    spec, layout = array_choice(backend, Problem(n), batch, None, host=False)
-    launches = dense._launches(backend, spec, layout, batch)
-    calls: dict[str, list[Call]] = {"none": [], "behind": []}
+    n, batch, dtype = batches[0].n, batches[0].batch, batches[0].dtype
+    spec, layout = array_choice(backend, Problem(n, dtype.name), batch, None, host=False)
+    launches, kernel = dense._launches(backend, spec, layout, batch), backend.kernel(spec)
+    calls: dict[str, list[Call]] = {"none": [], "itself": [], "behind": []}
     for a in batches:
-        l, info = memory.empty((batch, n, n), np.float32, "factors"), memory.info_array(batch)
+        l, info = memory.empty((batch, n, n), dtype, "factors"), memory.info_array(batch)
         again = Repair.of("auto", a.address, Form.of(a), False, info)
         run = partial(launches.run, a.address, int(l.gpudata), int(info.gpudata))
         plain = partial(_kept, (l, info), run)
         calls["none"].append(plain)
+        if layout.kind == "canonical" and repairs_itself(kernel):
+            calls["itself"].append(partial(again.factor, kernel, int(l.gpudata)))
         calls["behind"].append(partial(_both, plain, partial(again.queue, l=int(l.gpudata))))
     return calls
 
@@ -115,36 +118,41 @@ def medians(backend: CudaBackend, calls: Mapping[str, list[Call]], rounds: int) 
     return {way: float(np.median(each)) for way, each in taken.items()}
 
 
-def build(backend: CudaBackend, orders: Sequence[int], sizes: Sequence[int]) -> None:
+def build(backend: CudaBackend, orders: Sequence[int], dtypes: Sequence[str], sizes: Sequence[int]) -> None:
     """Compile what is timed, many kernels at a time."""
     specs = set[KernelSpec]()
-    for n, batch, layout in product(orders, sizes, LAYOUTS):
-        form = Form(n, batch, "float32", layout)
+    for n, dtype, batch, layout in product(orders, dtypes, sizes, LAYOUTS):
+        form = Form(n, batch, dtype, layout)
         for op in ("posv", *TWO):
             with suppress(SpecError):
                 specs.add(kernel_choice(op, cast(Any, backend), form, False, None, None, argument="a"))
-        specs.add(array_choice(cast(Any, backend), Problem(n), batch, None, host=False)[0])
+        specs.add(array_choice(cast(Any, backend), Problem(n, dtype), batch, None, host=False)[0])
     sources = [
         source for spec in specs for source in (generate(spec), generate_repairing(spec)) if source is not None
     ]
     build_all([*sources, *support_kernels()], backend.architecture)
 
 
-def rows(backend: CudaBackend, orders: Sequence[int], sizes: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+def rows(
+    backend: CudaBackend, orders: Sequence[int], dtypes: Sequence[str], sizes: Sequence[int], rounds: int
+) -> Iterator[dict[str, Any]]:
     """A row for each case and way."""
-    for n in orders:
+    for n, dtype in product(orders, dtypes):
         for batch in sizes:
             for layout, failing in product(LAYOUTS, BATCHES[batch]):
-                batches = matrices(backend, n, batch, layout, failing)
-                made = {"posv": solves(backend, batches)}
+                batches = matrices(backend, n, dtype, batch, layout, failing)
+                made: dict[str, Mapping[str, list[Call]]] = {}
+                with suppress(SpecError):
+                    made["posv"] = solves(backend, batches)
                 if layout.kind == "canonical":
                     made["potrf"] = factorizations(backend, batches)
                 for op, calls in made.items():
                     found = medians(backend, calls, rounds)
                     for way, seconds in found.items():
                         yield {
-                            "op": op, "n": n, "batch": batch, "layout": str(layout), "failing": failing, "way": way,
-                            "seconds": f"{seconds:.4g}", "more": f"{seconds / found['none'] - 1:.4f}",
+                            "op": op, "n": n, "dtype": dtype, "batch": batch, "layout": str(layout),
+                            "failing": failing, "way": way, "seconds": f"{seconds:.4g}",
+                            "more": f"{seconds / found['none'] - 1:.4f}",
                         }  # fmt: skip
                 del batches, made
 
@@ -153,18 +161,19 @@ def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(prog="python -m tests.repair_times", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--orders", type=int, nargs="+", default=ORDERS)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--batches", type=int, nargs="+", choices=tuple(BATCHES), default=tuple(BATCHES))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     backend = cast(CudaBackend, get_backend("cuda"))
-    build(backend, given.orders, given.batches)
+    build(backend, given.orders, given.dtypes, given.batches)
     said = {name: value for name, value in about(cast(Any, backend)).items() if name in COLUMNS}
     with given.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for each in rows(backend, given.orders, given.batches, given.rounds):
-            print(*(each[name] for name in COLUMNS[:8]), flush=True)
+        for each in rows(backend, given.orders, given.dtypes, given.batches, given.rounds):
+            print(*(each[name] for name in COLUMNS[:9]), flush=True)
             writer.writerow(said | each)
             stream.flush()
 

@@ -84,6 +84,18 @@ def check_threads(threads: Any) -> None:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
 
 
+def check_on_gpu(backend: str | None) -> None:
+    """Refuse a backend that is not the one of arrays on a GPU.
+
+    Raises
+    ------
+    ValueError
+        If another one is asked for.
+    """
+    if backend is not None and chosen_backend(backend) != "cuda":
+        raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+
+
 class Wanted(NamedTuple):
     """What a call is to compute by matrices, or factors, and right-hand sides, and how.
 

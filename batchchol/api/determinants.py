@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api import device_solves
-from batchchol.api.arguments import Wanted, is_general, square_matrices
+from batchchol.api.arguments import Wanted, check_on_gpu, is_general, square_matrices
 from batchchol.api.failures import raise_failures
 from batchchol.api.lu import lu_factor_ex
 from batchchol.artifacts.no_compiler import warn
@@ -97,8 +97,7 @@ def slogdet_ex(
         wanted = wanted.of_batch(a, backend)
         return _on_gpu(a, wanted) if a.backend != "cpu" else _signed(*_of_batch(a, wanted))
     if hasattr(a, "__cuda_array_interface__"):
-        if backend is not None and chosen_backend(backend) != "cuda":
-            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        check_on_gpu(backend)
         return _on_gpu(a, wanted)
     given = square_matrices("a", a)
     logs, info = _of_array(given, chosen_backend(backend) or DEFAULT_BACKEND, wanted)

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 from batchchol.api.arguments import check_square
 from batchchol.api.columns import check_out
-from batchchol.api.device_repairs import Repair, nothing_added
-from batchchol.api.host_factorizations import problem_of
+from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import dtype_name
 from batchchol.defaults.lookup import generation
-from batchchol.plan import array_choice, check_array_spec
+from batchchol.plan import array_choice, check_array_spec, problem_of
 from kernelgen import MAX_N, KernelSpec, Layout
+
+_IN_ROWS = Layout.canonical("row")
 
 
 @cache
@@ -80,13 +81,25 @@ def factor_there(
     if jitter is None:
         l, info = dense.factor_device(device, matrices, spec, layout, room)
         return Factored(l if out is None else out, info)
-    from batchchol.backends.cuda.device import device as gpu
+    return _factor_and_repair(device, matrices, spec, layout, jitter, out, room)
 
-    with gpu().queueing():
-        l, info = dense.factor_device(device, matrices, spec, layout, room)
-        repair_those = Repair.of(jitter, matrices.address, Form(n, batch, dtype, Layout.canonical()), upper, info)
-        repair_those.queue(l=room.address if room else int(l.gpudata))
-    return Factored(l if out is None else out, info, repair_those.added)
+
+def _factor_and_repair(
+    device: Backend, a: Any, spec: KernelSpec, layout: Layout, jitter: float | str, out: Any, room: Any
+) -> Factored:
+    """The same with repair: by the kernel itself, if it can and works on arrays as they are, or behind it."""
+    problem, form = spec.problem, Form(a.shape[-1], prod(a.shape[:-2]), spec.problem.dtype, _IN_ROWS)
+    kernel: Any = device.kernel(spec)
+    itself = layout == _IN_ROWS and repairs_itself(kernel)
+    with kernel.gpu.queueing():
+        l, info = _dense().room_for(a, room) if itself else _dense().factor_device(device, a, spec, layout, room)
+        repairing = Repair.of(jitter, a.address, form, problem.uplo == "upper", info)
+        address = room.address if room else int(l.gpudata)
+        if itself:
+            repairing.factor(kernel, address)
+        else:
+            repairing.queue(l=address)
+    return Factored(l if out is None else out, info, repairing.added)
 
 
 def _given_room(a: Any, out: Any, kept: bool) -> Any:

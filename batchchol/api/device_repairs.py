@@ -1,7 +1,7 @@
 """Repair on a GPU: what `batchchol.api.repairs` says, without waiting.
 
-Kernels that factor and solve at once do it themselves, where a thread has a matrix. Behind others runs a kernel that
-ends at once where nothing failed.
+Kernels that factor arrays, or factor and solve at once, do it themselves where a thread has a matrix. Behind others
+runs a kernel that ends at once where nothing failed.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Repair:
         run_repairing(kernel, (*addresses, int(self.added.gpudata)), nrhs, form, self.first, stream)
         return None
 
+    def factor(self, kernel: Any, l: int) -> None:
+        """Queue a kernel that `repairs_itself`; `l` is where factors go, an array (..., n, n) in rows."""
+        addresses = (self.a, l, int(self.info.gpudata), int(self.added.gpudata))
+        run_repairing(kernel, addresses, None, self.form, self.first)
+
     def queue(self, *, l: int = 0, b: int = 0, x: int = 0, nrhs: int = 0, stream: Any = None) -> None:
         """Have those that failed tried again by a kernel of its own, behind what told which.
 
@@ -94,11 +99,15 @@ def repairs_itself(kernel: Any) -> bool:
 
 
 def run_repairing(
-    kernel: Any, addresses: Sequence[int], nrhs: int, form: Form, first: float, stream: Any = None
+    kernel: Any, addresses: Sequence[int], nrhs: int | None, form: Form, first: float, stream: Any = None
 ) -> None:
-    """Queue a kernel that `repairs_itself`; `addresses` are its arguments, and that of room for what was added."""
+    """Queue a kernel that `repairs_itself`; `addresses` are its arguments, and that of room for what was added.
+
+    `nrhs` is None where there are no right-hand sides.
+    """
     multiples = int(np.float64(first).view(np.int64)), GROWTH, TRIES
-    words = (*addresses, nrhs, *kernel.geometry(form.batch, form.layout), *multiples)
+    columns = () if nrhs is None else (nrhs,)
+    words = (*addresses, *columns, *kernel.geometry(form.batch, form.layout), *multiples)
     kernel.gpu.run(kernel.repairing, form.batch, words, stream)
 
 

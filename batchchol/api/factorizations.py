@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import check_threads, square_matrices
+from batchchol.api.arguments import check_on_gpu, check_threads, square_matrices
 from batchchol.api.device_factorizations import factor_there
 from batchchol.api.failures import raise_failures
 from batchchol.api.host_factorizations import checked_out, factor_host, room_for
@@ -194,8 +194,7 @@ def cholesky_ex(
     upper = flag("upper", upper)
     check_jitter(jitter)
     if hasattr(a, "__cuda_array_interface__"):
-        if backend is not None and chosen_backend(backend) != "cuda":
-            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        check_on_gpu(backend)
         there = factor_there(a, upper, spec, math, jitter, out)
         return Cholesky(*there[:2]) if jitter is None else RepairedCholesky(*there)
     matrices = square_matrices("a", a)

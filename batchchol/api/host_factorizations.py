@@ -17,17 +17,11 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import array_choice
-from kernelgen import MAX_N, KernelSpec, Layout, Problem
-from kernelgen.problem import MATHS
+from batchchol.plan import array_choice, problem_of
+from kernelgen import MAX_N, KernelSpec, Layout
 
 Factored = tuple[NDArray[Any], NDArray[np.int32]]
 _CANONICAL = Layout.canonical()
-
-
-def problem_of(n: int, dtype: str, upper: bool, math: str | None) -> Problem:
-    """The factorization that is asked for."""
-    return Problem(n, dtype, "upper" if upper else "lower", math=math or MATHS[0])
 
 
 def checked_out(out: Any, a: NDArray[np.floating]) -> NDArray[Any] | None:

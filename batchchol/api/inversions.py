@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.api import device_solves
-from batchchol.api.arguments import Wanted, square_matrices
+from batchchol.api.arguments import Wanted, check_on_gpu, square_matrices
 from batchchol.api.columns import check_out, host_out
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
@@ -45,8 +45,7 @@ def inverted(given: Any, backend: str | None, wanted: Wanted) -> Inverted | None
         wanted = wanted.of_batch(given, backend)
         return _on_gpu(given, wanted) if given.backend != "cpu" else _of_batch(given, wanted)
     if hasattr(given, "__cuda_array_interface__"):
-        if backend is not None and chosen_backend(backend) != "cuda":
-            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        check_on_gpu(backend)
         return _on_gpu(given, wanted)
     where = chosen_backend(backend) or DEFAULT_BACKEND
     return _of_array(square_matrices(wanted.argument, given), where, wanted)

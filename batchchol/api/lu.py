@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import Wanted, check_threads, square_matrices
+from batchchol.api.arguments import Wanted, check_on_gpu, check_threads, square_matrices
 from batchchol.api.device_solves import located
 from batchchol.api.failures import raise_singular
 from batchchol.api.solves import solutions
@@ -138,8 +138,7 @@ def lu_factor_ex(
         wanted = wanted.of_batch(a, backend)
         return _of_batch(a, wanted, in_place) if a.backend == "cpu" else _there(a, wanted, in_place)
     if hasattr(a, "__cuda_array_interface__"):
-        if backend is not None and chosen_backend(backend) != "cuda":
-            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        check_on_gpu(backend)
         return _there(a, wanted, in_place)
     return _of_array(a, chosen_backend(backend) or DEFAULT_BACKEND, wanted, in_place)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from batchchol.api import device_solves, host_solves
-from batchchol.api.arguments import Solved, Wanted, check_threads, is_general
+from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads, is_general
 from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.repairs import check_jitter
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
@@ -257,8 +257,7 @@ def solutions(matrices: Any, b: Any, backend: str | None, wanted: Wanted) -> Sol
     if isinstance(matrices, Batch):
         return _by_batch(matrices, b, backend, wanted)
     if hasattr(matrices, "__cuda_array_interface__"):
-        if backend is not None and chosen_backend(backend) != "cuda":
-            raise ValueError(f"backend: got {backend!r}, expected 'cuda' for an array on a GPU")
+        check_on_gpu(backend)
         return device_solves.solved(matrices, b, wanted)
     return host_solves.by_array(matrices, b, chosen_backend(backend) or DEFAULT_BACKEND, wanted)
 

@@ -137,6 +137,14 @@ def test_nothing_to_repair(shape: tuple[int, ...]) -> None:
     assert tuple(solve_ex(a, on_device(np.empty(shape[:-1], np.float32)), jitter="auto").added.shape) == shape[:-2]
 
 
+def test_arrays_are_repaired_by_the_kernel_that_factors_them(fake_gpu: FakeGpu, spd: Spd) -> None:
+    a = on_device(batch_of(spd))
+    for _ in range(2):
+        cholesky_ex(a, jitter="auto")
+    names = [launch[0] for launch in fake_gpu.launches]
+    assert all(name.startswith("potrf") and name.endswith("_repairs") for name in names)
+
+
 def test_large_orders_and_streams(fake_gpu: FakeGpu, spd: Spd) -> None:
     a, b = batch_of(spd, 70), columns(14, 70, 2, dtype="float64")
     x, info, added = solve_ex(on_device(a), on_device(b), jitter="auto", stream=0x77)

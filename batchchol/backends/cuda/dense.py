@@ -74,12 +74,16 @@ def factor_device(
 
     With `room`, which may be the matrices themselves, the factors are there.
     """
-    outer = a.shape[:-2]
-    l: Any = room or memory.empty(a.shape, a.dtype, "room for the factors")
-    info = memory.empty(outer, _INFO, "the info")
-    found = Factorization(backend, spec, layout, math.prod(outer))
+    l, info = room_for(a, room)
+    found = Factorization(backend, spec, layout, math.prod(a.shape[:-2]))
     found.queue(a.address, room.address if room else int(l.gpudata), int(info.gpudata))
     return l, info
+
+
+def room_for(a: memory.View, room: memory.View | None = None) -> tuple[Any, Any]:
+    """Where the factors of an array (..., n, n) go, if not to `room`, and the info of each: nothing is queued."""
+    l: Any = room or memory.empty(a.shape, a.dtype, "room for the factors")
+    return l, memory.empty(a.shape[:-2], _INFO, "the info")
 
 
 @dataclass(frozen=True)
