@@ -135,6 +135,11 @@ class Operation:
         """Whether a GPU has it in straight-line code alone, each thread with a triangle in its registers."""
         return self.forgets and not self.has_columns and not self.inverts
 
+    @cached_property
+    def multiplies(self) -> bool:
+        """Whether it computes determinants: it multiplies the pivots."""
+        return any(each.shape == "scalar" for each in self.arguments)
+
     @property
     def has_columns(self) -> bool:
         """Whether there are right-hand sides."""
@@ -171,6 +176,18 @@ POSV = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: n**3 / 3 + 2 * n**2 * nrhs,
+)
+# No library's name: what a likelihood of a Gaussian process takes, b^T x and the logarithm, in one kernel.
+POSVDET = Operation(
+    "posvdet",
+    "the solution X of A X = B, A symmetric positive definite, and the logarithm of A's determinant",
+    "a factorization and solve",
+    (
+        *POSV.arguments[:-1],
+        Argument("logdet", "scalar", written=True, packed=False),
+        Argument("info", "info", written=True),
+    ),
+    POSV.flops,
 )
 LOGDET = Operation(
     "logdet",
@@ -280,5 +297,5 @@ GELS = Operation(
     _ALSO_SOLVING,
 )
 
-_ALL = (POTRF, POTRS, POSV, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, GELS)
+_ALL = (POTRF, POTRS, POSV, POSVDET, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, GELS)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

@@ -69,12 +69,12 @@ def solves(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str, list[Ca
         right, x, info = backend.place(b), backend.place(b), memory.info_array(batch)
         addresses = (a.address, *(int(each.gpudata) for each in (right, x, info)))
         again = Repair.of("auto", a.address, Form.of(a), False, info)
-        plain = partial(_kept, (right, x, info), partial(kernel.launch, addresses, 1, batch, layout))
+        plain = partial(kept, (right, x, info), partial(kernel.launch, addresses, 1, batch, layout))
         calls["none"].append(plain)
         if repairs_itself(kernel):
             calls["itself"].append(partial(again.solve, kernel, addresses, 1))
         behind = partial(again.queue, b=addresses[1], x=addresses[2], nrhs=1)
-        calls["behind"].append(partial(_both, plain, behind))
+        calls["behind"].append(partial(both, plain, behind))
     return calls
 
 
@@ -88,19 +88,19 @@ def factorizations(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str,
         l, info = memory.empty((batch, n, n), dtype, "factors"), memory.info_array(batch)
         again = Repair.of("auto", a.address, Form.of(a), False, info)
         run = partial(launches.run, a.address, int(l.gpudata), int(info.gpudata))
-        plain = partial(_kept, (l, info), run)
+        plain = partial(kept, (l, info), run)
         calls["none"].append(plain)
         if layout.kind == "canonical" and repairs_itself(kernel):
             calls["itself"].append(partial(again.factor, kernel, int(l.gpudata)))
-        calls["behind"].append(partial(_both, plain, partial(again.queue, l=int(l.gpudata))))
+        calls["behind"].append(partial(both, plain, partial(again.queue, l=int(l.gpudata))))
     return calls
 
 
-def _kept(_: object, call: Call) -> None:
+def kept(_: object, call: Call) -> None:
     call()
 
 
-def _both(first: Call, second: Call) -> None:
+def both(first: Call, second: Call) -> None:
     first()
     second()
 

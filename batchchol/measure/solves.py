@@ -14,13 +14,14 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import logdet, lu, poinv, posv, potri, potrs
+from batchchol.operations import logdet, lu, poinv, posv, posvdet, potri, potrs
 from kernelgen import KernelSpec
 
 CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
         "potrs": potrs.check,
         "posv": posv.check,
+        "posvdet": posvdet.check,
         "potri": potri.check,
         "poinv": poinv.check,
         "logdet": logdet.check,
@@ -74,8 +75,10 @@ def sample_solve(
 
 
 def info_of(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, ...]:
-    """The last argument of a kernel that has an info, room for it; nothing of others."""
-    return (backend.info(matrices, spec),) if spec.problem.operation.has_info else ()
+    """The last arguments of a kernel: room for the logarithms of determinants beside solutions, and for an info."""
+    operation = spec.problem.operation
+    logarithms = (room_for(backend, spec, matrices),) if operation.multiplies and operation.has_columns else ()
+    return (*logarithms, *((backend.info(matrices, spec),) if operation.has_info else ()))
 
 
 def room_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> Any:

@@ -32,6 +32,7 @@ _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
         "potrf": _generate_factorization,
         "potrs": generate_solve,
         "posv": generate_posv,
+        "posvdet": generate_posv,
         "logdet": generate_logdet,
         "potri": generate_inverse,
         "poinv": generate_inverse,

@@ -17,7 +17,8 @@ def generate_posv(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     long long stride, long long batch)`; on a CPU it returns an int, and has `first` and `last`, groups of `lanes`
     matrices, besides. `stride` is the distance between neighbouring elements of one matrix; `b` and `x`, which may be
     `b`, are (batch, n, nrhs) in rows; `info` has room for `batch` numbers. Where an info is not 0 the solution has no
-    meaning.
+    meaning. Kernels of "posvdet" have `scalar *logdet` before `info`, with room for the logarithms of `batch`
+    determinants: NaN where an info is not 0.
     """
     for_gpu = spec.target == CUDA.name
     return generate_posv_for_gpu(spec, schedule) if for_gpu else generate_posv_for_simd(spec, schedule)

@@ -1,0 +1,114 @@
+"""What the logarithm of a determinant takes on a GPU, beside a solve: as its by-product, and by a kernel of its own.
+
+In half a minute, from the root of the repository, on a machine with a GPU:
+
+    python -m tests.byproduct_times
+
+writes datasets/byproducts_h200.csv (--out FILE for another). Medians of seconds a call, cold, of bursts that take
+turns in one process; `more` is what the logarithm takes beside the same solve without (`none`), `bytes` what its
+compulsory bytes are beside that solve's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from batchchol import default_spec, get_backend
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.backend import CudaBackend
+from batchchol.measure.provenance import about
+from kernelgen import KernelSpec, Layout
+from kernelgen.operations import OPERATIONS
+from kernelgen.targets import ELEMENT_BYTES
+
+from .repair_times import Call, both, kept, matrices, medians
+
+OUT = Path(__file__).parents[1] / "datasets" / "byproducts_h200.csv"
+ORDERS, DTYPES, BATCH = (8, 16, 24), ("float32", "float64"), 131_072
+LAYOUTS = (Layout.chunked(32), Layout.canonical())
+COLUMNS = (
+    *("n", "dtype", "batch", "layout", "way", "seconds", "more", "bytes"),
+    *("gpu", "driver", "toolkit", "version", "commit", "date"),
+)
+
+
+def spec_of(op: str, n: int, dtype: str, layout: Layout) -> KernelSpec:
+    """The kernel for most matrices, and no other, whatever has been measured."""
+    where = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "arch": "sm_90", "batch": BATCH}
+    return default_spec(n, target="cuda", op=op, dtype=dtype, **cast(Any, where))
+
+
+def calls(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str, list[Call]]:
+    """By way, calls that solve for one right-hand side."""
+    n, layout, dtype = batches[0].n, batches[0].layout, batches[0].dtype
+    kernels = {
+        op: cast(Any, backend.kernel(spec_of(op, n, dtype.name, layout))) for op in ("posv", "posvdet", "logdet")
+    }
+    b, logs = np.ones((BATCH, n, 1), dtype), np.empty(BATCH, dtype)
+    made: dict[str, list[Call]] = {"none": [], "by-product": [], "apart": []}
+    for a in batches:
+        arrays = (*(backend.place(each) for each in (b, b, logs)), memory.info_array(BATCH))
+        right, x, logdet, info = (int(each.gpudata) for each in arrays)
+
+        def run(op: str, nrhs: int, *places: int, a: Any = a, arrays: object = arrays) -> Call:
+            return partial(kept, (a, arrays), partial(kernels[op].launch, (a.address, *places), nrhs, BATCH, layout))
+
+        solve = run("posv", 1, right, x, info)
+        made["none"].append(solve)
+        made["by-product"].append(run("posvdet", 1, right, x, logdet, info))
+        made["apart"].append(partial(both, solve, run("logdet", 0, logdet, info)))
+    return made
+
+
+def build(backend: CudaBackend) -> None:
+    """Compile what is timed, many kernels at a time."""
+    backend.build([spec_of(op, *case) for case in cases() for op in ("posv", "posvdet", "logdet")])
+
+
+def cases() -> Iterator[tuple[int, str, Layout]]:
+    """Orders, types and layouts whose kernels have factors in registers."""
+    return (
+        (n, dtype, layout) for n, dtype, layout in product(ORDERS, DTYPES, LAYOUTS) if n < 24 or dtype == "float32"
+    )
+
+
+def share_of_bytes(n: int) -> float:
+    """The compulsory bytes of the logarithms, beside those of the solve."""
+    solve = sum(each.elements(n, 1) for each in OPERATIONS["posv"].arguments) * ELEMENT_BYTES["float32"] + 4
+    return ELEMENT_BYTES["float32"] / solve
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.byproduct_times", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    backend = cast(CudaBackend, get_backend("cuda"))
+    build(backend)
+    said = {name: value for name, value in about(cast(Any, backend)).items() if name in COLUMNS}
+    with given.out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for n, dtype, layout in cases():
+            found = medians(backend, calls(backend, matrices(backend, n, dtype, BATCH, layout, 0)), given.rounds)
+            for way, seconds in found.items():
+                row: dict[str, Any] = {"n": n, "dtype": dtype, "batch": BATCH, "layout": str(layout), "way": way}
+                row |= {"seconds": f"{seconds:.4g}", "more": f"{seconds / found['none'] - 1:.4f}"}
+                row["bytes"] = f"{share_of_bytes(n):.4f}"
+                print(*row.values(), flush=True)
+                writer.writerow(said | row)
+
+
+if __name__ == "__main__":
+    main()
