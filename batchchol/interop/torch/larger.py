@@ -1,6 +1,6 @@
-"""Orders on a GPU above those of kernels: by tiles as large as a multiprocessor holds, beyond that by torch.linalg.
+"""Orders on a GPU above those of kernels: by one launch where that is planned, else by torch.linalg.
 
-What the library does itself beyond has cuBLAS work in one workspace, which several streams of torch's must not share.
+What the library does itself then has cuBLAS work in one workspace, which several streams of torch's must not share.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 
+from batchchol.algorithms import plans  # noqa: E402
+from batchchol.algorithms.plans import Plan  # noqa: E402
 from batchchol.backends.cuda import dense, memory  # noqa: E402
 from batchchol.interop.torch import device as operators  # noqa: E402
 from kernelgen import Layout  # noqa: E402
@@ -73,8 +75,12 @@ def test_two_kernels_have_their_factors_in_torch_memory(
 
 @pytest.mark.parametrize(("n", "dtype"), [(129, "float32"), (161, "float64")])
 @pytest.mark.parametrize("upper", [False, True])
-def test_larger_orders(emulated: FakeGpu, spd: Spd, n: int, dtype: str, upper: bool) -> None:
-    """A tile as large as a multiprocessor holds, and what torch.linalg does."""
+def test_larger_orders(
+    emulated: FakeGpu, spd: Spd, n: int, dtype: str, upper: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch, and, if it is not upper, what torch.linalg does in place of what is cut into panels."""
+    if not upper:
+        monkeypatch.setattr(plans, "plan", lambda *_: Plan(*plans.tiled(300, 3, dtype)))
     a, how = torch.from_numpy(spd(3, n, dtype=dtype)), {"upper": upper}
     b, expected = torch.ones(2, 3, n, 1, dtype=a.dtype), torch.linalg.cholesky(a, upper=upper)
     torch.testing.assert_close(operators.cholesky(a, **how)[0], expected, rtol=1e-4, atol=1e-4)
