@@ -91,6 +91,8 @@ class Contender:
         What call i made.
     restore : callable, optional
         Makes all buffers inputs again, for calls that overwrite theirs.
+    poison : callable, optional
+        Makes NaN of what calls are to write, before they are timed, where they have room of their own for it.
     forget : callable, optional
         Frees what the latest call made, outside the clock: of calls on the host that return new arrays.
     protocols : tuple of str
@@ -105,6 +107,7 @@ class Contender:
     calls: Sequence[Call]
     result: Callable[[int], Result]
     restore: Call | None = None
+    poison: Call | None = None
     forget: Call | None = None
     protocols: tuple[str, ...] = BOTH
     most: int = FOREIGN_CALLS
@@ -152,12 +155,21 @@ class Latest:
         self.value = None
 
 
+def poison(batch: Batch) -> None:
+    """Fill the array of a batch with NaN: what is found there later is what calls have written."""
+    if isinstance(batch.data, np.ndarray):
+        batch.data.fill(np.nan)
+    else:
+        memory.poison(batch.data)
+
+
 @dataclass(frozen=True)
 class BaseArena:
     """What an operation is given on a backend: sets of `batch` matrices, and room for the results of all sets.
 
-    All sets together, without the room, exceed four times the last-level cache if `cold`: calls that go round them
-    find nothing in the cache. Arrays are the backend's, of shape (batch, n, n). They are made at their first use.
+    The triangles of all sets together, without the room, exceed four times the last-level cache if `cold`: calls that
+    go round them find nothing in the cache, although some of them touch nothing else. Arrays are the backend's, of
+    shape (batch, n, n). They are made at their first use.
 
     Attributes
     ----------
@@ -189,6 +201,11 @@ class BaseArena:
         return self.n**2 * np.dtype(self.dtype).itemsize
 
     @property
+    def triangle_bytes(self) -> int:
+        """Those of a matrix's triangle, which are touched at least."""
+        return self.n * (self.n + 1) // 2 * np.dtype(self.dtype).itemsize
+
+    @property
     def sets(self) -> int:
         return self.inputs.batch // self.batch
 
@@ -209,7 +226,7 @@ class BaseArena:
             If they would not fit.
         """
         cache = CACHES * self.backend.last_level_cache_bytes()
-        sets = -(-cache // (self.batch * self.matrix_bytes)) if self.cold else 1
+        sets = -(-cache // (self.batch * self.triangle_bytes)) if self.cold else 1
         made = self.backend.empty(self.n, sets * self.batch, Layout.canonical(), self.dtype)
         self.backend.fill(made, self.recipe)
         return made
@@ -262,6 +279,10 @@ class Arena(BaseArena):
     def restore(self) -> None:
         """Copy all matrices into the room for factors, for calls that overwrite their input."""
         self.room.put(0, self.inputs.data)
+
+    def poison(self) -> None:
+        """Fill the room for factors with NaN, for calls that write into it."""
+        poison(self.room)
 
     def output(self, index: int) -> Any:
         """The room for the factors of set `index`."""

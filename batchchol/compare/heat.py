@@ -144,6 +144,8 @@ class Heat:
         return [float(np.median(taken)) for taken in seconds]
 
     def _timed(self, entrant: Entrant, contender: Contender, protocol: str, samples: int) -> Timing:
+        if contender.poison is not None:
+            contender.poison()
         with entrant.limit(self._arena.threads):
             return self._run.venue.measure(contender, samples, protocol)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import Arena, Contender, Factored, Latest
+from batchchol.compare.contenders import Arena, Contender, Factored, Latest, poison
 from kernelgen import KernelSpec, Layout
 
 
@@ -26,7 +26,11 @@ def _packed_kernel(arena: Arena, spec: KernelSpec, pairs: Sequence[tuple[Batch, 
         a, out = pairs[index]
         return Factored(a, out.marked(spec.problem.uplo), info)
 
-    return Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)
+    def spoil() -> None:
+        for _, out in pairs:
+            poison(out)
+
+    return Contender(spec.name, calls, result, poison=spoil, most=MOST_CALLS, math=spec.problem.math)
 
 
 def canonical_kernel(arena: Arena, spec: KernelSpec) -> list[Contender]:
@@ -36,8 +40,9 @@ def canonical_kernel(arena: Arena, spec: KernelSpec) -> list[Contender]:
     calls = [
         partial(run, each.l if spec.in_place else each.a, each.l, info, threads=arena.threads) for each in results
     ]
-    restore, math = (arena.restore if spec.in_place else None), spec.problem.math
-    return [Contender(spec.name, calls, results.__getitem__, restore, most=MOST_CALLS, math=math)]
+    restore, spoil = (arena.restore, None) if spec.in_place else (None, arena.poison)
+    math = spec.problem.math
+    return [Contender(spec.name, calls, results.__getitem__, restore, spoil, most=MOST_CALLS, math=math)]
 
 
 def array_call(arena: Arena, spec: KernelSpec, function: Callable[[Any], Any]) -> list[Contender]:

@@ -206,7 +206,7 @@ class Bench:
 
     def _make_room(self, point: Point) -> None:
         """Drop the data used longest ago until there is room for those of a point."""
-        needed = 2 * point.nbytes + CACHES * self._backend.last_level_cache_bytes()
+        needed = 2 * (point.nbytes + CACHES * self._backend.last_level_cache_bytes())
         while self._data and needed + sum(data.nbytes for data in self._data.values()) > self._budget:
             self._data.popitem(last=False)
 

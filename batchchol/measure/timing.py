@@ -154,10 +154,13 @@ def timed(
 def rotating_buffers(backend: Backend, batch: Batch) -> Buffers:
     """Inputs and outputs for cold calls, all of whose pages have been touched: a first touch is no factorization.
 
+    Their triangles, which is what calls touch at least, exceed four times the last-level cache together.
+
     Raises
     ------
     OutOfMemory
         If they would not fit.
     """
-    pairs = -(-CACHES * backend.last_level_cache_bytes() // (2 * batch.nbytes))
+    touched = batch.nbytes * (batch.n + 1) // batch.n
+    pairs = -(-CACHES * backend.last_level_cache_bytes() // touched)
     return [(batch if pair == 0 else batch.copy(), batch.copy()) for pair in range(pairs)]

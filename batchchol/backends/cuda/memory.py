@@ -86,8 +86,13 @@ def info_array(batch: int, *, poisoned: bool = True) -> Any:
     """A GPUArray of int32; if `poisoned`, -1 until a kernel has written it."""
     array = empty((batch,), _INFO, "the info")
     if batch and poisoned:
-        device().fill_words(int(array.gpudata), _MINUS_ONE, batch)
+        poison(array)
     return array
+
+
+def poison(array: Any) -> None:
+    """Queue the setting of all bits of a GPUArray of floats or int32: NaN, or -1."""
+    device().fill_words(int(array.gpudata), _MINUS_ONE, array.nbytes // 4)
 
 
 def share(stream: Any, *arrays: Any) -> None:

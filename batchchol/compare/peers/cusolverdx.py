@@ -99,7 +99,7 @@ def _contender(arena: Arena, shape: Shape) -> Contender:
     words = [(each.a.address, each.l.address, int(info.gpudata), arena.batch) for each in results]
     calls = [partial(run, arena.batch, each) for each in words]
     spec = f"potrf of a block, {_said(shape)}"
-    return Contender(spec, calls, results.__getitem__)
+    return Contender(spec, calls, results.__getitem__, poison=arena.poison)
 
 
 def _solver(arena: FusedArena, shape: Shape) -> Contender:

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
-from batchchol.compare.contenders import Arena, Contender, Latest
+from batchchol.compare.contenders import Arena, Contender, Factored, Latest
 from batchchol.compare.inversions import InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena, Solved
@@ -31,7 +31,11 @@ def contenders(arena: Arena) -> list[Contender]:
         torch.linalg.cholesky_ex(inputs[index], out=(factors[index], info))
 
     spec = "torch.linalg.cholesky_ex" + ", out given" * (place == "cuda")
-    return [Contender(spec, arena.calls(call), lambda index: arena.result(index, info=status, order="col"))]
+
+    def result(index: int) -> Factored:
+        return arena.result(index, info=status, order="col")
+
+    return [Contender(spec, arena.calls(call), result, poison=arena.poison)]
 
 
 def solvers(arena: SolveArena) -> list[Contender]:

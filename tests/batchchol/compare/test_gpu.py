@@ -234,6 +234,20 @@ def test_of_several_ways_the_fastest_counts(fake_gpu: FakeGpu, emulated: Backend
     assert rows[0].seconds == pytest.approx(1e-4, rel=0.1)
 
 
+def test_what_a_kernel_left_before_is_not_taken_for_its_result(cuda: Backend) -> None:
+    arena = Arena(cuda, "wishart", N, BATCH, "float32", "ieee")
+    block, chunks = BlockSchedule(4, 8), Layout.chunked(8)
+    canonical = own.canonical_kernel(arena, KernelSpec(Problem(N), "canonical", "row", block, "cuda"))
+    packed = own.packed_kernels(arena, [KernelSpec(Problem(N), "chunked", "col", block, "cuda")], chunks)
+    for contender in (*canonical, *packed):
+        contender.calls[0]()
+        assert arena.verify(contender, 0) <= 1.5
+        assert contender.poison is not None
+        contender.poison()
+        with pytest.raises(ResidualError):
+            arena.verify(contender, 0)
+
+
 def test_in_place_kernels_factor_matrices_and_not_factors(cuda: Backend) -> None:
     arena = Arena(cuda, "wishart", N, BATCH, "float32", "ieee")
     problem = Problem(N)
@@ -253,8 +267,10 @@ def test_the_sets_of_an_arena_exceed_the_cache_and_are_different_matrices(
 ) -> None:
     monkeypatch.setattr(type(cuda), "last_level_cache_bytes", lambda self: 10_000)
     arena = Arena(cuda, "wishart", N, BATCH, "float32", "ieee")
-    assert arena.sets == 10
-    assert arena.sets * arena.input(0).nbytes >= 40_000
+    assert arena.sets == 17
+    assert arena.sets * arena.input(0).nbytes * (N + 1) // (2 * N) >= 40_000, "of triangles alone"
+    arena.poison()
+    assert np.isnan(cuda.host(arena.output(0))).all()
     first, last = (cuda.host(arena.input(index)) for index in (0, 9))
     assert not (first == last).any()
     assert Arena(cuda, "wishart", N, BATCH, "float32", "ieee", cold=False).sets == 1

@@ -98,12 +98,12 @@ def test_cold_arenas_exceed_the_cache_and_hot_ones_do_not(monkeypatch: pytest.Mo
     monkeypatch.setattr(type(backend), "last_level_cache_bytes", lambda self: 10_000)
     cold, hot = (Arena(backend, "wishart", 5, 10, "float32", cold=cold) for cold in (True, False))
     inputs = cold.each(cold.input)
-    assert len(inputs) == cold.sets == 40
-    assert sum(array.nbytes for array in inputs) >= 40_000
-    assert len({array.ctypes.data for array in [*inputs, *cold.each(cold.output)]}) == 80
+    assert len(inputs) == cold.sets == 67
+    assert sum(array.nbytes * 3 // 5 for array in inputs) >= 40_000, "of triangles alone"
+    assert len({array.ctypes.data for array in [*inputs, *cold.each(cold.output)]}) == 134
     assert hot.sets == 1
     part = cold.changed(inputs=cold.inputs, batch=4, threads=2)
-    assert (part.batch, part.sets, part.threads, cold.batch, cold.threads) == (4, 100, 2, 10, 1)
+    assert (part.batch, part.sets, part.threads, cold.batch, cold.threads) == (4, 167, 2, 10, 1)
     assert part.inputs is cold.inputs
 
 

@@ -100,7 +100,7 @@ def test_hot_samples_repeat_one_call(batch: Batch, spec: KernelSpec) -> None:
 
 def test_batch_larger_than_the_caches_is_not_copied(spd: Spd) -> None:
     backend = ScriptedBackend()
-    large = Batch.from_dense(spd(3000, 4))
+    large = Batch.from_dense(spd(5000, 4))
     sample_factor(backend, default_spec(4, target=supported_targets()[0]), large, samples=5)
     assert all(a is large for a, _, _ in backend.calls)
 
