@@ -226,10 +226,9 @@ POINV = Operation(
 )
 
 # Kernels of general matrices work column by column, in one order.
-_BY_COLUMNS = MappingProxyType(
-    {"nb": 1, "looking": "right", "rhs": None, "prefetch": False, "split": None, "pdl": None}
-)
+_BY_COLUMNS = MappingProxyType({"nb": 1, "looking": "right", "rhs": None, "prefetch": False, "pdl": None})
 _ALSO_SOLVING = MappingProxyType(_BY_COLUMNS | {"rhs": 1})
+_BY_ONE_THREAD = MappingProxyType({"split": None})
 _GENERAL = Argument("a", "square")
 _LU = Argument("lu", "square")
 _RIGHT_HAND_SIDES = (Argument("b", "columns", packed=False), Argument("x", "columns", written=True, packed=False))
@@ -273,7 +272,7 @@ GEQRF = Operation(
     "a factorization",
     (_RECTANGLE, replace(_REFLECTORS, written=True), replace(_TAU, written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    _BY_COLUMNS,
+    MappingProxyType(_BY_COLUMNS | _BY_ONE_THREAD),
 )
 ORGQR = Operation(
     "orgqr",
@@ -281,7 +280,7 @@ ORGQR = Operation(
     "a product of reflectors",
     (_REFLECTORS, _TAU, Argument("q", "rectangle", written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    _BY_COLUMNS,
+    MappingProxyType(_BY_COLUMNS | _BY_ONE_THREAD),
 )
 GELS = Operation(
     "gels",
@@ -294,7 +293,7 @@ GELS = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: 4 * n**3 / 3 + 3 * n**2 * nrhs,
-    _ALSO_SOLVING,
+    MappingProxyType(_ALSO_SOLVING | _BY_ONE_THREAD),
 )
 
 _ALL = (POTRF, POTRS, POSV, POSVDET, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, GELS)

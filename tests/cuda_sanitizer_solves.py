@@ -12,7 +12,7 @@ from batchchol.backends.base import Form
 from batchchol.backends.cuda import memory
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
-from kernelgen.schedules.thread import most_general_order
+from kernelgen.schedules.general_stage import most_general_order
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
@@ -46,14 +46,16 @@ def solves() -> Iterator[Case]:
 
 
 def _general() -> Iterator[Case]:
-    """Every order that fits registers, by LU factors."""
-    for turn, n in enumerate(ORDERS):
+    """Every order that fits registers, by LU factors: by a thread, and by several."""
+    for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
-        problem = Problem(n, ("float32", "float64")[turn % 2], op="gesv", math=("ieee", "fast")[turn // 2 % 2])
-        schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn % 2])
-        if n <= most_general_order(problem.dtype):
-            spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
-            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+        problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
+        for split in (None, 4, 8, 16, 32) if turn % 2 else (2, 8, 32):
+            schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn // 2 % 2], split=split)
+            if n <= most_general_order(problem.dtype, split):
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+                yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+                break
 
 
 def _by_warps() -> Iterator[Case]:

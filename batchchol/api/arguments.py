@@ -18,7 +18,7 @@ from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
-from kernelgen.schedules.thread import most_general_order
+from kernelgen.schedules.general_stage import most_general_order, most_threads
 
 
 def square_matrices(argument: str, a: ArrayLike) -> NDArray[np.floating]:
@@ -185,7 +185,7 @@ class Wanted(NamedTuple):
 
     def check_general_order(self, n: int, dtype: str) -> None:
         """Refuse general matrices that are too large for a GPU's kernels."""
-        if self.general and n > (most := most_general_order(dtype)):
+        if self.general and n > (most := most_general_order(dtype, most_threads(OPERATIONS[self.op]))):
             raise ValueError(
                 f"{self.argument}: got {self.what} of order {n}, expected at most {most} for general matrices of "
                 f"{dtype} on a GPU: copy them to the host, where kernels and LAPACK take larger ones"

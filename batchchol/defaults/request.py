@@ -9,6 +9,7 @@ from typing import Any
 from batchchol.defaults.tables import Case
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import whole
+from kernelgen.schedules.general_stage import least_split
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
@@ -87,9 +88,10 @@ class Request:
         registers = operation.in_registers or operation.general
         straight = self.target in TARGETS and TARGETS[self.target].gpu and registers
         looking = str(operation.fixed.get("looking", "left"))
-        schedule = ThreadSchedule(1, looking, "full" if straight else "tiles")
         where = self.target, self.in_place
         try:
+            split = least_split(self.problem) if straight and operation.general else None
+            schedule = ThreadSchedule(1, looking, "full" if straight else "tiles", split=split)
             return KernelSpec(self.problem, self.layout, self.order, schedule, *where)
         except SpecError:
             # Shared memory has no room for as many larger matrices as a warp has threads.

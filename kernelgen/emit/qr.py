@@ -10,7 +10,7 @@ from kernelgen.programs.lu import backward_program
 from kernelgen.programs.qr import factor_program, generate_program, project_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.thread import GeneralStage
+from kernelgen.schedules.general_stage import GeneralStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 

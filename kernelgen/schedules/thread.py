@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
-from math import gcd, isqrt
+from math import gcd
 from typing import Any, ClassVar
 
 from kernelgen.gpu import (
@@ -28,6 +28,13 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
+from kernelgen.schedules.general_stage import (
+    MAX_GENERAL_REGISTERS,
+    MAX_ROW_REGISTERS,
+    GeneralStage,
+    SplitStage,
+    most_general_order,
+)
 from kernelgen.schedules.triangle_stage import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
@@ -44,8 +51,6 @@ _WARPS_KEPT = 0.75
 MAX_RHS, DEFAULT_RHS = 16, 4
 # Of the 255 registers of a thread, those that can be elements of its right-hand sides.
 MAX_COLUMN_REGISTERS = 128
-# ... and those that can be elements of a general matrix.
-MAX_GENERAL_REGISTERS = 200
 
 
 @dataclass(frozen=True)
@@ -170,33 +175,6 @@ class SolveStage:
 
 
 @dataclass(frozen=True)
-class GeneralStage:
-    """Room for general matrices of a warp, one to a thread, if they are arrays, else for their right-hand sides.
-
-    In one place after the other, an odd number of elements to each thread; kernels that factor and solve at once have
-    their pivots beside.
-    """
-
-    problem: Problem
-    layout: str
-
-    @property
-    def elements(self) -> int:
-        """Scalars of the matrices or the right-hand sides."""
-        rows, n = self.problem.rows, self.problem.n
-        return WARP * ((rows * n if self.layout == "canonical" else max(rows, n)) | 1)
-
-    @property
-    def scalars(self) -> int:
-        """Those of a warp."""
-        return self.elements + (WARP * (self.problem.n | 1) if self.problem.op == "gesv" else 0)
-
-    def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
-        return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
-
-
-@dataclass(frozen=True)
 class ThreadSchedule(BaseSchedule):
     """One SIMD lane or GPU thread per matrix.
 
@@ -215,7 +193,8 @@ class ThreadSchedule(BaseSchedule):
 
     Staged solves by given factors bring the triangles of a warp's matrices, in any layout, to shared memory, where
     both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
-    several threads (None is one), which then solve for `nb` rows at a time.
+    several threads (None is one), which then solve for `nb` rows at a time. So may a GPU's kernels of general
+    matrices, rows of which then stay where they are until they are written.
     """
 
     family: ClassVar[str] = "thread"
@@ -300,6 +279,10 @@ class ThreadSchedule(BaseSchedule):
         rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
+    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SplitStage:
+        """What the warps of a GPU have in shared memory of general matrices."""
+        return SplitStage(problem, layout, self.split) if self.split else GeneralStage(problem, layout)
+
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
         """How a warp's threads stage the triangles that they solve by."""
         return TriangleStage(problem.n, problem.dtype, self.split or 1, by_rows, layout == "canonical")
@@ -334,6 +317,8 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
     m, n, gpu = problem.rows, problem.n, schedule.threads is not None
     operations = m * n * min(m, n) if problem.operation.rectangular else (n**3 - n) // 3 + n**2
+    # Several threads each update all of their rows in every step: some of them have been pivots already.
+    operations = -(-n // schedule.split) * n * (n + 1) // 2 if schedule.split else operations
     code = f"n={n} is {operations:,} operations of straight-line code"
     works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
     require(schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", schedule.unroll, works)
@@ -345,20 +330,20 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(schedule.staged is None, "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
-    registers = m * n * ELEMENT_BYTES[problem.dtype] // 4
-    most = most_general_order(problem.dtype)
-    works = f"a thread's matrix takes {registers} registers, over {MAX_GENERAL_REGISTERS}; use up to {most}"
-    require(registers <= MAX_GENERAL_REGISTERS, "n", n, works)
     works = "general matrices stay in registers, use 'full'"
     require(schedule.unroll == "full", "unroll", schedule.unroll, works)
-    shared = GeneralStage(problem, layout).shared_bytes(threads)
+    split = schedule.split
+    require(split is None or split & (split - 1) == 0, "split", split, "use a power of two")
+    stage, most = schedule.general_stage(problem, layout), most_general_order(problem.dtype, split)
+    if isinstance(stage, SplitStage):
+        who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
+    else:
+        who, registers, limit = "a thread", m * n * ELEMENT_BYTES[problem.dtype] // 4, MAX_GENERAL_REGISTERS
+    works = f"a matrix takes {registers} registers of {who}, over {limit}; use up to {most}, or a larger split"
+    require(registers <= limit, "n", n, works)
+    shared = stage.shared_bytes(threads)
     works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
     require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
-
-
-def most_general_order(dtype: str) -> int:
-    """The largest order of general matrices that kernels of GPUs are for."""
-    return isqrt(MAX_GENERAL_REGISTERS * 4 // ELEMENT_BYTES[dtype])
 
 
 def _check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:

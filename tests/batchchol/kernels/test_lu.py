@@ -12,7 +12,7 @@ import pytest
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, permuted, solve_ratios
 from kernelgen import KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedules.thread import most_general_order
+from kernelgen.schedules.general_stage import most_general_order
 
 from ...cuda_checks import CompiledTogether
 from ...kernel_runs import Array, build_kernel, make_spec
@@ -53,7 +53,18 @@ ON_GPUS = [
     )
     for op in OPS
 ]
-emulated = CompiledTogether(ON_GPUS)
+# By several threads to a matrix: rows that all of them have and not, whole pieces and not.
+BY_ROWS = [
+    lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, split=split)
+    for n, layout, order, dtype, math, split in (
+        (16, "canonical", "row", "float32", "fast", 4),
+        (7, "canonical", "col", "float64", "ieee", 2),
+        (18, "chunked", "col", "float32", "ieee", 8),
+        (33, "interleaved", "row", "float32", "fast", 16),
+    )
+    for op in OPS
+]
+emulated = CompiledTogether([*ON_GPUS, *BY_ROWS])
 
 
 def kernel_for(spec: KernelSpec) -> Any:
@@ -66,7 +77,7 @@ def systems(spec: KernelSpec, nrhs: int) -> tuple[Array, Array]:
     return a, random.standard_normal((len(a), n, nrhs)).astype(dtype)
 
 
-@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS], ids=lambda spec: spec.name)
 def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None:
     a, b = systems(spec, 1)
     math, kernel = spec.problem.math, kernel_for(spec)
@@ -106,7 +117,11 @@ def _factors(a: Array) -> tuple[Array, Array]:
     return np.array([lu for lu, _, _ in found]), np.array([rows + 1 for _, rows, _ in found], np.int32)
 
 
-@pytest.mark.parametrize("spec", [ON_CPUS[12], ON_CPUS[14], ON_GPUS[3], ON_GPUS[5]], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec",
+    [ON_CPUS[12], ON_CPUS[14], ON_GPUS[3], ON_GPUS[5], BY_ROWS[0], BY_ROWS[5]],
+    ids=lambda spec: spec.name,
+)
 def test_numbers_that_are_not_finite_harm_no_neighbour(spec: KernelSpec) -> None:
     n, random, kernel = spec.problem.n, np.random.default_rng(3), kernel_for(spec)
     a = random.standard_normal((40, n, n)).astype(spec.problem.dtype)

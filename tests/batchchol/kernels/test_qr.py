@@ -13,7 +13,7 @@ import scipy.linalg
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
 from kernelgen import KernelSpec, SpecError, generate
-from kernelgen.schedules.thread import most_general_order
+from kernelgen.schedules.general_stage import most_general_order
 
 from ...cuda_checks import CompiledTogether
 from ...kernel_runs import Array, build_kernel, make_spec
