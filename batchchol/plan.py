@@ -135,9 +135,11 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
-def problem_of(n: int, dtype: str, upper: bool, math: str | None, op: str = "potrf") -> Problem:
+def problem_of(
+    n: int, dtype: str, upper: bool, math: str | None, op: str = "potrf", m: int | None = None
+) -> Problem:
     """The problem of a call, in the math that it asks for or the default."""
-    return Problem(n, dtype, "upper" if upper else "lower", op, math or MATHS[0])
+    return Problem(n, dtype, "upper" if upper else "lower", op, math or MATHS[0], m)
 
 
 def kernel_choice(
@@ -170,7 +172,7 @@ def _kernel_choice(
     argument: str,
     _: object,
 ) -> KernelSpec:
-    problem = problem_of(form.n, form.dtype, upper, math, op)
+    problem = problem_of(form.n, form.dtype, upper, math, op, form.m)
     target = _fitting_target(device, form.dtype, form.layout, argument)
     spec = given or _default(device, problem, form.layout, form.batch, in_place=False, target=target)
     check_form(device, spec, form, op, argument)

@@ -3,17 +3,22 @@
 from batchchol.api.determinants import LogDeterminant, LogDeterminantInfo, slogdet, slogdet_ex
 from batchchol.api.factorizations import Cholesky, Factor, RepairedCholesky, cholesky, cholesky_ex, factor
 from batchchol.api.inverses import Inverse, cho_inverse, inv, inv_ex
+from batchchol.api.least_squares import LeastSquares, lstsq, lstsq_ex
 from batchchol.api.lu import LU, LUInfo, lu_factor, lu_factor_ex, lu_solve
+from batchchol.api.qr_factorizations import QR, Reflectors, qr
 from batchchol.api.solves import RepairedSolution, Solution, cho_solve, solve, solve_ex
 
 __all__ = [
     "LU",
+    "QR",
     "Cholesky",
     "Factor",
     "Inverse",
     "LUInfo",
+    "LeastSquares",
     "LogDeterminant",
     "LogDeterminantInfo",
+    "Reflectors",
     "RepairedCholesky",
     "RepairedSolution",
     "Solution",
@@ -24,9 +29,12 @@ __all__ = [
     "factor",
     "inv",
     "inv_ex",
+    "lstsq",
+    "lstsq_ex",
     "lu_factor",
     "lu_factor_ex",
     "lu_solve",
+    "qr",
     "slogdet",
     "slogdet_ex",
     "solve",

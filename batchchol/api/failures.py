@@ -44,6 +44,23 @@ def raise_singular(info: Any, instead: str) -> None:
         )
 
 
+def raise_dependent(info: Any, instead: str) -> None:
+    """Refuse matrices of least squares whose info is not 0: an element of R's diagonal is zero.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If there are any; names the first.
+    """
+    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if known.any():
+        failed, name, place = _first(known)
+        raise np.linalg.LinAlgError(
+            f"{name} has linearly dependent columns: element {place} of the diagonal of R is zero ({failed} of "
+            f"{known.size} matrices failed; {instead} returns info in place of raising)"
+        )
+
+
 def _first(info: NDArray[np.int32]) -> tuple[int, str, int]:
     """How many matrices failed, what the first of them is called, and its info."""
     failed = np.argwhere(info)

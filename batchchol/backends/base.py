@@ -75,13 +75,17 @@ def check_operation(spec: KernelSpec, op: str) -> None:
 
 
 class Form(NamedTuple):
-    """What a batch is, apart from its data; `triangle` is the one that has a meaning, None if both have."""
+    """What a batch is, apart from its data; `triangle` is the one that has a meaning, None if both have.
+
+    Rectangular matrices, which are in no batch, have `m` rows.
+    """
 
     n: int
     batch: int
     dtype: str
     layout: Layout
     triangle: str | None = None
+    m: int | None = None
 
     @classmethod
     def of(cls, batch: Batch) -> Form:
@@ -116,6 +120,8 @@ def check_form(backend: Backend, spec: KernelSpec, form: Form, op: str, argument
     check_operation(spec, op)
     wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
     given = (form.n, form.dtype, form.layout.kind, form.layout.order)
+    if spec.problem.rows != (form.m or form.n):
+        raise ValueError(f"spec: got a kernel for m={spec.problem.rows} rows, expected {form.m or form.n}")
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
     if spec.problem.operation.general and form.triangle is not None:

@@ -64,6 +64,7 @@ _KERNELS = {
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
     # An item is an element.
+    "part": _Support(Launch(256, 256)),
     "gather": _Support(Launch(256, 256), (("axes", GATHERED_AXES),)),
     # An item is a byte.
     "copy": _Support(Launch(256, 256 * 4 * VECTOR_BYTES), typed=False),

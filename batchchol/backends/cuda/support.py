@@ -221,6 +221,31 @@ def signs(device: Launcher, info: int, signs: int, batch: int, dtype: str, *, st
     device.launch(support_kernel("signs", dtype), batch, args, stream)
 
 
+def part(
+    device: Launcher,
+    source: int,
+    target: int,
+    given: tuple[int, int],
+    wanted: tuple[int, int],
+    batch: int,
+    dtype: str,
+    *,
+    upper: bool = False,
+    signs: tuple[int, int, int] = (0, 0, 0),
+    by_columns: bool = False,
+    stream: object | None = None,
+) -> None:
+    """Copy the first rows and columns, `wanted`, of matrices in rows that have as many as `given` says.
+
+    Beyond those, and below the diagonal if `upper`, there are zeros. `signs` are the address, the rows and the
+    columns of matrices on whose diagonals negative numbers have rows, or if `by_columns` columns, change their signs.
+    """
+    address, *shape = signs
+    numbers = _integers(*given, *wanted, upper, *shape, by_columns, batch)
+    items = batch * wanted[0] * wanted[1]
+    device.launch(support_kernel("part", dtype), items, (*_pointers(source, target, address), *numbers), stream)
+
+
 def identity_padding(
     device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
 ) -> None:

@@ -1,0 +1,190 @@
+"""Least squares: the x that has the least |b - A x|."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.api.arguments import check_threads, contiguous
+from batchchol.api.failures import raise_dependent
+from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
+from batchchol.backends import lapack_qr
+from batchchol.batches.checks import check_math, check_unmasked
+
+_INFO = np.dtype(np.int32)
+
+
+class LeastSquares(NamedTuple):
+    """The solutions, and the info of each matrix, int32: where the matrices were."""
+
+    x: Any
+    info: Any
+
+
+def lstsq(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """The least-squares solutions x of A x = b, for matrices with independent columns, by QR factorizations.
+
+    Parameters
+    ----------
+    a : array_like of shape (..., m, n), float32 or float64
+        The matrices, m >= n. Sizes are those of `qr`.
+    b : array_like of shape (m,), (..., m) or (..., m, nrhs)
+        The right-hand sides, of the dtype of a: one vector if its shape is (m,), or that of a without the last axis.
+        On the host a and b are broadcast; on a GPU they have the same axes before the last ones.
+    backend, math, threads, stream : optional
+        As for `qr`.
+
+    Returns
+    -------
+    ndarray, of the shape of b with n in place of m
+        The solutions; of matrices on a GPU a pycuda.gpuarray.GPUArray. Residuals are b - a @ x.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If an element of R's diagonal is exactly zero: columns of that matrix are linearly dependent. Columns that are
+        so up to rounding are not noticed. `lstsq_ex` returns info instead. On a GPU the call waits for the work to
+        know.
+    TypeError, ValueError
+        If an argument is not as above, or does not belong to the others.
+    UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
+    DeviceError
+        As `cholesky` does.
+
+    Warns
+    -----
+    NoCompilerWarning
+        As `cholesky` does.
+
+    Notes
+    -----
+    x solves a problem whose columns are off by a small multiple of (m + n) u of their norms, with u the unit roundoff
+    (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 20.3); docs/solve-and-factor.md has the check.
+    """
+    x, info = lstsq_ex(a, b, backend=backend, math=math, threads=threads, stream=stream)
+    raise_dependent(info, "lstsq_ex")
+    return x
+
+
+def lstsq_ex(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> LeastSquares:
+    """As `lstsq`, with LAPACK's info of each matrix; never raises because of the matrices' values.
+
+    info[m] is 0, or k where element k of the diagonal of R, counted from 1, is the first that is exactly zero: x is
+    not finite there, or has no meaning. On a GPU the call returns before the work is done.
+
+    Returns
+    -------
+    LeastSquares
+        x : as of `lstsq`; info : int32, of the shape of a without its last two axes, broadcast.
+    """
+    check_math(math)
+    check_threads(threads)
+    asked = Asked("a", backend, math, threads, stream)
+    if there := on_device(a, asked):
+        return _there(there, b, asked)
+    return _here(on_host(a, asked), b, asked)
+
+
+def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:
+    """Of arrays of the host."""
+    check_unmasked("b", b)
+    m, n = _sides(a.shape)
+    given = np.asarray(b)
+    vector, outer, nrhs = _fit(a.shape, given.shape, np.broadcast_shapes)
+    if given.dtype != a.data.dtype:
+        raise TypeError(f"b: got dtype {given.dtype}, expected {a.data.dtype}, as the matrices have: convert one")
+    columns = np.broadcast_to(given[..., None] if vector else given, (*outer, m, nrhs))
+    if outer != a.outer:
+        whole = np.broadcast_to(a.data.reshape(a.shape), (*outer, m, n))
+        a = HostRectangles(contiguous("a", whole, a.data.dtype).reshape(-1, m, n), outer)
+    right = contiguous("b", columns, a.data.dtype).reshape(a.members, m, nrhs)
+    if asked.elsewhere:
+        x, info = _copied_there(a, right, asked)
+    else:
+        x, info = a.like(n, nrhs), np.zeros(a.members, _INFO)
+
+        def by_lapack() -> None:
+            info[...] = lapack_qr.gels(a.data, right, x)
+
+        run("gels", asked, [a.stacked(), right, x, info], by_lapack)
+    solutions = a.shaped(x)
+    return LeastSquares(solutions[..., 0] if vector else solutions, info.reshape(outer))
+
+
+def _copied_there(
+    a: HostRectangles, b: NDArray[np.floating], asked: Asked
+) -> tuple[NDArray[np.floating], NDArray[np.int32]]:
+    """The solutions and the info of arrays of the host, on a GPU."""
+    from batchchol.backends.cuda import memory
+
+    there = DeviceRectangles.of(memory.to_device(a.data, f"{a.members:,} matrices"), asked)
+    x, info = _there(there, memory.to_device(b, "right-hand sides"), asked)
+    return memory.to_host(x), memory.to_host(info)
+
+
+def _there(a: DeviceRectangles, b: Any, asked: Asked) -> LeastSquares:
+    """Of arrays of a GPU."""
+    from batchchol.backends.cuda import memory
+
+    m, n = _sides((*a.outer, *a.sides))
+    if not memory.is_device_array(b):
+        raise TypeError(f"b: got {type(b).__name__}, expected an array on the GPU, where the matrices are")
+    columns = memory.view(b, "b")
+    vector, _, nrhs = _fit((*a.outer, m, n), columns.shape, _equal)
+    if columns.dtype != a.dtype:
+        raise TypeError(f"b: got dtype {columns.dtype}, expected {a.dtype}, as the matrices have: convert one")
+    x = a.room(n) if vector else a.room(n, nrhs)
+    info = memory.empty(a.outer, _INFO, "the info")
+    a.launch("gels", asked, a.sides, a.address, b, x, info, nrhs=nrhs)
+    return LeastSquares(x, info)
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns; refuses fewer rows than columns."""
+    *_, m, n = shape
+    if m < n:
+        raise ValueError(
+            f"a: got shape {shape}, expected at least as many rows as columns (..., m, n): numpy.linalg.lstsq finds "
+            "the solution of least norm"
+        )
+    return m, n
+
+
+def _equal(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Both shapes, which have to be the same."""
+    if one != other:
+        raise ValueError("they differ")
+    return one
+
+
+def _fit(a: tuple[int, ...], b: tuple[int, ...], together: Any) -> tuple[bool, tuple[int, ...], int]:
+    """Whether right-hand sides are a vector each, the axes before the last ones, and how many right-hand sides."""
+    *outer, m, _ = a
+    vector = b in ((m,), (*outer, m))
+    columns = (*b, 1) if vector else b
+    try:
+        if len(columns) < 2 or columns[-2] != m:
+            raise ValueError("no rows")
+        return vector, tuple(together(tuple(outer), columns[:-2])), columns[-1]
+    except ValueError:
+        raise ValueError(
+            f"b: got shape {b}, expected ({m},), {(*outer, m)} or {(*outer, m, 'nrhs')} for matrices of shape {a}"
+        ) from None

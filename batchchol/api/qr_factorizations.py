@@ -1,0 +1,194 @@
+"""QR factorizations of matrices of any shape."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.api.arguments import check_threads
+from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, room_for, run
+from batchchol.backends import lapack_qr
+from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_math, flag
+
+MODES = ("reduced", "complete", "r", "raw")
+
+
+class QR(NamedTuple):
+    """Q, with orthonormal columns, and R, upper triangular."""
+
+    Q: Any
+    R: Any
+
+
+class Reflectors(NamedTuple):
+    """R and, below its diagonal, Householder reflectors, in one array or batch, and tau, as LAPACK has them."""
+
+    qr: Any
+    tau: Any
+
+
+def qr(
+    a: Batch | ArrayLike,
+    mode: str = "reduced",
+    *,
+    positive: bool = False,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """QR factorizations A = Q R by Householder reflectors.
+
+    Parameters
+    ----------
+    a : Batch, or array_like of shape (..., m, n), float32 or float64
+        The matrices; a batch, of square ones, in any layout. On the CPU kernels are for up to 128 rows and columns,
+        and LAPACK factors larger matrices; on a GPU they are for up to 200 elements, in float64 up to 100.
+    mode : {"reduced", "complete", "r", "raw"}
+        As of numpy.linalg.qr, with k = min(m, n): "reduced" is Q (..., m, k) and R (..., k, n), "complete" Q
+        (..., m, m) and R (..., m, n), "r" R (..., k, n) alone, "raw" the factors that LAPACK makes.
+    positive : bool
+        Whether the diagonal of R has no negative element, or else LAPACK's signs. Then Q and R are unique if the
+        columns of A are independent.
+    backend : str, optional
+        For arrays of the host, "cpu" or "cuda", as for `lu_factor`.
+    math : str, optional
+        "ieee", the default, or "fast", for elements whose squares are normal numbers: float32 from 1e-18 to 1e17.
+    threads : int, optional
+        How many cores to use at most; by default BATCHCHOL_THREADS, else all of them.
+    stream : optional
+        As for `factor`, for matrices on a GPU.
+
+    Returns
+    -------
+    QR or Reflectors or array
+        As `a`, arrays or batches of its layout, on the host or the GPU. "r": R alone. "raw": qr, of the shape of `a`,
+        and tau (..., k), an array: reflector j is I - tau_j v v^T, where v is 1 in row j and below it column j of qr.
+        (numpy.linalg.qr returns the transpose of qr.)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, or does not belong to the others.
+    UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
+    DeviceError
+        As `cholesky` does.
+
+    Warns
+    -----
+    NoCompilerWarning
+        As `cholesky` does.
+
+    Notes
+    -----
+    |A - Q R| is at most 2 (m + n) u |A| in each column, and |I - Q^T Q| at most 2 (m + n) u in each element, with u
+    the unit roundoff, and 6 in place of 2 in "fast". What is not finite stays in its matrix.
+    """
+    if not isinstance(mode, str) or mode not in MODES:
+        raise ValueError(f"mode: got {mode!r}, expected one of {', '.join(map(repr, MODES))}")
+    if flag("positive", positive) and mode == "raw":
+        raise ValueError("positive: got True, expected False for mode='raw': reflectors have the signs of LAPACK")
+    check_math(math)
+    check_threads(threads)
+    asked = Asked("a", backend, math, threads, stream)
+    if isinstance(a, Batch):
+        return _of_batch(a, mode, positive, asked)
+    if there := on_device(a, asked):
+        return _there(there, mode, positive, asked)
+    return _here(on_host(a, asked), mode, positive, asked)
+
+
+def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
+    """Of an array of the host."""
+    if asked.elsewhere:
+        return _copied_there(a, mode, positive, asked)
+    (*_, m, n), k = a.shape, min(a.shape[-2:])
+    factors = a.like(m, n)
+    tau = np.empty((a.members, k), a.data.dtype)
+    run("geqrf", asked, [a.stacked(), a.stacked(factors), tau], lambda: lapack_qr.geqrf(a.data, factors, tau))
+    if mode == "raw":
+        return Reflectors(a.shaped(factors), tau.reshape(*a.outer, k))
+    r = np.triu(factors if mode == "complete" else factors[:, :k])
+    signs = np.where(np.diagonal(factors, axis1=1, axis2=2) < 0, -1, 1).astype(tau.dtype) if positive else None
+    if signs is not None:
+        r[:, :k] *= signs[..., None]
+    if mode == "r":
+        return a.shaped(r)
+    columns = m if mode == "complete" else k
+    reflectors, scalars = np.zeros((a.members, m, columns), tau.dtype), np.zeros((a.members, columns), tau.dtype)
+    reflectors[..., :k], scalars[:, :k] = factors[..., :k], tau
+    q = a.like(m, columns)
+    arguments = [a.stacked(reflectors), scalars, a.stacked(q)]
+    run("orgqr", asked, arguments, lambda: lapack_qr.orgqr(reflectors, scalars, q))
+    if signs is not None:
+        q[..., :k] *= signs[:, None]
+    return QR(a.shaped(q), a.shaped(r))
+
+
+def _copied_there(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
+    """Of an array of the host, on a GPU."""
+    from batchchol.backends.cuda import memory
+
+    there = memory.to_device(a.data.reshape(a.shape), f"{a.members:,} matrices")
+    found = _there(DeviceRectangles.of(there, asked), mode, positive, asked)
+    if mode == "r":
+        return memory.to_host(found)
+    return type(found)(*(memory.to_host(each) for each in found))
+
+
+def _there(a: DeviceRectangles, mode: str, positive: bool, asked: Asked) -> Any:
+    """Of an array of a GPU."""
+    (m, n), k = a.sides, min(a.sides)
+    factors, tau = a.room(m, n), a.room(k)
+    a.launch("geqrf", asked, a.sides, a.address, factors, tau)
+    if mode == "raw":
+        return Reflectors(factors, tau)
+    signs = (int(factors.gpudata or 0), m, n) if positive else (0, 0, 0)
+    rows, columns = (m, m) if mode == "complete" else (k, k)
+    r = a.room(rows, n)
+    a.part(factors, r, a.sides, (rows, n), asked, upper=True, signs=signs)
+    if mode == "r":
+        return r
+    q, scalars = a.room(m, columns), tau
+    if columns == n:
+        kept = factors
+    else:
+        kept, scalars = q, a.room(columns)
+        a.part(factors, q, a.sides, (m, columns), asked)
+        a.part(tau, scalars, (1, k), (1, columns), asked)
+    a.launch("orgqr", asked, (m, columns), int(kept.gpudata or 0), scalars, q)
+    if positive:
+        a.part(q, q, (m, columns), (m, columns), asked, signs=signs, by_columns=True)
+    return QR(q, r)
+
+
+def _of_batch(a: Batch, mode: str, positive: bool, asked: Asked) -> Any:
+    """Of a batch, of the host or a GPU."""
+    if positive:
+        raise ValueError("positive: got True, expected False for a batch: use an array, such as its to_dense()")
+    asked.check_batch(a)
+    factors = a.like()
+    tau = room_for(a, a.n)
+    run("geqrf", asked, [a, factors, tau], lambda: _by_lapack(a, factors, tau))
+    if mode == "raw":
+        return Reflectors(factors, tau)
+    if mode == "r":
+        return factors.marked("upper")
+    q = a.like()
+    run("orgqr", asked, [factors, tau, q], lambda: _generate_by_lapack(factors, tau, q))
+    return QR(q, factors.marked("upper"))
+
+
+def _by_lapack(a: Batch, factors: Batch, tau: NDArray[Any]) -> None:
+    dense = a.to_dense()
+    lapack_qr.geqrf(dense, dense, tau)
+    factors.put(0, dense)
+
+
+def _generate_by_lapack(factors: Batch, tau: NDArray[Any], q: Batch) -> None:
+    dense = factors.to_dense()
+    lapack_qr.orgqr(dense, tau, dense)
+    q.put(0, dense)

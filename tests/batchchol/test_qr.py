@@ -1,0 +1,143 @@
+"""QR factorizations and least squares in the public calls: on the host, without a compiler, and on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchchol import Batch, Layout, lstsq, lstsq_ex, qr
+from batchchol.backends import Backend
+from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
+
+from ..qr_gpu_checks import check_calls
+from ..qr_runs import matrices
+from .artifacts.test_no_compiler import bare, warned
+
+__all__ = ["bare", "warned"]
+
+Array = NDArray[Any]
+
+
+def examples(*shape: int, dtype: str = "float64") -> Array:
+    *outer, m, n = shape
+    random = np.random.default_rng(n)
+    return matrices("normal", random, int(np.prod(outer)), m, n).reshape(shape).astype(dtype)
+
+
+def assert_factors(a: Array, q: Array, r: Array, mode: str) -> None:
+    """Those of NumPy, but for rounding."""
+    expected, near = np.linalg.qr(a, mode), 1e4 * np.finfo(a.dtype).eps
+    assert (q.shape, r.shape, q.dtype) == (expected.Q.shape, expected.R.shape, a.dtype)
+    assert np.abs(q - expected.Q).max() < near
+    assert np.abs(r - expected.R).max() < near
+    assert not np.tril(r, -1).any()
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 4, 4), (9, 5, 3), (6, 3, 5), (2, 130, 3)], ids=str)
+def test_arrays(shape: tuple[int, ...]) -> None:
+    a = examples(*shape)
+    before = a.copy()
+    for mode in ("reduced", "complete"):
+        assert_factors(a, *qr(a, mode), mode)
+        q, r = qr(a, mode, positive=True)
+        assert np.abs(q @ r - a).max() < 1e-12
+        assert (np.diagonal(r, axis1=-2, axis2=-1) >= 0).all()
+    assert np.array_equal(qr(a, "r"), qr(a).R)
+    assert np.array_equal(qr(a, "r", positive=True), qr(a, positive=True).R)
+    factors, tau = qr(a, "raw")
+    h, scalars = np.linalg.qr(a, "raw")
+    assert np.abs(factors.swapaxes(-1, -2) - h).max() < 1e-11
+    assert np.abs(tau - scalars).max() < 1e-11
+    assert np.array_equal(a, before)
+    if shape[-2] < shape[-1]:
+        return
+    flat = a.reshape(-1, *shape[-2:])
+    for b in (
+        examples(*shape[:-1], 3),
+        examples(*shape[:-1], 1)[..., 0],
+        examples(shape[-2], 2),
+        examples(shape[-2], 1)[:, 0],
+    ):
+        vector = b.shape in (shape[-2:-1], shape[:-1])
+        x = lstsq(a, b)
+        columns = np.broadcast_to(b[..., None] if vector else b, (*shape[:-1], 1 if vector else b.shape[-1]))
+        assert x.shape == (*shape[:-2], shape[-1], *columns.shape[-1:] * (not vector))
+        found = x.reshape(len(flat), shape[-1], -1)
+        assert solve_ratios(flat, columns.reshape(*flat.shape[:2], -1), found).max() <= BOUND["ieee"]
+    assert lstsq(a[0], b=examples(4, *shape[:-1], 2)[:, 0]).shape == (4, *shape[1:-2], shape[-1], 2)
+
+
+@pytest.mark.usefixtures("warned")
+def test_arrays_without_a_compiler() -> None:
+    test_arrays((9, 5, 3))
+    a = examples(5, 4, 4)
+    q, r = qr(Batch.from_dense(a, Layout.chunked(4)))
+    assert_factors(a, q.to_dense(), r.to_dense(), "reduced")
+
+
+@pytest.mark.parametrize("layout", [Layout.canonical("col"), Layout.interleaved("row"), Layout.chunked(16)], ids=str)
+def test_batches(layout: Layout) -> None:
+    a = examples(37, 5, 5, dtype="float32")
+    batch = Batch.from_dense(a, layout)
+    q, r = qr(batch)
+    assert (q.layout, r.layout, q.triangle, r.triangle) == (layout, layout, None, "upper")
+    assert_factors(a, q.to_dense(), r.to_dense(), "reduced")
+    factors, tau = qr(batch, "raw", threads=1)
+    assert factor_ratios(a, factors.to_dense(), tau).max() <= BOUND["ieee"]
+    assert orthogonality_ratios(orthogonal(factors.to_dense(), tau), "float32").max() <= BOUND["ieee"]
+    assert np.array_equal(qr(batch, "r").to_dense(), r.to_dense())
+    assert np.array_equal(batch.to_dense(), a)
+
+
+def test_dependent_columns() -> None:
+    a, b = examples(6, 5, 3), examples(6, 5, 1)
+    a[2, :, 1] = 0
+    x, info = lstsq_ex(a, b)
+    assert info.tolist() == [0, 0, 2, 0, 0, 0]
+    good = info == 0
+    assert solve_ratios(a[good], b[good], x[good]).max() <= BOUND["ieee"]
+    words = (
+        "^matrix 2 has linearly dependent columns: element 2 of the diagonal of R is zero .1 of 6.*lstsq_ex returns"
+    )
+    with pytest.raises(np.linalg.LinAlgError, match=words):
+        lstsq(a, b)
+
+
+def test_nothing() -> None:
+    for shape in ((0, 4, 3), (2, 0, 0), (3, 4, 0)):
+        q, r = qr(np.empty(shape))
+        expected = np.linalg.qr(np.empty(shape))
+        assert (q.shape, r.shape) == (expected.Q.shape, expected.R.shape)
+        assert lstsq(np.empty(shape), np.empty((*shape[:-1], 2))).shape == (*shape[:-2], shape[-1], 2)
+
+
+def test_what_is_refused() -> None:
+    a, b = examples(4, 5, 3), examples(4, 5, 2)
+    batch = Batch.from_dense(examples(3, 4, 4))
+    calls: list[tuple[Any, type[Exception], str]] = [
+        (lambda: qr(a, "economic"), ValueError, "mode: got 'economic', expected one of 'reduced'"),
+        (lambda: qr(a, "raw", positive=True), ValueError, "positive: got True, expected False for mode='raw'"),
+        (lambda: qr(batch, positive=True), ValueError, "positive: got True, expected False for a batch"),
+        (lambda: qr(batch.marked("lower")), ValueError, "a: got one whose lower triangle alone has a meaning"),
+        (lambda: qr(batch, backend="cuda"), ValueError, "backend: got 'cuda', expected 'cpu'"),
+        (lambda: qr(a.astype(int)), TypeError, "a: got dtype int64"),
+        (lambda: qr(a[0, 0]), ValueError, r"a: got shape \(3,\), expected matrices"),
+        (lambda: qr(a, stream=0), ValueError, "stream: got 0"),
+        (lambda: qr(a, math="slow"), ValueError, "math: got 'slow'"),
+        (lambda: qr(a, threads=0), ValueError, "threads: got 0"),
+        (lambda: lstsq(a.swapaxes(1, 2), b), ValueError, "a: got shape .*at least as many rows as columns"),
+        (lambda: lstsq(a, b[:, :4]), ValueError, r"b: got shape \(4, 4, 2\), expected \(5,\)"),
+        (lambda: lstsq(a, b.astype("f")), TypeError, "b: got dtype float32, expected float64"),
+    ]
+    for call, error, words in calls:
+        with pytest.raises(error, match=f"^{words}"):
+            call()
+
+
+def test_on_a_gpu(cuda: Backend) -> None:
+    check_calls("float32")
+    with pytest.raises(ValueError, match=r"^a: got matrices of 15 x 7, expected at most 100 elements"):
+        qr(examples(2, 15, 7), backend="cuda")

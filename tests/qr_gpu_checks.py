@@ -1,0 +1,133 @@
+"""QR factorizations on a GPU, checked: kernels of every choice on a million matrices, and the public calls.
+
+python -m tests.qr_gpu_checks [--seconds 90]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+
+from batchchol import get_backend, lstsq, lstsq_ex, qr
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+
+from .qr_runs import KINDS, matrices
+
+LAYOUTS = (Layout.chunked(32), Layout.canonical(), Layout.interleaved("row"))
+
+
+def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, count: int) -> dict[str, float]:
+    """The largest ratios of `count` matrices of each kind."""
+    random, worst = np.random.default_rng(n), {"factors": 0.0, "orthogonality": 0.0, "q": 0.0, "solutions": 0.0}
+    schedule = ThreadSchedule(1, "right", "full", stride=layout.chunk)
+    geqrf, orgqr, gels = (
+        backend.kernel(KernelSpec(Problem(n, dtype, op=op, math=math), layout.kind, layout.order, schedule, "cuda"))
+        for op in ("geqrf", "orgqr", "gels")
+    )
+    for kind in KINDS:
+        a = matrices(kind, random, count, n, n).astype(dtype)
+        batch = backend.from_dense(a, layout)
+        factors, q = batch.like(), batch.like()
+        tau = backend.place(np.full((count, n), np.nan, dtype))
+        geqrf(batch, factors, tau, threads=1)
+        orgqr(factors, tau, q, threads=1)
+        made, scalars = backend.host(factors.to_dense()), backend.host(tau)
+        worst["factors"] = max(worst["factors"], factor_ratios(a, made, scalars).max())
+        worst["orthogonality"] = max(
+            worst["orthogonality"], orthogonality_ratios(orthogonal(made, scalars), dtype).max()
+        )
+        worst["q"] = max(worst["q"], orthogonality_ratios(backend.host(q.to_dense()), dtype).max())
+        if KINDS.index(kind) < 3:
+            b = backend.place(random.standard_normal((count, n, 2)).astype(dtype))
+            x, info = backend.place(np.full((count, n, 2), np.nan, dtype)), backend.info(batch, gels.spec)
+            gels(batch, b, x, info, threads=1)
+            assert not backend.host(info)[:count].any()
+            ratios = solve_ratios(a, backend.host(b), backend.host(x))
+            worst["solutions"] = max(worst["solutions"], ratios.max())
+    return {name: float(value) for name, value in worst.items()}
+
+
+def check_calls(dtype: str) -> None:
+    """`qr` and `lstsq` of arrays and batches of the GPU, against NumPy's."""
+    random, near = np.random.default_rng(5), 1e4 * float(np.finfo(dtype).eps)
+    for shape in ((40, 3, 3), (2, 20, 6, 4), (33, 3, 5), (7, 9, 2)):
+        a = random.standard_normal(shape).astype(dtype)
+        there = memory.to_device(a, "matrices")
+        for mode in ("reduced", "complete"):
+            for positive in (False, True):
+                q, r = map(memory.to_host, qr(there, mode, positive=positive))
+                expected = np.linalg.qr(a.astype(float), mode)
+                assert (q.shape, r.shape) == (expected.Q.shape, expected.R.shape)
+                assert np.abs(q @ r - a).max() < near
+                diagonal = np.diagonal(r, axis1=-2, axis2=-1)
+                signs = np.sign(np.diagonal(expected.R, axis1=-2, axis2=-1))
+                assert (diagonal >= 0).all() if positive else (np.sign(diagonal) == signs).all()
+                assert np.abs(np.tril(r, -1)).max() == 0
+                assert np.abs(q.swapaxes(-1, -2) @ q - np.eye(q.shape[-1])).max() < near
+        assert np.array_equal(memory.to_host(qr(there, "r")), memory.to_host(qr(there).R))
+        assert np.array_equal(qr(a, "r", backend="cuda"), memory.to_host(qr(there, "r")))
+        if shape[-2] >= shape[-1]:
+            b = random.standard_normal((*shape[:-1], 3)).astype(dtype)
+            x = memory.to_host(lstsq(there, memory.to_device(b, "right-hand sides")))
+            assert solve_ratios(*(each.reshape(-1, *each.shape[-2:]) for each in (a, b, x))).max() <= BOUND["ieee"]
+            assert np.abs(lstsq(a, b[..., 0], backend="cuda") - x[..., 0]).max() < near
+    a = random.standard_normal((50, 6, 6)).astype(dtype)
+    for layout in LAYOUTS:
+        q, r = qr(DeviceBatch.from_dense(a, layout))
+        q, r = (memory.to_host(each.to_dense()) for each in (q, r))
+        assert np.abs(q @ r - a).max() < near
+    a[7, :, 2] = 0
+    assert memory.to_host(lstsq_ex(memory.to_device(a, "a"), memory.to_device(a[..., 0].copy(), "b")).info)[7] == 3
+
+
+def main() -> None:
+    """Print the largest ratios, and fail where one is over its bound."""
+    parser = argparse.ArgumentParser(prog="python -m tests.qr_gpu_checks")
+    parser.add_argument("--seconds", type=float, default=90)
+    given, start, total = parser.parse_args(), time.monotonic(), 0
+    backend, failed = get_backend("cuda"), []
+    for dtype in ("float32", "float64"):
+        check_calls(dtype)
+    print("calls are right", flush=True)
+    cases = [
+        (n, dtype, math, layout)
+        for layout in LAYOUTS
+        for dtype, orders in (("float32", (3, 8, 1, 2, 5, 12, 14)), ("float64", (3, 8, 10)))
+        for n in orders
+        for math in ("ieee", "fast")
+    ]
+    schedules = [
+        (Problem(n, dtype, op=op, math=math), layout)
+        for n, dtype, math, layout in cases
+        for op in ("geqrf", "orgqr", "gels")
+    ]
+    backend.build(
+        [
+            KernelSpec(
+                problem, layout.kind, layout.order, ThreadSchedule(1, "right", "full", stride=layout.chunk), "cuda"
+            )
+            for problem, layout in schedules
+        ]
+    )
+    print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
+    for n, dtype, math, layout in cases:
+        if time.monotonic() - start > given.seconds:
+            break
+        count = 40_000 if n <= 3 else 6_000
+        found = check_kernels(backend, n, dtype, math, layout, count)
+        total += count * len(KINDS)
+        print(n, dtype, math, layout, {name: round(value, 2) for name, value in found.items()}, flush=True)
+        if max(found.values()) > BOUND[math]:
+            failed.append((n, dtype, math, str(layout), found))
+    print(f"{total:,} matrices; failures: {failed}")
+    raise SystemExit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
