@@ -42,6 +42,7 @@ CASES = (
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
 THREADS, BLOCKS = (32, 128), (None,)
 SAMPLES, WARM_UP, CALLS = 15, 2, 10
+DISTINCT = 8_192
 # Bytes between two uses of a buffer.
 COLD_BYTES = 4 * 64 << 20
 
@@ -58,7 +59,8 @@ class Buffers:
     """Sets of arguments of an operation, cold in turn."""
 
     def __init__(self, backend: Any, op: str, n: int, batch: int, layout: Layout, dtype: str) -> None:
-        self.a = np.random.default_rng(n).standard_normal((batch, n, n)).astype(dtype)
+        distinct = np.random.default_rng(n).standard_normal((DISTINCT, n, n)).astype(dtype)
+        self.a = np.resize(distinct, (batch, n, n))
         first = backend.from_dense(self.a, layout)
         shapes = {"geqrf": ((batch, n),), "orgqr": ((batch, n),), "gels": ((batch, n, 1), (batch, n, 1))}[op]
         nbytes = (1 if op == "gels" else 2) * first.nbytes + sum(4 * int(np.prod(shape)) for shape in shapes)
