@@ -135,9 +135,7 @@ def _default(
     return default_choice(Request(problem, *where, device.architecture, device.model)).spec
 
 
-def problem_of(
-    n: int, dtype: str, upper: bool, math: str | None, op: str = "potrf", m: int | None = None
-) -> Problem:
+def problem_of(n: int, dtype: str, upper: bool, math: str | None, op: str = "potrf", m: int | None = None) -> Problem:
     """The problem of a call, in the math that it asks for or the default."""
     return Problem(n, dtype, "upper" if upper else "lower", op, math or MATHS[0], m)
 

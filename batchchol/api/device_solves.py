@@ -72,7 +72,7 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
     columns = memory.view(b, "b")
     how = fit(matrices.outer, form.n, columns.shape, wanted.what)
     check_columns_dtype(columns.dtype, np.dtype(form.dtype), wanted.what)
-    x = _room(matrices, b, columns.address, how, wanted)
+    x = room_for(matrices, b, columns.address, how, wanted)
     if not form.batch or not form.n:
         info = memory.to_device(np.zeros(matrices.outer, np.int32), "the info") if wanted.factors else None
         added = None if wanted.jitter is None else nothing_added(matrices.outer, form.dtype)
@@ -190,7 +190,7 @@ def _new_room(how: Fit, form: Form) -> _Memory:
     return _Memory(room, int(room.gpudata))
 
 
-def _room(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
+def room_for(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wanted) -> _Memory:
     """Where the solutions go: the array that is given, that of the right-hand sides if it may, or a new one."""
     memory, dtype = _memory(), np.dtype(matrices.form.dtype)
     if wanted.out is not None:

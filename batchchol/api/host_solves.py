@@ -105,7 +105,7 @@ def _solved(matrices: _Matrices, columns: NDArray[Any], how: Fit, wanted: Wanted
         check_columns_dtype(columns.dtype.newbyteorder("="), dtype, wanted.what)
     out = None if wanted.out is None else host_out(wanted.out, how.x, dtype)
     as_it_is = how.plain and columns.flags.c_contiguous and columns.dtype == dtype
-    room = _room(matrices.memory, columns, how, wanted, out, as_it_is)
+    room = room_for(matrices.memory, columns, how, wanted, out, as_it_is)
     work = room.reshape(how.panels)
     if as_it_is:
         panels = columns.reshape(how.panels)
@@ -136,7 +136,7 @@ def _solved(matrices: _Matrices, columns: NDArray[Any], how: Fit, wanted: Wanted
     return Solved(x, info, added)
 
 
-def _room(
+def room_for(
     matrices: NDArray[Any],
     columns: NDArray[Any],
     how: Fit,

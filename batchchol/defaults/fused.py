@@ -12,6 +12,7 @@ from batchchol.defaults.pipelines import MANY, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen.refusals import require
 
 # From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 12 at n = 8,
 # 25 in place of 32 at n = 16 (datasets/posv_h200.csv).
@@ -139,6 +140,9 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     n, dtype = plain.problem.n, plain.problem.dtype
     if not TARGETS[plain.target].gpu:
         return replace(plain, schedule=_on_a_cpu(plain))
+    if plain.problem.operation.multiplies:
+        works = "no thread has room for it: determinants of so large matrices are found apart"
+        require(n <= ONE_KERNEL[dtype], "n", n, works)
     canonical = plain.layout == "canonical"
     straight = n <= (min(STRAIGHT_LINE_OF_ARRAYS, STRAIGHT_LINE[dtype]) if canonical else STRAIGHT_LINE[dtype])
     widths = (each for each in WIDTHS if n <= each[0] and dtype == "float32")
