@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from types import MappingProxyType
 
 from batchchol.algorithms.blocked import Blocking
+from kernelgen import SpecError
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
@@ -50,7 +53,8 @@ class Plan:
         if isinstance(self.panel, FusedPanel):
             blocks = f"{self.blocks} blocks to a matrix" if self.blocks else "one launch"
             by = ", tensor cores" if self.panel.update == "tensor" else ""
-            tiles = f"{blocks}, {tiles}, steps of {self.panel.lb}{by}"
+            beside = f", {self.panel.resident} a multiprocessor" if self.panel.resident > 1 else ""
+            tiles = f"{blocks}, {tiles}{beside}, steps of {self.panel.lb}{by}"
         if self.blocking is None:
             return tiles
         ahead = ", look-ahead" if self.blocking.ahead else ""
@@ -70,6 +74,20 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
         return Plan(FusedPanel(dtype, order, update="tensor"), cut)
     chosen = next(axes for least, axes in _FUSED if n >= least)
     return Plan(FusedPanel(dtype, order, **chosen, update="tensor"), None)
+
+
+def ways(n: int, batch: int, dtype: str) -> list[Plan]:
+    """The plans among which `plan` was chosen: one launch by several tiles, panels of it, and tiles by themselves."""
+    threads = (128, 256) if n > 256 or batch == 1 else (64, 128, 256)
+    found = [Plan(*tiled(n, batch, dtype))]
+    for nb, ib, lb, count, resident in product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4)):
+        with suppress(SpecError):
+            found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))
+    if n > 2 * _WIDTH and batch == 1:
+        panel = FusedPanel(dtype, "row", update="tensor")
+        found += [Plan(panel, Blocking(width, 2 * width, "left", fused=True)) for width in (_WIDTH // 2, _WIDTH)]
+        found.append(Plan(panel, Blocking(_WIDTH // 2, _WIDTH, ahead=True, fused=True)))
+    return list(dict.fromkeys(found))
 
 
 def tiled(n: int, batch: int, dtype: str, upper: bool = False) -> tuple[Panel, Blocking | None]:

@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="a tuning run whose best GPU kernels take part",
         ),
         option(
+            "--ways",
+            action="store_true",
+            default=None,
+            help="have the fastest of all ways to factor orders above 128 on a GPU take part; compiles for minutes",
+        ),
+        option(
             "--out",
             type=Path,
             help="rows are added as they are measured; those of the same commit are not measured again "
@@ -92,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
     """Refuse options that do not apply to the backend."""
-    place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned"))
+    place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned", "ways"))
     for name in foreign:
         if getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
     solves, factors = OPERATIONS[arguments.op].has_columns, arguments.op == POTRF.name
-    for name, wrong in (("nrhs", not solves), ("tuned", not factors)):
+    for name, wrong in (("nrhs", not solves), ("tuned", not factors), ("ways", not factors)):
         if wrong and getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: of {arguments.op} there is no such choice: leave it out")
     batches = arguments.batch or ["1"]
@@ -119,6 +125,7 @@ def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Out
         maths=arguments.math,
         protocols=arguments.protocol,
         known=[each for path in arguments.tuned or () for each in known_kernels.read(path)],
+        searched=bool(arguments.ways),
         required=arguments.peers is not None,
         out=out,
     )

@@ -70,6 +70,7 @@ def compare(
     maths: Sequence[str] | None = None,
     protocols: Sequence[str] | None = None,
     known: Sequence[Measured] = (),
+    searched: bool = False,
     required: bool = False,
     out: Path | None = None,
     report: Report = to_stderr,
@@ -96,6 +97,8 @@ def compare(
         By default all of the backend's.
     known : sequence of batchchol.measure.row.Row
         Measured GPU kernels that are known to be good, besides those of the tables of defaults; of factorizations.
+    searched : bool
+        Whether the fastest of all ways to factor takes part too, of orders above those of kernels, on a GPU.
     required : bool
         Whether it is an error if there are no peers.
     out : Path, optional
@@ -140,7 +143,9 @@ def compare(
         "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
         partial(_arena, op, nrhs),
-        partial(_ours, backend, venue, ours, dtype=dtype, maths=classes, known=known, absent=absent),
+        partial(
+            _ours, backend, venue, ours, dtype=dtype, searched=searched, maths=classes, known=known, absent=absent
+        ),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),
@@ -173,10 +178,13 @@ def _ours(
     n: int,
     batch: int,
     dtype: str,
+    searched: bool,
     **settings: Any,
 ) -> Iterable[Entrant]:
     """What of this library takes part at an order."""
-    return ours(n, batch, dtype=dtype, **settings) if n <= MAX_N else large.entrants(backend, venue, n, batch, dtype)
+    if n <= MAX_N:
+        return ours(n, batch, dtype=dtype, **settings)
+    return large.entrants(backend, venue, n, batch, dtype, searched=searched)
 
 
 def _installed(peers: Iterable[Peer], op: str, absent: dict[str, str], report: Report) -> Iterator[Peer]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.large import factor_at
-from batchchol.algorithms.plans import Plan, plan, tiled
+from batchchol.algorithms.plans import Plan, plan, tiled, ways
 from batchchol.api import cholesky, cholesky_ex
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_protocol
@@ -115,15 +115,37 @@ def _room(backend: Backend, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any
     return memory.empty(shape, dtype, what) if backend.name == "cuda" else aligned_empty(shape, dtype, what)
 
 
-def entrants(backend: Backend, venue: Venue, n: int, batch: int, dtype: str) -> list[Entrant]:
-    """The library's call on arrays, by blocks on a GPU and by LAPACK on a CPU."""
+def entrants(
+    backend: Backend, venue: Venue, n: int, batch: int, dtype: str, *, searched: bool = False
+) -> list[Entrant]:
+    """The library's call on arrays, by blocks on a GPU and by LAPACK on a CPU.
+
+    If `searched`, on a GPU also the fastest of all ways in which these matrices may be factored there.
+    """
     function: Callable[[Any], Any]
     if backend.name == "cuda":
         name, function, spec = "cholesky_ex", cholesky_ex, plan(n, batch, dtype, False).name
     else:
         name, function, spec = "cholesky", partial(cholesky, backend=backend.name), "LAPACK"
     make = partial(_array_call, spec=spec, function=function)
-    return [Entrant(f"{venue.prefix}{name}", venue.version, make, (), venue.tolerated)]
+    found = [Entrant(f"{venue.prefix}{name}", venue.version, make, (), venue.tolerated)]
+    if searched and backend.name == "cuda":
+        found.append(Entrant(f"{venue.prefix}ways", venue.version, _ways, (), venue.tolerated))
+    return found
+
+
+def _ways(arena: LargeArena) -> Sequence[Contender]:
+    """All ways to factor, into the arena's room for factors."""
+    gpu, info = device(), arena.info()
+
+    def contender(how: Plan) -> Contender:
+        def call(index: int) -> None:
+            a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
+            factor_at(gpu, how, a, l, int(info.gpudata), arena.n, arena.batch)
+
+        return Contender(how.name, arena.calls(call), lambda index: arena.result(index, info=info), math="ieee")
+
+    return [contender(how) for how in ways(arena.n, arena.batch, arena.dtype)]
 
 
 def _array_call(arena: LargeArena, spec: str, function: Callable[[Any], Any]) -> Sequence[Contender]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchchol.algorithms import plans
 from batchchol.backends import Backend, get_backend
 from batchchol.compare import comparison, large
 from batchchol.compare.comparison import compare
@@ -92,6 +93,20 @@ def test_this_library_takes_part_by_its_call(backend: Backend) -> None:
     info = backend.place(np.array([0, 3], np.int32))
     with pytest.raises(ResidualError, match="matrix 1 has info 3"):
         arena.verify(Contender("", way.calls, lambda index: arena.result(index, info=info)), 0)
+
+
+def test_ways_take_part_if_asked(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that may be chosen; each gets a small batch right before the fastest is timed."""
+    hows = plans.ways(N, BATCH, "float64")
+    assert len(hows) == len(set(hows)) > 20
+    monkeypatch.setattr(large, "ways", lambda *_: [hows[0], hows[-1]])
+    arena = LargeArena(backend, "wishart", N, BATCH, "float64", cold=False)
+    _, entrant = large.entrants(backend, comparison.GpuVenue(backend), N, BATCH, "float64", searched=True)
+    found = entrant.make(arena)
+    assert [way.spec for way in found] == [hows[0].name, hows[-1].name]
+    for way in found:
+        way.calls[0]()
+        assert 0 < arena.verify(way, 0) <= 1.5
 
 
 def test_rows_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
