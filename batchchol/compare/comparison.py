@@ -153,7 +153,7 @@ def compare(
         absent,
     )
     kept = [] if out is None else _read(out, run)
-    _prepare(run, present, orders, asked, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)
+    _prepare(run, present, orders, asked, op, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)
     rows = list[Row]()
     for n, size in product(orders, asked):
         for found in _sized(run, n, size, counts, kept):
@@ -205,7 +205,9 @@ def _read(out: Path, run: Run) -> list[Row]:
     return kept
 
 
-def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str], nrhs: int) -> None:
+def _prepare(
+    run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequence[str], op: str, nrhs: int
+) -> None:
     """Compile everything ahead, in parallel; what fails is reported when it is its turn.
 
     Raises
@@ -219,7 +221,7 @@ def _prepare(run: Run, peers: Iterable[Peer], orders: Sequence[int], sizes: Sequ
     for peer in peers:
         if peer.prepare is not None:
             run.report(f"{peer.name}: preparing")
-            peer.prepare([n for n in orders if n <= MAX_N], run.dtype, nrhs)
+            peer.prepare([n for n in orders if n <= MAX_N], run.dtype, nrhs, op)
     specs = dict.fromkeys(spec for case in cases for entrant in run.own(*case) for spec in entrant.specs)
     run.report(f"compiling {len(specs)} kernels")
     with suppress(CompilerNotFound):

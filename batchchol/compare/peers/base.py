@@ -30,8 +30,8 @@ class Peer:
     ways : mapping of str to callable
         By operation, what makes ready to compute it in an arena, in all the ways of which the fastest is to count.
     prepare : callable, optional
-        Does ahead, for all orders, a dtype and a number of right-hand sides that matrices are factored and solved for
-        (else 0), what takes long.
+        Does ahead, for all orders, a dtype, a number of right-hand sides that matrices are factored and solved for
+        (else 0) and an operation, what takes long.
     limit : callable
         A context that holds the library to a number of threads.
     missing, hint : str
@@ -42,7 +42,7 @@ class Peer:
     backend: str
     version: Callable[[], str]
     ways: Mapping[str, Callable[[Any], Sequence[Contender]]]
-    prepare: Callable[[Iterable[int], str, int], None] | None = None
+    prepare: Callable[[Iterable[int], str, int, str], None] | None = None
     limit: Callable[[int], AbstractContextManager[object]] = nullcontext
     missing: str = "{error}"
     hint: str = ""

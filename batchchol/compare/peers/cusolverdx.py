@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.stats import CompileStats
@@ -17,7 +18,7 @@ from batchchol.backends.cuda.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.peers.mathdx import VARIABLE, Shape, cubin, suggestion, version
-from batchchol.compare.solves import FusedArena
+from batchchol.compare.solves import FusedArena, GeneralArena
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
@@ -30,13 +31,24 @@ _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
 
+class _What(NamedTuple):
+    """What a kernel does beside factoring: solve for `nrhs` right-hand sides, if any; `general` matrices or not."""
+
+    nrhs: int = 0
+    general: bool = False
+    pdl: bool = False
+
+
+_FACTORIZATION = _What()
+
+
 def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contender]:
     """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
-    nrhs = arena.nrhs if isinstance(arena, FusedArena) else 0
+    what = _What(arena.nrhs if isinstance(arena, FusedArena) else 0, isinstance(arena, GeneralArena), pdl)
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[Contender](), ""
-    for shape in shapes(arena.n, arena.dtype, device().architecture, pdl=pdl, nrhs=nrhs):
+    for shape in shapes(arena.n, arena.dtype, device().architecture, what):
         try:
             found.append(_solver(arena, shape) if isinstance(arena, FusedArena) else _contender(arena, shape))
         except DeviceLost:
@@ -48,16 +60,16 @@ def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contende
     return found
 
 
-def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: int = 0) -> list[Shape]:
+def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) -> list[Shape]:
     """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not.
 
     Factors are in columns; where there is no padding, in rows as well.
     """
-    threads, matrices = _suggestion(n, dtype, architecture, nrhs)
+    threads, matrices = _suggestion(n, dtype, architecture, what)
     tried = [(int(threads * more), matrices * each) for more, each in (_SMALL if n <= _SMALL_N else _LARGE)]
-    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not nrhs)]
+    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not what.nrhs)]
     found = [
-        Shape(n, dtype, number, each, architecture, pdl, nrhs, padding, by_rows)
+        Shape(n, dtype, number, each, architecture, what.pdl, what.nrhs, padding, by_rows, what.general)
         for number, each in tried
         for padding, by_rows in places
         if number in _THREADS and each <= _MOST_MATRICES
@@ -65,31 +77,31 @@ def shapes(n: int, dtype: str, architecture: str, *, pdl: bool = False, nrhs: in
     return [shape for shape in found if shape.shared_bytes <= _MOST_SHARED_BYTES]
 
 
-def prepare(ns: Iterable[int], dtype: str, nrhs: int = 0, *, pdl: bool = False) -> None:
+def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False) -> None:
     """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used."""
-    architecture = device().architecture
-    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), pdl=pdl, nrhs=nrhs)]
+    architecture, what = device().architecture, _What(nrhs, op == GeneralArena.op, pdl)
+    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), what)]
     if not work:
         return
     # Spawned: a forked child of a process that uses CUDA cannot live.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(available_threads(), len(work)), mp_context=context) as pool:
-        list(pool.map(partial(_compile_order, pdl=pdl, nrhs=nrhs), work))
+        list(pool.map(partial(_compile_order, what=what), work))
 
 
-def _compile_order(order: tuple[int, str, str], *, pdl: bool, nrhs: int) -> None:
+def _compile_order(order: tuple[int, str, str], what: _What) -> None:
     with suppress(BatchcholError):
-        for shape in shapes(*order, pdl=pdl, nrhs=nrhs):
+        for shape in shapes(*order, what):
             with suppress(BatchcholError):
                 _image(shape)
 
 
-def _is_ready(order: tuple[int, str, str], *, nrhs: int, pdl: bool) -> bool:
+def _is_ready(order: tuple[int, str, str], what: _What) -> bool:
     """Whether the cache has all kernels of an order."""
     cache = ArtifactCache()
-    if cache.get(_suggestion_key(*order, nrhs)) is None:
+    if cache.get(_suggestion_key(*order, what)) is None:
         return False
-    return all(cache.get(_image_key(shape)) for shape in shapes(*order, pdl=pdl, nrhs=nrhs))
+    return all(cache.get(_image_key(shape)) for shape in shapes(*order, what))
 
 
 def _contender(arena: Arena, shape: Shape) -> Contender:
@@ -110,7 +122,7 @@ def _solver(arena: FusedArena, shape: Shape) -> Contender:
         x = int(room.gpudata) + index * b.nbytes
         run(arena.batch, (int(a.gpudata), int(b.gpudata), x, int(info.gpudata), arena.batch))
 
-    spec = f"posv of a block, {_said(shape)}"
+    spec = f"{arena.op} of a block, {_said(shape)}"
     return Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info))
 
 
@@ -133,18 +145,18 @@ def _function(shape: Shape) -> Function:
 
 
 @cache
-def _suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0) -> tuple[int, int]:
-    key = _suggestion_key(n, dtype, architecture, nrhs)
+def _suggestion(n: int, dtype: str, architecture: str, what: _What) -> tuple[int, int]:
+    key = _suggestion_key(n, dtype, architecture, what)
     if kept := ArtifactCache().get(key):
         return int(kept.metadata["threads"]), int(kept.metadata["matrices"])
-    threads, matrices = suggestion(n, dtype, architecture, nrhs)
+    threads, matrices = suggestion(n, dtype, architecture, what.nrhs, general=what.general)
     said = {"arch": architecture, "compiler": version(), "threads": threads, "matrices": matrices}
     ArtifactCache().put(key, f"{threads} {matrices}".encode(), ".txt", said, "cuSOLVERDx's suggestion", ".txt")
     return threads, matrices
 
 
-def _suggestion_key(n: int, dtype: str, architecture: str, nrhs: int) -> str:
-    return _key("suggestion", n, dtype, architecture, *([nrhs] if nrhs else []))
+def _suggestion_key(n: int, dtype: str, architecture: str, what: _What) -> str:
+    return _key("suggestion", n, dtype, architecture, *filter(None, (what.nrhs, what.general)))
 
 
 def _image(shape: Shape) -> bytes:
@@ -166,11 +178,12 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
 
 
+_WAYS = {"potrf": contenders, "posv": contenders, "gesv": contenders}
 PEER = Peer(
     "cusolverdx",
     "cuda",
     version,
-    {"potrf": contenders, "posv": contenders},
+    _WAYS,
     prepare,
     missing="libmathdx, NVRTC or nvJitLink cannot be used ({error})",
     hint=f"pip install nvidia-libmathdx-cu13 nvidia-cuda-nvrtc nvidia-nvjitlink, or set {VARIABLE} to its path",
@@ -178,6 +191,6 @@ PEER = Peer(
 EARLY_PEER = replace(
     PEER,
     name="cusolverdx_pdl",
-    ways={"potrf": partial(contenders, pdl=True), "posv": partial(contenders, pdl=True)},
+    ways={op: partial(way, pdl=True) for op, way in _WAYS.items()},
     prepare=partial(prepare, pdl=True),
 )

@@ -28,7 +28,8 @@ _SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGE
     14,
 )
 _SYMBOL_NAME, _SUGGESTED_BLOCK_DIM, _SUGGESTED_PER_BLOCK = 2, 5, 6
-_REAL, _BLOCK, _SHARED_MEMORY, _POTRF, _POSV, _COLUMN_MAJOR, _ROW_MAJOR, _LOWER = 0, 1, 0, 2, 11, 0, 1, 1
+_REAL, _BLOCK, _SHARED_MEMORY, _COLUMN_MAJOR, _ROW_MAJOR, _LOWER = 0, 1, 0, 0, 1, 1
+_POTRF, _POSV, _GESV_PARTIAL_PIVOT = 2, 11, 13
 _PRECISIONS = {"float32": 5, "float64": 6}
 _TARGET_SM = 1
 # What nvJitLink calls its inputs.
@@ -41,7 +42,7 @@ class Shape:
 
     In shared memory their rows are `padding` elements longer. The factors are in rows with `by_rows`, else in
     columns. With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs`
-    of each matrix, it solves for them too, and does not write the factors.
+    of each matrix, it solves for them too, and does not write the factors; matrices may be any then if `general`.
     """
 
     n: int
@@ -53,6 +54,7 @@ class Shape:
     nrhs: int = 0
     padding: int = 0
     by_rows: bool = False
+    general: bool = False
 
     @property
     def lda(self) -> int:
@@ -64,7 +66,8 @@ class Shape:
         """The kernel's name."""
         columns = f"_rhs{self.nrhs}" if self.nrhs else ""
         block = f"_t{self.threads}_m{self.matrices}{f'_pad{self.padding}' * bool(self.padding)}"
-        return f"cusolverdx_{self.dtype}_n{self.n}{columns}{block}{'_rows' * self.by_rows}{'_pdl' * self.pdl}"
+        kind = "_general" * self.general
+        return f"cusolverdx_{self.dtype}_n{self.n}{kind}{columns}{block}{'_rows' * self.by_rows}{'_pdl' * self.pdl}"
 
     @property
     def source(self) -> str:
@@ -112,11 +115,11 @@ def version() -> str:
     return f"libmathdx {'.'.join(str(number.value) for number in numbers)}"
 
 
-def suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0) -> tuple[int, int]:
+def suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0, *, general: bool = False) -> tuple[int, int]:
     """The threads and matrices of a block that cuSOLVERDx suggests."""
-    with _descriptor(Shape(n, dtype, 0, 0, architecture, nrhs=nrhs)) as plain:
+    with _descriptor(Shape(n, dtype, 0, 0, architecture, nrhs=nrhs, general=general)) as plain:
         matrices = _trait(plain, _SUGGESTED_PER_BLOCK, 1)[0]
-    with _descriptor(Shape(n, dtype, 0, matrices, architecture, nrhs=nrhs)) as several:
+    with _descriptor(Shape(n, dtype, 0, matrices, architecture, nrhs=nrhs, general=general)) as several:
         x, y, z = _trait(several, _SUGGESTED_BLOCK_DIM, 3)
     return x * y * z, matrices
 
@@ -159,19 +162,22 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     mathdx, handle = libraries().mathdx, ctypes.c_longlong()
     _check(mathdx.cusolverdxCreateDescriptor(ctypes.byref(handle)), "describing a solver")
     numbers = {
-        _FUNCTION: _POSV if shape.nrhs else _POTRF,
+        _FUNCTION: _GESV_PARTIAL_PIVOT if shape.general else _POSV if shape.nrhs else _POTRF,
         _PRECISION: _PRECISIONS[shape.dtype],
         _EXECUTION: _BLOCK,
         _TYPE: _REAL,
         _SM: _sm(shape.architecture),
-        _FILL: _LOWER,
+        **({} if shape.general else {_FILL: _LOWER}),
         _API: _SHARED_MEMORY,
         **({_PER_BLOCK: shape.matrices} if shape.matrices else {}),
     }
     arrays = {
         _SIZE: (shape.n, shape.n, shape.nrhs or 1),
-        # Matrices are symmetric: rows are columns.
-        _ARRANGEMENT: (_ROW_MAJOR if shape.by_rows else _COLUMN_MAJOR, *[_ROW_MAJOR] * bool(shape.nrhs)),
+        # Rows are columns, unless matrices are general.
+        _ARRANGEMENT: (
+            _ROW_MAJOR if shape.by_rows or shape.general else _COLUMN_MAJOR,
+            *[_ROW_MAJOR] * bool(shape.nrhs),
+        ),
         **({_BLOCK_DIM: (shape.threads, 1, 1)} if shape.threads else {}),
         **({_LEADING: (shape.lda, shape.nrhs) if shape.nrhs else (shape.lda,)} if shape.padding else {}),
     }
@@ -217,7 +223,7 @@ def macros(shape: Shape, symbol: str) -> dict[str, str]:
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
     numbers = {"N": shape.n, "LDA": shape.lda, "THREADS": shape.threads, "MATRICES": shape.matrices}
     numbers |= {"PDL": int(shape.pdl)}
-    numbers |= {"NRHS": shape.nrhs} if shape.nrhs else {}
+    numbers |= {"NRHS": shape.nrhs, "GENERAL": int(shape.general)} if shape.nrhs else {}
     return {name: str(number) for name, number in numbers.items()} | {
         "SCALAR": scalar,
         "SYMBOL": symbol,

@@ -102,7 +102,11 @@ ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
 
 SOLVER = (
     """\
+#if GENERAL
+extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, SCALAR *columns, int *info);
+#else
 extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info);
+#endif
 
 """
     + _COPIES
@@ -121,7 +125,12 @@ ENTRY(const SCALAR *a, const SCALAR *b, SCALAR *x, int *info, long long batch)
     load(a + first * (N * N), own, count);
     copy(b + first * (N * NRHS), columns, count * N * NRHS, MATRICES * N * NRHS);
     __syncthreads();
+#if GENERAL
+    __shared__ int pivots[MATRICES * N];
+    SYMBOL(own, pivots, columns, status);
+#else
     SYMBOL(own, columns, status);
+#endif
     __syncthreads();
     copy(columns, x + first * (N * NRHS), count * N * NRHS, count * N * NRHS);
     for (int i = (int)threadIdx.x; i < count; i += THREADS)

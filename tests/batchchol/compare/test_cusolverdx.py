@@ -188,16 +188,59 @@ extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info)
 """
 
 
+# ... and for its function of general matrices, whose rows it exchanges so that the last one becomes the first.
+_GESV = """
+static __device__ void exchange(SCALAR *one, SCALAR *other, int count)
+{
+    for (int j = 0; j < count; j++) {
+        SCALAR kept = one[j];
+        one[j] = other[j];
+        other[j] = kept;
+    }
+}
+
+extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, SCALAR *columns, int *info)
+{
+    for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
+        SCALAR *a = matrices + m * N * LDA, *x = columns + m * N * NRHS;
+        info[m] = 0;
+        for (int k = 0; k < N; k++) {
+            pivots[m * N + k] = k ? k + 1 : N;
+            exchange(a, a + (N - 1) * LDA, k ? 0 : N);
+            exchange(x, x + (N - 1) * NRHS, k ? 0 : NRHS);
+            for (int i = k + 1; i < N; i++) {
+                a[i * LDA + k] /= a[k * LDA + k];
+                for (int j = k + 1; j < N; j++) a[i * LDA + j] -= a[i * LDA + k] * a[k * LDA + j];
+                for (int c = 0; c < NRHS; c++) x[i * NRHS + c] -= a[i * LDA + k] * x[k * NRHS + c];
+            }
+        }
+        for (int k = N; k-- > 0;)
+            for (int c = 0; c < NRHS; c++) {
+                x[k * NRHS + c] /= a[k * LDA + k];
+                for (int i = 0; i < k; i++) x[i * NRHS + c] -= a[i * LDA + k] * x[k * NRHS + c];
+            }
+    }
+}
+"""
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("n", "nrhs", "matrices", "batch", "padding"),
-    [(4, 1, 4, 8, 0), (4, 3, 3, 10, 0), (5, 2, 1, 3, 0), (5, 1, 4, 9, 0), (4, 1, 4, 8, 1), (6, 2, 3, 10, 1)],
+    ("n", "nrhs", "matrices", "batch", "padding", "general"),
+    [
+        (4, 1, 4, 8, 0, False),
+        (4, 3, 3, 10, 0, True),
+        (5, 2, 1, 3, 0, False),
+        (5, 1, 4, 9, 0, True),
+        (4, 1, 4, 8, 1, False),
+        (6, 2, 3, 10, 1, True),
+    ],
 )
 def test_the_kernel_around_cusolverdx_solves_ragged_batches(
-    n: int, nrhs: int, matrices: int, batch: int, padding: int, dtype: str
+    n: int, nrhs: int, matrices: int, batch: int, padding: int, general: bool, dtype: str
 ) -> None:
-    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs, padding=padding)
-    text = mathdx_source.SOLVER + _POSV
+    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs, padding=padding, general=general)
+    text = mathdx_source.SOLVER + (_GESV if general else _POSV)
     for name, value in mathdx.macros(shape, "stand_in").items():
         text = replaced(text, name, value)
     launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
@@ -205,21 +248,25 @@ def test_the_kernel_around_cusolverdx_solves_ragged_batches(
     a = np.random.default_rng(0).random((batch, n, n)).astype(dtype)
     a = a @ a.swapaxes(-1, -2) + n * np.eye(n, dtype=dtype)
     b = np.random.default_rng(1).random((batch, n, nrhs)).astype(dtype)
+    if general:
+        # Not symmetric, and large where rows that change places come to the diagonal.
+        a = np.ascontiguousarray(a[:, [n - 1, *range(1, n - 1), 0]] * np.arange(1, n + 1, dtype=dtype))
     a.flags.writeable = b.flags.writeable = False
     x, info = np.zeros_like(b), np.full(batch, -1, np.int32)
     compile_program((source,)).launch(source, batch, a, b, x, info, np.int64(batch))
     assert not info.any()
-    np.testing.assert_allclose(x, oracle(a, b), rtol=1e-3 if dtype == "float32" else 1e-12)
+    expected = np.linalg.solve(a.astype(float), b) if general else oracle(a, b)
+    np.testing.assert_allclose(x, expected, rtol=1e-3 if dtype == "float32" else 1e-12)
 
 
 def replaced(text: str, name: str, value: str) -> str:
     return re.sub(rf"\b{name}\b", value, text)
 
 
-@pytest.mark.parametrize("nrhs", [0, 1])
-def test_cusolverdx_itself_makes_a_kernel_without_a_gpu(nrhs: int) -> None:
+@pytest.mark.parametrize(("nrhs", "general"), [(0, False), (1, False), (1, True)])
+def test_cusolverdx_itself_makes_a_kernel_without_a_gpu(nrhs: int, general: bool) -> None:
     found = PEERS["cuda"]["cusolverdx"].survey()
     if not found.found:
         pytest.skip(f"{found.detail}: {found.hint}")
-    shape = Shape(6, "float32", 32, 2, "sm_90", nrhs=nrhs)
+    shape = Shape(6, "float32", 32, 2, "sm_90", nrhs=nrhs, general=general)
     assert [name for name, _ in code_sections(mathdx.cubin(shape))] == [f".text.{shape.entry}"]

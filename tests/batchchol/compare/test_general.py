@@ -37,7 +37,10 @@ def arena_of(
 
 
 def test_who_solves_by_general_matrices() -> None:
-    assert GENERAL == {"cpu": ["numpy", "scipy", "torch"], "cuda": ["cublas", "torch", "jax"]}
+    assert GENERAL == {
+        "cpu": ["numpy", "scipy", "torch"],
+        "cuda": ["cublas", "torch", "jax", "cusolverdx", "cusolverdx_pdl"],
+    }
 
 
 @pytest.mark.parametrize("nrhs", [1, NRHS])

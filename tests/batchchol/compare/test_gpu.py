@@ -135,7 +135,7 @@ def test_everything_is_compiled_before_anything_is_timed(cuda: Backend, monkeypa
         return []
 
     monkeypatch.setattr(type(cuda), "build", build)
-    peer = replace(a_peer(), prepare=lambda ns, dtype, _: prepared.append((list(ns), dtype)))
+    peer = replace(a_peer(), prepare=lambda ns, dtype, *_: prepared.append((list(ns), dtype)))
     rows = compare(cuda, peer, ns=(3, 4)).rows
     assert prepared == [([3, 4], "float32")]
     assert {row.spec for row in rows if row.contender != "peer"} == {spec.name for spec in built}
