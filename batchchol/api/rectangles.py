@@ -22,7 +22,7 @@ from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import chosen_kernel
 from kernelgen import MAX_N, Layout
-from kernelgen.schedules.thread import MAX_GENERAL_REGISTERS
+from kernelgen.schedules.general_stage import MAX_GENERAL_REGISTERS
 from kernelgen.targets import ELEMENT_BYTES
 
 _CANONICAL = Layout.canonical()
