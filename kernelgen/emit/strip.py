@@ -29,7 +29,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         whole_sectors=whole_sectors,
         # What two copies of the code that factors a square would take: with this many warps more registers than there
         # are, and beside the code that moves rows more than the instruction cache holds (docs/performance.md,
-        # "Strips: whole sectors").
+        # "Strips").
         rolled=whole_sectors or schedule.warps > _WARPS_OF_TWO_COPIES,
         completes=by_sectors and not spec.in_place,
         restrict="" if spec.in_place else "__restrict__ ",
