@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from batchchol.compare.rows import Row, read_rows
+from batchchol.compare.rows import read_rows
 from batchchol.errors import BatchcholError, DataFileError
-from batchchol.report.claims.quantities import Side, Value, quantity
+from batchchol.report.claims.quantities import AnyRow, Side, Value, quantity, written
+from batchchol.report.claims.timed import has_contenders, read_timed
 
 LIST = Path("docs", "claims.toml")
 
@@ -24,14 +25,16 @@ class Group:
     Attributes
     ----------
     file : str
-        A comparison's rows, relative to the clone.
+        A comparison's rows, or others that were timed, relative to the clone.
     about : str
         What readers are told of the rows.
     where, own : mapping of str to object
         By column: what all rows have, and those that the claims are of; strings are patterns (`chunked*`).
-    peers : sequence of str
-        Patterns of the contenders that these are compared with.
+    peers : sequence of str, or mapping of str to object
+        Patterns of the contenders that these are compared with, or what these rows have, as `own`.
     cases : sequence of (n, batches)
+    own_of : mapping of (n, batch) to a mapping of str to object
+        What the rows of one case have besides `own`.
     quantities, whole : sequence of str
         Of each case, and of all of them together.
     """
@@ -42,8 +45,9 @@ class Group:
     about: str
     own: Mapping[str, Any]
     where: Mapping[str, Any]
-    peers: Sequence[str] = ()
+    peers: Sequence[str] | Mapping[str, Any] = ()
     cases: Sequence[tuple[int, Sequence[int]]]
+    own_of: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
     quantities: Sequence[str] = ()
     whole: Sequence[str] = ()
 
@@ -57,15 +61,15 @@ class Group:
         return [(n, batch) for n, batches in self.cases for batch in batches]
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[AnyRow]:
         """What was measured and committed."""
         return _committed(self.root / self.file)
 
-    def published(self) -> list[Row]:
+    def published(self) -> list[AnyRow]:
         """The rows of its cases, of all contenders."""
         return [row for row in self.rows if (row.n, row.batch) in self.points and _has(row, self.where)]
 
-    def side(self, rows: Iterable[Row], point: tuple[int, int] | None) -> Side:
+    def side(self, rows: Iterable[AnyRow], point: tuple[int, int] | None) -> Side:
         """What rows say of one case, or of all.
 
         Raises
@@ -75,11 +79,15 @@ class Group:
         """
         points = self.points if point is None else [point]
         here = [row for row in rows if (row.n, row.batch) in points and _has(row, self.where)]
-        own = [row for row in here if _has(row, self.own)]
+        own = [row for row in here if _has(row, self.own) and _has(row, self.own_of.get((row.n, row.batch), {}))]
         if not own:
             raise BatchcholError(f"{self.name}: no row is of (n, batch) = {points}: mend its `own`, `where` or cases")
-        peers = [row for row in here if any(fnmatchcase(row.contender, peer) for peer in self.peers)]
-        return Side(own, peers, here)
+        return Side(own, [row for row in here if self._is_peer(row)], here)
+
+    def _is_peer(self, row: AnyRow) -> bool:
+        if isinstance(self.peers, Mapping):
+            return _has(row, self.peers)
+        return any(fnmatchcase(row.contender, peer) for peer in self.peers)
 
     def claims(self) -> Iterator[Claim]:
         """Those of each case, then those of all."""
@@ -87,16 +95,19 @@ class Group:
         yield from (Claim(self, None, name) for name in self.whole)
 
 
-def _has(row: Row, wanted: Mapping[str, Any]) -> bool:
-    return all(
-        fnmatchcase(str(getattr(row, column)), value) if isinstance(value, str) else getattr(row, column) == value
-        for column, value in wanted.items()
-    )
+def _has(row: AnyRow, wanted: Mapping[str, Any]) -> bool:
+    try:
+        return all(
+            fnmatchcase(str(getattr(row, column)), value) if isinstance(value, str) else getattr(row, column) == value
+            for column, value in wanted.items()
+        )
+    except AttributeError as error:
+        raise BatchcholError(f"column: got one that the file does not have: mend {LIST} ({error})") from error
 
 
 @cache
-def _committed(path: Path) -> Sequence[Row]:
-    rows = tuple(read_rows(path))
+def _committed(path: Path) -> Sequence[AnyRow]:
+    rows: Sequence[AnyRow] = tuple(read_rows(path) if has_contenders(path) else read_timed(path))
     if not rows:
         raise DataFileError(path, "rows", "there are none: correct the file's name in docs/claims.toml")
     return rows
@@ -116,7 +127,7 @@ class Claim:
         place = f"n{self.point[0]}/b{self.point[1]}/" if self.point else ""
         return f"{self.group.name}/{place}{self.quantity}"
 
-    def of(self, rows: Iterable[Row]) -> Value:
+    def of(self, rows: Iterable[AnyRow]) -> Value:
         """What rows of a comparison say, those that are published or those of another machine.
 
         Raises
@@ -134,18 +145,22 @@ class Claim:
 
     def text(self, style: str = "") -> str:
         """Its published value in words; `style` is a format specification in place of its quantity's."""
-        return format(self.of(self.group.rows), style or quantity(self.quantity).style)
+        return written(self.of(self.group.rows), style or quantity(self.quantity).style)
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: its head, and what its cells are: a text or claims, with {n} and whatever else a line has."""
+    """Of a table: its head, and what its cells are: a text or claims, with {n} and whatever else a line has.
+
+    Lines of an order in `empty` have no such claim.
+    """
 
     head: str
     claims: Sequence[str] = ()
     text: str = ""
     style: str = ""
     left: bool = False
+    empty: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -218,12 +233,18 @@ def load(root: Path) -> Listed:
 
 def _group(name: str, root: Path, entry: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> Group:
     """A group; what it does not say is that of the one that it is `like`, but for what is claimed."""
-    shared = ("file", "where", "own", "peers", "cases")
-    base = others[entry["like"]] if "like" in entry else {}
-    given = {**{key: base[key] for key in shared if key in base}, **entry}
-    given.pop("like", None)
+    given = _filled_in(entry, others)
     cases = [(case["n"], case["batch"]) for case in given["cases"]]
-    return Group(**{**given, "name": name, "root": root, "cases": cases})
+    own_of = {(case["n"], batch): case.get("own", {}) for case in given["cases"] for batch in case["batch"]}
+    return Group(**{**given, "name": name, "root": root, "cases": cases, "own_of": own_of})
+
+
+def _filled_in(entry: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    if "like" not in entry:
+        return dict(entry)
+    base = _filled_in(others[entry["like"]], others)
+    shared: dict[str, Any] = {key: base[key] for key in ("file", "where", "own", "peers", "cases") if key in base}
+    return {**shared, **{key: value for key, value in entry.items() if key != "like"}}
 
 
 def _table(entry: Mapping[str, Any]) -> Table:

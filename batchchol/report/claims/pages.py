@@ -59,6 +59,8 @@ def _shown(name: str, listed: Listed) -> str:
 
 def _filled(table: Table, listed: Listed) -> str:
     def cell(column: Column, line: Mapping[str, Any]) -> str:
+        if line["n"] in column.empty:
+            return ""
         texts = [listed.find(claim.format(**line)).text(column.style) for claim in column.claims]
         return ", ".join(texts) if texts else column.text.format(**line)
 

@@ -9,22 +9,27 @@ from dataclasses import dataclass, replace
 from batchchol.compare.rows import Row
 from batchchol.errors import BatchcholError
 from batchchol.operations.roofline import compulsory_bytes
+from batchchol.report.claims.timed import TimedRow
 from batchchol.tune.winners import grouped
 from kernelgen import Layout
 
+AnyRow = Row | TimedRow
 Value = float | str
+
+# Three significant digits, but no exponent: in place of a format specification.
+THREE_DIGITS = "3"
 
 
 @dataclass(frozen=True)
 class Side:
     """The rows that a claim is of, those of the peers that these are compared with, and those of all contenders."""
 
-    own: Sequence[Row]
-    peers: Sequence[Row]
-    every: Sequence[Row] = ()
+    own: Sequence[AnyRow]
+    peers: Sequence[AnyRow]
+    every: Sequence[AnyRow] = ()
 
     @property
-    def best(self) -> Row:
+    def best(self) -> AnyRow:
         """The fastest of its rows."""
         if not self.own:
             raise BatchcholError("claim: no row is of its contender: name another one")
@@ -46,9 +51,9 @@ class Side:
     def narrowed(self, quantity: str) -> Side:
         """The side for a quantity: of "gflops:torch" what torch reaches, of "speedup:torch" beside torch alone."""
         kind, _, contender = quantity.partition(":")
-        named = [row for row in self.every if row.contender == contender]
         if not contender:
             return self
+        named = [row for row in self.every if row.contender == contender]
         return replace(self, peers=named) if kind == "speedup" else replace(self, own=named)
 
 
@@ -65,6 +70,16 @@ def _commonest(column: str) -> Callable[[Side], Value]:
     def value(side: Side) -> Value:
         values = [getattr(row, column) for row in side.own]
         found: Value = max(sorted(set(values)), key=values.count)
+        return found
+
+    return value
+
+
+def _column(name: str) -> Callable[[Side], Value]:
+    def value(side: Side) -> Value:
+        if not hasattr(side.best, name):
+            raise BatchcholError(f"{name}: the rows of the claim have no such column: claim something else of them")
+        found: Value = getattr(side.best, name)
         return found
 
     return value
@@ -98,7 +113,7 @@ def _copy_rate(side: Side) -> Value:
     return max(_compulsory_bytes(row) / row.roofline_seconds for row in side.own) / 1e9
 
 
-def _compulsory_bytes(row: Row) -> float:
+def _compulsory_bytes(row: AnyRow) -> float:
     # A triangle in and out: the same for chunks of any size.
     return compulsory_bytes(row.n, Layout.chunked(32), row.dtype) * row.batch
 
@@ -106,6 +121,9 @@ def _compulsory_bytes(row: Row) -> float:
 QUANTITIES: Mapping[str, Quantity] = {
     "gflops": Quantity(lambda side: side.best.gflops, ",.0f", "GFLOP/s"),
     "roofline": Quantity(lambda side: side.best.roofline_fraction, ".0%", "share of the roofline"),
+    "us": Quantity(lambda side: side.best.seconds * 1e6, THREE_DIGITS, "µs"),
+    "copy_share": Quantity(_column("copy"), ".0%", "share of a copy's rate"),
+    "more": Quantity(_column("more"), "+.1%", "more than without"),
     "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix"),
     "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio"),
     "schedule": Quantity(_schedule, "", "schedule"),
@@ -141,3 +159,11 @@ def quantity(name: str) -> Quantity:
     if not contender:
         return found
     return replace(found, words=f"× {contender}" if kind == "speedup" else f"{found.words} of {contender}")
+
+
+def written(value: Value, style: str) -> str:
+    """A value by a format specification, or `THREE_DIGITS`."""
+    if style != THREE_DIGITS or isinstance(value, str):
+        return format(value, style)
+    digits = 2 - int(f"{value:.2e}".partition("e")[2])
+    return format(value, f",.{max(0, digits)}f")

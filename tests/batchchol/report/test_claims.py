@@ -12,11 +12,13 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from batchchol.errors import BatchcholError
+from batchchol.errors import BatchcholError, DataFileError
 from batchchol.report.claims.__main__ import main
 from batchchol.report.claims.listed import LIST, Listed, load
 from batchchol.report.claims.pages import rendered, unmarked
 from batchchol.report.claims.plots import drawn
+from batchchol.report.claims.quantities import THREE_DIGITS, written
+from batchchol.report.claims.timed import read_timed
 
 ROOT = Path(__file__).parents[3]
 # A number with a unit of something that was measured.
@@ -57,8 +59,10 @@ def test_every_group_is_published_and_measured_here(listed: Listed) -> None:
     assert len(listed.claims) > 100
     for claim in listed.claims.values():
         assert claim.text()
-        known = re.fullmatch(r"[0-9a-f]{12}(-dirty)?", claim.commits)
-        assert known or (claim.commits == "not recorded" and claim.group.name.startswith("xeon")), claim.name
+        known = re.fullmatch(r"[0-9a-f]{7}|[0-9a-f]{12}(-dirty)?", claim.commits)
+        assert known or (claim.commits == "not recorded" and claim.group.name.startswith(("xeon", "potrs"))), (
+            claim.name
+        )
 
 
 def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
@@ -76,6 +80,45 @@ def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
     assert listed.find(f"{case}/gflops").text() == f"{float(best['gflops']):,.0f}"
     assert listed.find(f"{case}/roofline").text() == f"{float(best['roofline_fraction']):.0%}"
     assert f"{listed.find(f'{case}/family').text()} fast" == best["contender"]
+
+
+def test_claims_of_timed_kernels_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
+    with open(ROOT / "datasets" / "staged_solves_h200.csv", newline="") as stream:
+        here = [
+            row
+            for row in csv.DictReader(stream)
+            if [row[name] for name in ("n", "batch", "nrhs", "layout")] == ["32", "16384", "1", "chunked32-col"]
+        ]
+    (own,) = [row for row in here if (row["staged"], row["rhs"], row["split"]) == ("True", "2", "2")]
+    (unstaged,) = [row for row in here if row["staged"] == "False"]
+    case = "potrs-32/n32/b16384"
+    assert listed.find(f"{case}/us").text(".2f") == f"{float(own['seconds']) * 1e6:.2f}"
+    assert listed.find(f"{case}/copy_share").text() == f"{float(own['copy']):.0%}"
+    ratio = float(unstaged["seconds"]) / float(own["seconds"])
+    assert listed.find(f"{case}/speedup").text(".3f") == f"{ratio:.3f}"
+    # Microseconds are read as such.
+    assert listed.find("poinv/n16/b131072/us").text(".2f") == "62.82"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8.658, "8.66"), (9.996, "10.0"), (150.1, "150"), (1377.2, "1,377"), (0.0, "0.00")]
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert written(value, THREE_DIGITS) == text
+
+
+def test_a_line_has_an_empty_cell_where_nothing_was_measured(listed: Listed) -> None:
+    text = rendered("<!-- claims: repair -->\n<!-- /claims -->", listed)
+    (line,) = [line for line in text.splitlines() if line.startswith("| 64 |")]
+    assert [cell.strip() == "" for cell in line.split("|")[1:-1]] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        *[False] * 3,
+    ]
 
 
 def test_rows_of_another_machine_are_asked_the_same(listed: Listed) -> None:
@@ -122,6 +165,11 @@ def test_what_is_not_listed_is_refused(clone: Path, page: str, said: str, capsys
         ("compare_h200.csv", "compare_h100.csv", "compare_h100.csv"),
         ('"gflops", "roofline"', '"gflop", "roofline"', "got 'gflop', expected one of gflops,"),
         ('"chunked*"', '"chunkd*"', "no row is of"),
+        (
+            'math = "fast", layout = "chunked*"',
+            'maths = "fast", layout = "chunked*"',
+            "column: got one that the file",
+        ),
         ("[groups.h200]", "[groups", "correct it"),
     ],
 )
@@ -133,6 +181,13 @@ def test_a_list_that_is_wrong_is_refused(
     shutil.copy(ROOT / "README.md", clone / "page.md")
     assert main(["--root", str(clone), "--check"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("n,batch,commit\n8,1024,0123456\n")
+    with pytest.raises(DataFileError, match=r"rows\.csv.*line 2.*no seconds"):
+        read_timed(path)
 
 
 @pytest.mark.skipif(
