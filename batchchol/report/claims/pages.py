@@ -17,6 +17,8 @@ from batchchol.report.claims.quantities import quantity
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
 _EVERY = "all"
+# Markdown takes a line that begins with a comment for HTML: a paragraph would end there, and its marks be shown.
+_FIRST = re.compile(r"^[ >]*(?:[-*+] +)?<!--=", re.MULTILINE)
 
 
 def rendered(text: str, listed: Listed) -> str:
@@ -25,13 +27,18 @@ def rendered(text: str, listed: Listed) -> str:
     Raises
     ------
     BatchcholError
-        If it names a claim or a table that is not listed, or one of its comments has no end.
+        If it names a claim or a table that is not listed, one of its comments has no end, or a line begins with one
+        of a number.
     """
     for pattern, begin in ((_NUMBER, "<!--="), (_TABLE, "<!-- claims: ")):
         if text.count(begin) != len(pattern.findall(text)):
             raise BatchcholError(
                 f"claims: a comment that begins with {begin!r} has no end: close it as the others are"
             )
+
+    if found := _FIRST.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise BatchcholError(f"claims: line {line} begins with one, which Markdown takes for HTML: move a word to it")
 
     def number(found: re.Match[str]) -> str:
         begin, name, style, end = found.groups()

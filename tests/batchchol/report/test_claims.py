@@ -147,9 +147,10 @@ def test_a_stale_page_is_found_and_rendered(clone: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("<!--=h200/spead-->1<!--/-->", "h200/spead"),
+        ("by <!--=h200/spead-->1<!--/-->", "h200/spead"),
+        ("by\n- <!--=h200/copy-->1<!--/-->", "line 2 begins with one"),
         ("<!-- claims: h100 -->\n<!-- /claims -->", "'h100'"),
-        ("<!--=h200/copy-->1 and <!--=h200/copy-->2<!--/-->", "has no end"),
+        ("by <!--=h200/copy-->1 and <!--=h200/copy-->2<!--/-->", "has no end"),
         ("<!-- claims: h200 -->\n", "has no end"),
     ],
 )
