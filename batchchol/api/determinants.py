@@ -35,8 +35,8 @@ def slogdet(
 
     Of symmetric positive definite matrices the logarithm of the product of the pivots of a Cholesky factorization,
     whose exponents are added up apart: it neither overflows nor underflows. One kernel does it all, and the factors
-    are not written; a GPU has such ones for orders up to 27, and for larger ones reads the diagonals of factors. Of
-    general matrices the sum of the logarithms of the sizes of U's diagonal.
+    are not written; a GPU has such ones for orders up to 28 (27 of arrays, in float64 19), and reads the diagonals of
+    the factors of larger ones. Of general matrices the sum of the logarithms of the sizes of U's diagonal.
 
     Parameters
     ----------

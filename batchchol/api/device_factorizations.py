@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from batchchol.api.arguments import check_square
-from batchchol.api.columns import check_out
+from batchchol.api.device_places import given_place
 from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
@@ -105,24 +105,14 @@ def _factor_and_repair(
 def _given_room(a: Any, out: Any, kept: bool) -> Any:
     """Where the caller's array for the factors lies: the matrices themselves, unless they are `kept`, or elsewhere.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no writeable array on the GPU of the shape and dtype of the matrices, or shares memory with them.
+    Errors are those of `given_place`.
     """
     from batchchol.backends.cuda import memory
 
-    if not memory.is_device_array(out):
-        raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the factors are made")
-    found = memory.view(out, "out")
-    check_out(found.shape, found.dtype, a.shape, a.dtype, "factors")
-    if not memory.is_writeable(out):
-        raise ValueError("out: got a read-only array, expected one that can be written: copy it")
-    nbytes = prod(a.shape) * a.dtype.itemsize
-    if abs(found.address - a.address) < nbytes and (kept or found.address != a.address):
-        expected = "memory of its own" if kept else "memory of its own, or a itself"
-        raise ValueError(f"out: shares memory with a, expected {expected}")
-    return found
+    same = not kept and memory.is_device_array(out) and memory.view(out, "out").address == a.address
+    others = [] if same else [(a.address, prod(a.shape) * a.dtype.itemsize)]
+    expected = "memory of its own" if kept else "memory of its own, or a itself"
+    return given_place(out, a.shape, a.dtype, "factors", others, expected=expected)
 
 
 # Describing the problem anew takes longer than launching the kernel.

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchchol.api.arguments import Solved, Wanted, check_square
-from batchchol.api.columns import Fit, check_columns_dtype, check_out, fit
+from batchchol.api.columns import Fit, check_columns_dtype, fit
 from batchchol.api.device_factorizations import factor_there
+from batchchol.api.device_places import given_place, overlap
 from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.api.factorizations import factor
 from batchchol.backends import get_backend
@@ -197,24 +198,19 @@ def room_for(matrices: Matrices, b: Any, b_address: int, how: Fit, wanted: Wante
         return _given_room(matrices, wanted.out, _Memory(b, b_address), how)
     size = prod(how.x) * dtype.itemsize
     usable = wanted.overwrite_b and wanted.jitter is None and how.plain and memory.is_writeable(b)
-    if usable and not meet(b_address, size, matrices.address, matrices.nbytes):
+    if usable and not overlap(b_address, size, matrices.address, matrices.nbytes):
         return _Memory(memory.as_gpuarray(b, "b"), b_address)
     x = memory.empty(how.x, dtype, f"an array of shape {how.x}")
     return _Memory(x, int(x.gpudata or 0))
 
 
 def _given_room(matrices: Matrices, out: Any, b: _Memory, how: Fit) -> _Memory:
-    memory, itemsize = _memory(), ELEMENT_BYTES[matrices.form.dtype]
-    if not memory.is_device_array(out):
-        raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the solutions are made")
-    found = memory.view(out, "out")
-    check_out(found.shape, found.dtype, how.x, np.dtype(matrices.form.dtype))
-    if not memory.is_writeable(out):
-        raise ValueError("out: got a read-only array, expected one that can be written: copy it")
-    size, same = prod(how.x) * itemsize, how.plain and found.address == b.address
-    others = [(matrices.address, matrices.nbytes), *([] if same else [(b.address, prod(how.given) * itemsize)])]
-    if any(meet(found.address, size, *other) for other in others):
-        raise ValueError("out: shares memory with an input, expected memory of its own, or b itself")
+    from_b = b.address, prod(how.given) * ELEMENT_BYTES[matrices.form.dtype]
+    # The right-hand sides themselves may be overwritten, but no part of them.
+    same = how.plain and _memory().is_device_array(out) and _memory().view(out, "out").address == b.address
+    others = ((matrices.address, matrices.nbytes), *(() if same else (from_b,)))
+    expected = "memory of its own, or b itself"
+    found = given_place(out, how.x, np.dtype(matrices.form.dtype), "solutions", others, expected=expected)
     return _Memory(out, found.address)
 
 
@@ -231,11 +227,6 @@ def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any, Any]:
     jitter = wanted.jitter if form.n > MAX_N else None
     l, info, added = factor_there(matrices.owner, wanted.upper, None, wanted.math, jitter)
     return matrices._replace(owner=l, address=int(l.gpudata or 0)), info, added
-
-
-def meet(first: int, size: int, second: int, other: int) -> bool:
-    """Whether two pieces of memory, by their addresses and sizes, have bytes in common."""
-    return first < second + other and second < first + size
 
 
 @cache

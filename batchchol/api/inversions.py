@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from batchchol.api import device_solves
 from batchchol.api.arguments import Wanted, check_on_gpu, square_matrices
-from batchchol.api.columns import check_out, host_out
+from batchchol.api.columns import host_out
+from batchchol.api.device_places import given_place
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.base import Form
@@ -81,7 +82,7 @@ def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None
         if wanted.out is None
         else host_out(wanted.out, (*(shape[:1] if outer is None else outer), *shape[1:]), batch.dtype)
     )
-    device = get_backend_or_none()
+    device = _cpu_or_none()
     if device is None:
         return None
     choice = wanted.op, device, Form.of(batch), wanted.upper, wanted.spec, wanted.math
@@ -98,7 +99,7 @@ def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None
     return Inverted(x if out is None else out, info)
 
 
-def get_backend_or_none() -> Any:
+def _cpu_or_none() -> Any:
     """The backend of CPUs, or None with a warning where there is no compiler."""
     try:
         return get_backend("cpu")
@@ -146,25 +147,10 @@ def _on_gpu(given: Any, wanted: Wanted) -> Inverted | None:
         address = int(x.gpudata)
     else:
         x = wanted.out
-        address = _given_place(matrices, x, shape, dtype)
+        address = given_place(x, shape, dtype, "inverses", [(matrices.address, matrices.nbytes)]).address
     info = memory.empty(matrices.outer, np.dtype(np.int32), "the info")
     if wanted.stream is not None:
         owner = matrices.owner.data if isinstance(matrices.owner, Batch) else matrices.owner
         memory.share(wanted.stream, owner, x, info)
     kernel.launch((matrices.address, address, int(info.gpudata)), 0, form.batch, form.layout, wanted.stream)
     return Inverted(x, info)
-
-
-def _given_place(matrices: device_solves.Matrices, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """The address of the array that the inverses are to go to."""
-    from batchchol.backends.cuda import memory
-
-    if not memory.is_device_array(out):
-        raise TypeError(f"out: got {type(out).__name__}, expected an array on the GPU, where the inverses are made")
-    found = memory.view(out, "out")
-    check_out(found.shape, found.dtype, shape, dtype)
-    if not memory.is_writeable(out):
-        raise ValueError("out: got a read-only array, expected one that can be written: copy it")
-    if device_solves.meet(found.address, prod(shape) * dtype.itemsize, matrices.address, matrices.nbytes):
-        raise ValueError("out: shares memory with an input, expected memory of its own")
-    return int(found.address)

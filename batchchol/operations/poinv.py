@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.batches.batch import Batch
 from batchchol.operations import potri
 
 
@@ -38,38 +36,5 @@ def ratios(a: NDArray[np.floating], x: NDArray[np.floating]) -> NDArray[np.float
     return potri.within_scale(matrices, np.linalg.cholesky(matrices), x)
 
 
-def check(
-    a: Batch,
-    x: Any,
-    info: Any,
-    math: str,
-    *,
-    upper: bool = False,
-    samples: int = 128,
-    host: Callable[[Any], NDArray[Any]] = np.asarray,
-) -> float:
-    """Check inverses of a batch of SPD matrices: every info is 0, and those of evenly spread members are within
-    the bound of their class.
-
-    Parameters
-    ----------
-    a : Batch
-        The matrices, in any layout.
-    x : array, shape (batch, n, n)
-        The inverses.
-    info : array of int32, shape (batch,)
-        What the kernel said of each matrix.
-    math, upper, samples, host
-        As for `posv.check`.
-
-    Returns
-    -------
-    float
-        The largest ratio seen.
-
-    Raises
-    ------
-    ResidualError
-        If the check fails: the numbers measured with this result must not be stored.
-    """
-    return potri.check_members(ratios, a, x, info, math, upper=upper, samples=samples, host=host)
+check = partial(potri.check_members, ratios)
+"""`potri.check_members` of inverses by matrices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -65,8 +66,9 @@ def within_scale(
     return np.asarray(np.where(finite & ~np.isnan(worst), worst, np.inf), dtype=np.float64)
 
 
-def check(
-    l: Batch,
+def check_members(
+    ratios_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]],
+    given: Batch,
     x: Any,
     info: Any,
     math: str,
@@ -75,16 +77,18 @@ def check(
     samples: int = 128,
     host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
-    """Check inverses by a batch of factors: every info is 0, and those of evenly spread members are within the bound.
+    """Check inverses by a batch: every info is 0, and those of evenly spread members are within the bound.
 
     Parameters
     ----------
-    l : Batch
-        The factors, in any layout.
+    ratios_of : callable
+        The residual of inverses (batch, n, n) by lower triangles.
+    given : Batch
+        The factors or matrices, in any layout.
     x : array, shape (batch, n, n)
         The inverses.
     info : array of int32, shape (batch,)
-        What the kernel said of each factor.
+        What the kernel said of each.
     math, upper, samples, host
         As for `posv.check`.
 
@@ -98,21 +102,6 @@ def check(
     ResidualError
         If the check fails: the numbers measured with this result must not be stored.
     """
-    return check_members(ratios, l, x, info, math, upper=upper, samples=samples, host=host)
-
-
-def check_members(
-    ratios_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]],
-    given: Batch,
-    x: Any,
-    info: Any,
-    math: str,
-    *,
-    upper: bool,
-    samples: int,
-    host: Callable[[Any], NDArray[Any]],
-) -> float:
-    """The largest of the ratios of evenly spread members of a batch, or an error; see `check`."""
     check_info(host(info)[: given.batch])
     members = spread_members(given.batch, samples)
     seen = list[float]()
@@ -121,3 +110,7 @@ def check_members(
         lower = triangle.swapaxes(-1, -2) if upper or given.triangle == "upper" else triangle
         seen.append(float(ratios_of(lower, host(x[member : member + 1]))[0]))
     return worst_within(seen, members, RATIO_BOUND[math], math, "inverses of the residual ratio", "they are wrong")
+
+
+check = partial(check_members, ratios)
+"""`check_members` of inverses by factors."""

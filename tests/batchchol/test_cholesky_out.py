@@ -129,13 +129,17 @@ def test_what_cannot_hold_factors_on_a_gpu_is_refused(cuda: Backend, spd: Spd) -
     for given, error, message in (
         ({"out": a}, TypeError, "out: got ndarray, expected an array on the GPU, where the factors are made"),
         ({"out": on_device(a[1:])}, ValueError, r"out: got shape \(36, 6, 6\), expected \(37, 6, 6\)"),
-        ({"out": there, "jitter": "auto"}, ValueError, "out: shares memory with a, expected memory of its own$"),
-        ({"out": there, "spec": spec}, ValueError, "out: shares memory with a, expected memory of its own$"),
+        (
+            {"out": there, "jitter": "auto"},
+            ValueError,
+            "out: shares memory with an input, expected memory of its own$",
+        ),
+        ({"out": there, "spec": spec}, ValueError, "out: shares memory with an input, expected memory of its own$"),
     ):
         with pytest.raises(error, match=message):
             cholesky(there, **given)  # type: ignore[call-overload]
     part, overlapping = there[:20], there[1:21]
-    with pytest.raises(ValueError, match="out: shares memory with a, expected memory of its own, or a itself"):
+    with pytest.raises(ValueError, match="out: shares memory with an input, expected memory of its own, or a itself"):
         cholesky(part, out=overlapping)
     with pytest.raises(TypeError, match=r"out: got .*, expected an array of the host"):
         cholesky(a, out=there)
