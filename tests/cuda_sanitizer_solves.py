@@ -10,6 +10,7 @@ import numpy as np
 from batchchol.api.device_repairs import Repair
 from batchchol.backends.base import Form
 from batchchol.backends.cuda import memory
+from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.schedules.general_stage import most_general_order
@@ -42,7 +43,18 @@ def solves() -> Iterator[Case]:
             break
     yield from _by_warps()
     yield from _by_blocks()
+    yield from _with_determinants()
     yield from _general()
+
+
+def _with_determinants() -> Iterator[Case]:
+    """Every order that one kernel solves by and finds the determinants of."""
+    for turn, n in enumerate(order for order in ORDERS if order <= ONE_KERNEL["float32"]):
+        layout = LAYOUTS[turn % len(LAYOUTS)]
+        problem = Problem(n, "float32", ("lower", "upper")[turn % 2], "posvdet", ("ieee", "fast")[turn // 2 % 2])
+        schedule = next(_schedules("posv", turn, n))
+        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+        yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
 
 def _general() -> Iterator[Case]:
@@ -153,14 +165,19 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
         check_repair(backend, case, a, b)
 
 
+def check_repaired_factors(backend: Any, case: Case, a: Any) -> None:
+    """Every third matrix, less of which is there than it needs, is repaired by the kernel that factors arrays."""
+    problem, (failing, broken) = case.spec.problem, _broken(case, a)
+    kernel, given = backend.kernel(case.spec), _triangles(backend, case, broken)
+    l, info = backend.place(np.full(a.shape, np.nan, a.dtype)), memory.info_array(case.batch)
+    again = Repair.of(1e-2, given.address, Form.of(given), problem.uplo == "upper", info)
+    again.factor(kernel, int(l.gpudata))
+    _check_repaired(backend, case, failing, info, again)
+
+
 def check_repair(backend: Any, case: Case, a: Any, b: Any) -> None:
     """Every third matrix, less of which is there than it needs, is repaired, by its kernel and by one behind it."""
-    problem, failing = case.spec.problem, np.zeros(case.batch, bool)
-    failing[::3] = True
-    broken = a.copy()
-    last = problem.n - 1
-    broken[failing, last, :] = broken[failing, :, last] = 0
-    broken[failing, last, last] = -1e-3 * np.trace(broken[failing], axis1=1, axis2=2) / problem.n
+    problem, (failing, broken) = case.spec.problem, _broken(case, a)
     kernel, given = backend.kernel(case.spec), _triangles(backend, case, broken)
     for itself in (True, False):
         x, info = backend.place(backend.host(b)), memory.info_array(case.batch)
@@ -171,6 +188,21 @@ def check_repair(backend: Any, case: Case, a: Any, b: Any) -> None:
         else:
             kernel.launch(addresses, b.shape[-1], case.batch, case.layout)
             again.queue(b=addresses[1], x=addresses[2], nrhs=b.shape[-1])
-        # A matrix of order 1 has nothing else on its diagonal.
-        assert (backend.host(info) != 0).tolist() == (failing & (problem.n == 1)).tolist(), case.spec.name
-        assert ((backend.host(again.added) > 0) == (failing & (problem.n > 1))).all(), case.spec.name
+        _check_repaired(backend, case, failing, info, again)
+
+
+def _broken(case: Case, a: Any) -> tuple[Any, Any]:
+    """Which of the matrices fail, and the matrices."""
+    n, failing, broken = case.spec.problem.n, np.zeros(case.batch, bool), a.copy()
+    failing[::3] = True
+    broken[failing, n - 1, :] = broken[failing, :, n - 1] = 0
+    broken[failing, n - 1, n - 1] = -1e-3 * np.trace(broken[failing], axis1=1, axis2=2) / n
+    return failing, broken
+
+
+def _check_repaired(backend: Any, case: Case, failing: Any, info: Any, again: Repair) -> None:
+    """Fail unless those that failed were repaired, and no others."""
+    # A matrix of order 1 has nothing else on its diagonal.
+    alone = case.spec.problem.n == 1
+    assert (backend.host(info) != 0).tolist() == (failing & alone).tolist(), case.spec.name
+    assert ((backend.host(again.added) > 0) == (failing & (not alone))).all(), case.spec.name

@@ -43,7 +43,7 @@ from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
-from .cuda_sanitizer_solves import check_inversion, check_solve, inversions, solves
+from .cuda_sanitizer_solves import check_inversion, check_repaired_factors, check_solve, inversions, solves
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -173,6 +173,8 @@ def check_factor(backend: Any, case: Case) -> None:
     l = backend.host(result.L.to_dense())
     lower = l if problem.uplo == "lower" else np.ascontiguousarray(l.swapaxes(1, 2))
     assert ratios(a, lower).max() <= RATIO_BOUND[math], f"{case}: the factor is wrong"
+    if backend.name == "cuda" and backend.kernel(case.spec).repairing is not None:
+        check_repaired_factors(backend, case, a)
 
 
 def check_fill(backend: Any, recipe: str, n: int, layout: Layout) -> None:

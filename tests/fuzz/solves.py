@@ -37,7 +37,7 @@ from .differential import BATCHES, PROGRESS_SECONDS, Mismatch, random_spec
 
 Array = NDArray[Any]
 KERNELS = ("posv", "potrs", "logdet")
-CALLS = ("solve", "cho_solve", "inv", "slogdet")
+CALLS = ("solve", "solve_logdet", "cho_solve", "inv", "slogdet")
 # A CPU's are whole groups of lanes, of narrow ones too.
 CHUNKS = {"cpu": (4, 8, 16, 32, 48, 512), "cuda": (2, 3, 16, 32, 48, 64, 512)}
 # Elements of a batch, and the most and fewest matrices.
@@ -45,7 +45,7 @@ ELEMENTS, MOST, FEWEST = 300_000, 4_000, 40
 # A residual of inverses like those of solves, of a bound that potri has as well: Higham, section 14.3.
 INVERSE_BOUND = {"ieee": 1.5, "fast": 2.5}
 # The bounds of these are to first order: no pivot may be as small as what rounding changes it by.
-FIRST_ORDER = ("inv", "logdet", "slogdet")
+FIRST_ORDER = ("inv", "logdet", "slogdet", "solve_logdet")
 # Whose elements are so large or small that right-hand sides have to be as well.
 SCALED = ("tiny", "huge")
 
@@ -167,6 +167,7 @@ def call(case: Case, a: Array, b: Array) -> Found:
     else:
         of: Mapping[str, Callable[[], Any]] = {
             "solve": lambda: solve_ex(matrices, columns, **how),
+            "solve_logdet": lambda: solve_ex(matrices, columns, logdet=True, **how)[:0:-1],
             "inv": lambda: inv_ex(matrices, **how),
             "slogdet": lambda: slogdet_ex(matrices, **how)[1:],
         }
