@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import Wanted, is_general
+from batchchol.api.arguments import Wanted, check_threads, is_general
 from batchchol.api.failures import raise_failures
 from batchchol.api.log_determinants import LogDeterminantInfo, log_determinants
 from batchchol.api.lu import lu_factor_ex
@@ -30,6 +30,8 @@ def slogdet(
     upper: bool = False,
     backend: str | None = None,
     math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
 ) -> LogDeterminant:
     """Signs and logarithms of determinants.
 
@@ -42,7 +44,7 @@ def slogdet(
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
         The matrices. Only the lower triangle is used, or the upper one if `upper` is set.
-    assume_a, upper, backend, math
+    assume_a, upper, backend, math, threads, stream
         As for `solve`.
 
     Returns
@@ -56,7 +58,9 @@ def slogdet(
     numpy.linalg.LinAlgError
         If a matrix that is assumed to be positive definite is not, as `cholesky` does, with its other errors.
     """
-    sign, logabsdet, info = slogdet_ex(a, assume_a=assume_a, upper=upper, backend=backend, math=math)
+    sign, logabsdet, info = slogdet_ex(
+        a, assume_a=assume_a, upper=upper, backend=backend, math=math, threads=threads, stream=stream
+    )
     if assume_a == "pos":
         raise_failures(info, a, upper, "slogdet_ex")
     return LogDeterminant(sign, logabsdet)
@@ -69,24 +73,29 @@ def slogdet_ex(
     upper: bool = False,
     backend: str | None = None,
     math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
 ) -> LogDeterminantInfo:
     """`slogdet` and LAPACK's info of each matrix; never raises because of the matrices' values.
 
     Where an info is not 0, sign and logabsdet of matrices that are assumed to be positive definite are NaN.
     """
-    if is_general(assume_a, upper=upper):
-        return _of_general(a, backend, math)
-    return log_determinants(a, backend, Wanted("logdet", "a", "matrices", flag("upper", upper), math=math))
+    check_threads(threads)
+    wanted = Wanted("logdet", "a", "matrices", flag("upper", upper), None, math, threads, stream)
+    found = _of_general if is_general(assume_a, upper=upper) else log_determinants
+    return found(a, backend, wanted)
 
 
-def _of_general(a: Any, backend: str | None, math: str | None) -> LogDeterminantInfo:
+def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantInfo:
     """Of general matrices, by the diagonals of U and the number of exchanges."""
     if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
         raise ValueError(
             "assume_a: got 'gen' for matrices on a GPU, expected 'pos': copy them to the host, or call with "
             "backend='cuda' there"
         )
-    lu, pivots, info = lu_factor_ex(a, backend=backend, math=math)
+    lu, pivots, info = lu_factor_ex(
+        a, backend=backend, math=wanted.math, threads=wanted.threads, stream=wanted.stream
+    )
     diagonal = _diagonal(lu) if isinstance(lu, Batch) else np.diagonal(lu, axis1=-2, axis2=-1)
     exchanged = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
     sign = np.sign(diagonal).prod(-1) * np.where(exchanged % 2, -1, 1)

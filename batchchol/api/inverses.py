@@ -115,6 +115,7 @@ def cho_inverse(
     math: str | None = None,
     threads: int | None = None,
     stream: Any = None,
+    out: Any = None,
 ) -> Any:
     """Inverses of matrices A = L L^T, given their Cholesky factors L, as torch.cholesky_inverse returns them.
 
@@ -122,13 +123,13 @@ def cho_inverse(
     ----------
     L : Batch, or array_like of shape (..., n, n), float32 or float64
         The factors, such as `factor(batch).L` or `cholesky(a)`. Only the lower triangle is used, or the upper one.
-    upper, backend, math, threads, stream
+    upper, backend, math, threads, stream, out
         As for `cho_solve`.
 
     Returns
     -------
     ndarray, shape (..., n, n)
-        The inverses, both triangles, which are equal. Of a batch (batch, n, n); of factors on a GPU a
+        The inverses, both triangles, which are equal, or `out`. Of a batch (batch, n, n); of factors on a GPU a
         pycuda.gpuarray.GPUArray, which is still being written on the stream.
 
     Raises
@@ -145,12 +146,12 @@ def cho_inverse(
     check_threads(threads)
     if not (isinstance(L, Batch) or hasattr(L, "__cuda_array_interface__")):
         L = square_matrices("L", L)
-    wanted = Wanted("potri", "L", "factors", flag("upper", upper), None, math, threads, stream)
+    wanted = Wanted("potri", "L", "factors", flag("upper", upper), None, math, threads, stream, out)
     found = inverted(L, backend, wanted)
     if found is not None:
         return found.inverse
     asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    return cho_solve(L, _identity(L), **asked)
+    return cho_solve(L, _identity(L), out=out, **asked)
 
 
 def _identity(a: Any) -> Any:

@@ -56,6 +56,7 @@ def _of_array(a: NDArray[Any], backend: str, wanted: Wanted) -> tuple[NDArray[An
     """The logarithms and the info, (batch,) each, of an array of the host."""
     n = a.shape[-1]
     wanted.check_array(n, a.dtype)
+    wanted.check_no_stream("determinants of arrays of the host are there when the call returns")
     dense = a.reshape(prod(a.shape[:-2]), n, n)
     if not dense.size:
         return np.zeros(len(dense), dense.dtype), np.zeros(len(dense), np.int32)
@@ -68,6 +69,7 @@ def _of_array(a: NDArray[Any], backend: str, wanted: Wanted) -> tuple[NDArray[An
 
 def _of_batch(batch: Batch, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The same of a batch of the host."""
+    wanted.check_no_stream("backend 'cpu' has none")
     logs, info = np.empty(batch.batch, batch.dtype), np.zeros(batch.batch, np.int32)
     try:
         choice = wanted.op, get_backend("cpu"), Form.of(batch), wanted.upper, None, wanted.math
@@ -75,13 +77,13 @@ def _of_batch(batch: Batch, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.in
     except CompilerNotFound as error:
         warn(error)
         return _by_lapack(batch.to_dense(), wanted)
-    kernel(batch, logs, info, threads=available_threads(batch.nbytes))
+    kernel(batch, logs, info, threads=int(wanted.threads or available_threads(batch.nbytes)))
     return logs, info
 
 
 def _by_lapack(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The same of an array (batch, n, n), by its factors: where there is no kernel."""
-    l, info = lapack.potrf(dense, wanted.upper, available_threads(dense.nbytes))
+    l, info = lapack.potrf(dense, wanted.upper, int(wanted.threads or available_threads(dense.nbytes)))
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = 2 * np.log(np.diagonal(l, axis1=-2, axis2=-1)).sum(-1, dtype=np.float64)
     return np.where(info != 0, np.nan, logs).astype(dense.dtype), info
@@ -114,14 +116,25 @@ def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
     kernel = _kernel_there(form, wanted)
     if kernel is None:
         l, info, _ = device_solves.factored(matrices, wanted)
+        _share(wanted.stream, l.owner.data if isinstance(l.owner, Batch) else l.owner, signs, logs, info)
         what = form.n, form.batch, form.layout, form.dtype
-        support.log_determinants(device(), l.address, int(info.gpudata or 0), sign, logabsdet, *what)
+        status = int(info.gpudata or 0)
+        support.log_determinants(device(), l.address, status, sign, logabsdet, *what, stream=wanted.stream)
         return LogDeterminantInfo(signs, logs, info)
     info = memory.empty(matrices.outer, np.dtype(np.int32), "the info")
+    _share(wanted.stream, a.data if isinstance(a, Batch) else a, signs, logs, info)
     with kernel.gpu.queueing():
-        kernel.launch((matrices.address, logabsdet, int(info.gpudata)), 0, form.batch, form.layout)
-        support.signs(kernel.gpu, int(info.gpudata), sign, form.batch, form.dtype)
+        kernel.launch((matrices.address, logabsdet, int(info.gpudata)), 0, form.batch, form.layout, wanted.stream)
+        support.signs(kernel.gpu, int(info.gpudata), sign, form.batch, form.dtype, stream=wanted.stream)
     return LogDeterminantInfo(signs, logs, info)
+
+
+def _share(stream: Any, *arrays: Any) -> None:
+    """Make arrays ready for use on a stream, if there is one."""
+    if stream is not None:
+        from batchchol.backends.cuda import memory
+
+        memory.share(stream, *arrays)
 
 
 def _kernel_there(form: Form, wanted: Wanted) -> Any:

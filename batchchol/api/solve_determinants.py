@@ -53,13 +53,8 @@ def by_one_kernel(a: Any, b: Any, backend: str | None, wanted: Wanted) -> Determ
 
 
 def logarithms(a: Any, backend: str | None, wanted: Wanted) -> Any:
-    """The logarithms of determinants, by a kernel of their own, for a solve on the call's stream after it."""
-    if wanted.stream is not None:
-        from batchchol.backends.cuda import memory
-
-        # Determinants are the default stream's, and matrices may still be written to on this one.
-        memory.wait_for(wanted.stream)
-    return log_determinants(a, backend, wanted._replace(op="logdet", spec=None, out=None, stream=None)).logabsdet
+    """The logarithms of determinants, by a kernel of their own."""
+    return log_determinants(a, backend, wanted._replace(op="logdet", spec=None, out=None)).logabsdet
 
 
 def _on_host(batch: Batch, outer: tuple[int, ...], b: Any, wanted: Wanted) -> Determined | None:

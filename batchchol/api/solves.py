@@ -234,6 +234,8 @@ def cho_solve(
     math: str | None = None,
     threads: int | None = None,
     stream: Any = None,
+    out: Any = None,
+    overwrite_b: bool = False,
 ) -> Any:
     """The solutions x of A x = b, given the Cholesky factors L of the matrices A = L L^T.
 
@@ -244,7 +246,7 @@ def cho_solve(
     b : array_like, shape (..., n) or (..., n, nrhs)
         One right-hand side for each matrix, or nrhs of them, of the factors' dtype; of a batch (batch, n) or
         (batch, n, nrhs). Broadcast as by `solve`. Where the factors are on a GPU, an array of the same GPU (torch's,
-        CuPy's or PyCUDA's). Not changed.
+        CuPy's or PyCUDA's).
     upper : bool
         The factors are U with A = U^T U. A batch whose triangle is known needs no word.
     backend : str, optional
@@ -258,11 +260,14 @@ def cho_solve(
         How many cores to use at most; by default BATCHCHOL_THREADS, else all of them.
     stream : optional
         As for `factor`, for factors on a GPU.
+    out, overwrite_b : optional
+        As for `solve`.
 
     Returns
     -------
     ndarray, of the shape of b, broadcast
-        The solutions; of factors on a GPU a pycuda.gpuarray.GPUArray, which is still being written on the stream.
+        The solutions, or `out`; of factors on a GPU a pycuda.gpuarray.GPUArray, which is still being written on the
+        stream.
 
     Raises
     ------
@@ -287,7 +292,8 @@ def cho_solve(
     checked: of one whose diagonal has a zero, such as that of a matrix with an info other than 0, the solution is
     infinite, NaN or meaningless; its neighbours are as they would be without it.
     """
-    wanted = Wanted("potrs", "L", "factors", flag("upper", upper), spec, math, threads, stream)
+    taken = flag("overwrite_b", overwrite_b)
+    wanted = Wanted("potrs", "L", "factors", flag("upper", upper), spec, math, threads, stream, out, taken)
     return solutions(L, b, backend, wanted)[0]
 
 

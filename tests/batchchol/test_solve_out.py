@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, solve
+from batchchol import Batch, cho_inverse, cho_solve, slogdet_ex, solve
+from batchchol.backends.cuda.batch import DeviceBatch
 
+from ..fake_pycuda import FakeGpu
+from .backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_solve import NRHS, N
 
@@ -79,3 +82,37 @@ def test_places_for_solutions_that_are_refused(spd: Spd, out: Any, error: type[E
     for a in (spd(4, N), Batch.from_dense(spd(4, N))):
         with pytest.raises(error, match=f"^out: {words}"):
             solve(a, columns(4, N), out=out)
+
+
+def test_by_factors_into_given_memory(spd: Spd) -> None:
+    a = spd(4, N)
+    l, b = np.linalg.cholesky(a), columns(4, N)
+    expected, mine = cho_solve(l, b), b.copy()
+    out = np.empty_like(b)
+    assert cho_solve(l, b, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    assert np.shares_memory(cho_solve(l, mine, overwrite_b=True), mine)
+    np.testing.assert_array_equal(mine, expected)
+    for matrices in (a, spd(4, 130)):
+        factors, inverse = np.linalg.cholesky(matrices), np.full_like(matrices, np.nan)
+        assert cho_inverse(factors, out=inverse) is inverse
+        np.testing.assert_array_equal(inverse, cho_inverse(factors))
+    with pytest.raises(ValueError, match=r"out: got shape \(4, 6\), expected \(4, 6, 6\), that of the"):
+        cho_inverse(l, out=b)
+
+
+@pytest.mark.parametrize("n", [N, 40])
+def test_factors_and_determinants_of_a_gpu_on_a_stream(fake_gpu: FakeGpu, spd: Spd, n: int) -> None:
+    a = spd(4, n)
+    l, inverse = on_device(np.linalg.cholesky(a)), on_device(np.empty_like(a))
+    assert cho_inverse(l, out=inverse) is inverse
+    np.testing.assert_allclose(inverse.get(), np.linalg.inv(a), rtol=1e-3, atol=1e-5)
+    fake_gpu.launches.clear()
+    for given in (on_device(a), DeviceBatch.from_dense(a)):
+        fake_gpu.launches.clear()
+        found = slogdet_ex(given, stream=0x77)
+        assert fake_gpu.launches[-1][2] == 0x77
+        np.testing.assert_allclose(found.logabsdet.get(), np.linalg.slogdet(a).logabsdet, rtol=1e-5)
+    with pytest.raises(ValueError, match="stream: got 119, expected None"):
+        slogdet_ex(a, stream=0x77)
+    np.testing.assert_array_equal(slogdet_ex(a, threads=1).logabsdet, slogdet_ex(a).logabsdet)
