@@ -18,7 +18,7 @@ from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.backends.base import Availability, Kernel, check_calls, check_protocol, check_runnable
 from batchchol.backends.cpu import cpu_model
-from batchchol.backends.cuda import ceilings, memory, nvml, support
+from batchchol.backends.cuda import ceilings, filling, memory, nvml, support
 from batchchol.backends.cuda.batch import DeviceBatch, default_layout
 from batchchol.backends.cuda.clock import Clock
 from batchchol.backends.cuda.device import device
@@ -111,8 +111,8 @@ class CudaBackend:
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         self._check_device(batch=batch)
         n, dtype = batch.n, batch.dtype_name
-        if support.can_fill(recipe, n, dtype, parameters):
-            support.fill(
+        if filling.can_fill(recipe, n, dtype, parameters):
+            filling.fill(
                 self._gpu,
                 batch.address,
                 n,

@@ -1,4 +1,4 @@
-"""What a GPU does besides factoring: copies between layouts, data sets with the CPU's bits, the residual, ceilings.
+"""What a GPU does besides factoring: copies between layouts, repair, the residual, ceilings.
 
 Every function takes the device that launches, device addresses as plain integers, and returns as soon as the kernels
 are queued on `stream`. Nothing is allocated and nothing is synchronised.
@@ -7,26 +7,20 @@ are queued on `stream`. Nothing is allocated and nothing is synchronised.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import astuple
 from itertools import chain
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
 from batchchol.batches.layouts import padded, stride
-from batchchol.datasets import catalogue, recipes
-from batchchol.datasets.catalogue import Value
-from batchchol.datasets.generation import check_slice
 from kernelgen import KernelSource, Layout
 from kernelgen.emit.support import CHAINS, GATHERED_AXES, Tiling, support_kernel, tiling
 
 Arguments = tuple[np.generic, ...]
 
 _CLEARED = {None: 0, "upper": 1, "lower": 2}
-_FAILURES = {"negative": 0, "zero": 1, "nan": 2}
-# The products of the kernel are sums of 32-bit integers: this is columns up to 33,025.
-_LARGEST_SUM = 2**31 - 1
 
 
 class Launcher(Protocol):
@@ -74,7 +68,7 @@ def pack(
     if first == end:
         return
     tiles = tiling(n, stride(batch, layout), dtype)
-    args = (*_pointers(dense, packed), *_geometry(tiles, first, layout), *_integers(first, stop, end))
+    args = (*pointers(dense, packed), *_geometry(tiles, first, layout), *integers(first, stop, end))
     device.launch(support_kernel("pack", dtype), tiles.tiles(first, end), args, stream)
 
 
@@ -104,7 +98,7 @@ def unpack(
     if first == stop:
         return
     tiles = tiling(n, stride(batch, layout), dtype)
-    args = (*_pointers(packed, dense), *_geometry(tiles, first, layout), *_integers(first, stop, _CLEARED[clear]))
+    args = (*pointers(packed, dense), *_geometry(tiles, first, layout), *integers(first, stop, _CLEARED[clear]))
     device.launch(support_kernel("unpack", dtype), tiles.tiles(first, stop), args, stream)
 
 
@@ -141,7 +135,7 @@ def gather(
         )
     padding = [(1, 0)] * (GATHERED_AXES - len(axes))
     count = math.prod(sizes)
-    args = (*_pointers(source, destination), *_integers(count, *chain.from_iterable([*padding, *axes])))
+    args = (*pointers(source, destination), *integers(count, *chain.from_iterable([*padding, *axes])))
     device.launch(support_kernel("gather", dtype), count, args, stream)
 
 
@@ -173,7 +167,7 @@ def log_determinants(
 
     `signs` and `logs` are addresses of `batch` elements of the factors' dtype.
     """
-    args = (*_pointers(factors, info, signs, logs), *_integers(n, stride(batch, layout), batch))
+    args = (*pointers(factors, info, signs, logs), *integers(n, stride(batch, layout), batch))
     device.launch(support_kernel("log_determinants", dtype), batch, args, stream)
 
 
@@ -207,17 +201,17 @@ def repair(
     swap = (layout.order == "col") != (uplo == "upper")
     first, growth, tries = multiples
     args = (
-        *_pointers(*addresses),
-        *_integers(n, nrhs, stride(batch, layout), batch, swap),
+        *pointers(*addresses),
+        *integers(n, nrhs, stride(batch, layout), batch, swap),
         np.float64(first),
-        *_integers(growth, tries),
+        *integers(growth, tries),
     )
     device.launch(support_kernel("repair", dtype), batch, args, stream)
 
 
 def signs(device: Launcher, info: int, signs: int, batch: int, dtype: str, *, stream: object | None = None) -> None:
     """The signs of determinants of positive definite matrices: 1, and NaN where an info is not 0."""
-    args = (*_pointers(info, signs), *_integers(batch))
+    args = (*pointers(info, signs), *integers(batch))
     device.launch(support_kernel("signs", dtype), batch, args, stream)
 
 
@@ -241,9 +235,9 @@ def part(
     columns of matrices on whose diagonals negative numbers have rows, or if `by_columns` columns, change their signs.
     """
     address, *shape = signs
-    numbers = _integers(*given, *wanted, upper, *shape, by_columns, batch)
+    numbers = integers(*given, *wanted, upper, *shape, by_columns, batch)
     items = batch * wanted[0] * wanted[1]
-    device.launch(support_kernel("part", dtype), items, (*_pointers(source, target, address), *numbers), stream)
+    device.launch(support_kernel("part", dtype), items, (*pointers(source, target, address), *numbers), stream)
 
 
 def identity_padding(
@@ -251,63 +245,6 @@ def identity_padding(
 ) -> None:
     """Write identities into the room beyond the batch; nothing happens where there is none."""
     pack(device, 0, packed, n, batch, layout, dtype, first=batch, stream=stream)
-
-
-def can_fill(recipe: str, n: int, dtype: str, parameters: dict[str, object]) -> bool:
-    """Whether `fill` makes a data set on the device; the others are made on the host and copied.
-
-    Raises
-    ------
-    ValueError
-        An unknown recipe or parameter, or a value out of range.
-    """
-    recipes.plan(recipe, n, dtype, parameters)
-    return _kernel(recipe, n, parameters) is not None
-
-
-def fill(
-    device: Launcher,
-    packed: int,
-    n: int,
-    batch: int,
-    layout: Layout,
-    dtype: str,
-    recipe: str,
-    *,
-    start: int = 0,
-    seed: int = 0,
-    stream: object | None = None,
-    **parameters: object,
-) -> None:
-    """Overwrite a batch with matrices start, ..., start + batch - 1 of a data set, the bits of `datasets.fill`.
-
-    The room beyond the batch becomes identities. Parameters and errors are those of `datasets.generate`.
-
-    Raises
-    ------
-    ValueError
-        Also if `can_fill` says no.
-    """
-    check_slice(n, start, start + batch, seed, dtype)
-    plan = recipes.plan(recipe, n, dtype, parameters)
-    kernel = _kernel(recipe, n, parameters)
-    if kernel is None:
-        raise ValueError(f"recipe: got {recipe!r} with {parameters}, which is made on the host: ask can_fill")
-    name, arguments = kernel
-    room, apart = padded(batch, layout), stride(batch, layout)
-    stream_words = (np.uint64(seed), np.uint64(plan.stream << 32 | n))
-    args = (
-        *_pointers(packed),
-        *_integers(n, apart, batch, room),
-        *stream_words,
-        *_integers(plan.blocks, start, *arguments),
-    )
-    device.launch(support_kernel(name, dtype), room, args, stream)
-    if recipe == "failing":
-        chosen = catalogue.settle(catalogue.find(recipe), parameters)
-        for failures in _failures(n, start, batch, chosen):
-            args = (*_pointers(packed), *_integers(n, apart, *astuple(failures), _FAILURES[str(chosen["kind"])]))
-            device.launch(support_kernel("spoil", dtype), failures.count * n, args, stream)
 
 
 def residual_ratios(
@@ -335,7 +272,7 @@ def residual_ratios(
     """
     # The upper triangle of a matrix is the lower one of its transpose.
     swap = (layout.order == "col") != (uplo == "upper")
-    args = (*_pointers(a, l, ratios), *_integers(n, stride(batch, layout), batch, swap))
+    args = (*pointers(a, l, ratios), *integers(n, stride(batch, layout), batch, swap))
     device.launch(support_kernel("residual", dtype), batch, args, stream)
 
 
@@ -346,7 +283,7 @@ def empty(device: Launcher, *, stream: object | None = None) -> None:
 
 def copy(device: Launcher, source: int, destination: int, nbytes: int, *, stream: object | None = None) -> None:
     """Copy bytes from one place of the device's memory to another; any address, no overlap."""
-    device.launch(support_kernel("copy"), nbytes, (*_pointers(source, destination), *_integers(nbytes)), stream)
+    device.launch(support_kernel("copy"), nbytes, (*pointers(source, destination), *integers(nbytes)), stream)
 
 
 def multiply_add(
@@ -362,57 +299,13 @@ def multiply_add(
         How many threads there are; whole blocks of them run.
     """
     # The divisor is 2: see the kernel.
-    args = (*_pointers(result), *_integers(threads, steps, 2))
+    args = (*pointers(result), *integers(threads, steps, 2))
     device.launch(support_kernel("multiply_add", dtype), threads, args, stream)
 
 
 def multiply_add_flops(threads: int, steps: int) -> int:
     """Flops of one `multiply_add`; a fused multiply-add counts two."""
     return 2 * CHAINS * threads * steps
-
-
-@dataclass(frozen=True)
-class _Failures:
-    """Matrices first, first + step, ... of a batch, `count` of them, which fail at the leading minor of order k."""
-
-    first: int
-    step: int
-    count: int
-    minor: int
-
-
-def _failures(n: int, start: int, batch: int, chosen: Mapping[str, Value]) -> Iterator[_Failures]:
-    """The failing members of matrices start, ..., start + batch - 1 of a data set, as few progressions."""
-    members, every = cast(tuple[int, ...], chosen["members"]), cast(int, chosen["every"])
-    minors = cast(tuple[int, ...], chosen["minors"]) or tuple(range(1, n + 1))
-    stop = start + batch
-    if members:
-        for turn, member in enumerate(sorted(set(members))):
-            if start <= member < stop:
-                yield _Failures(member - start, 1, 1, minors[turn % len(minors)])
-    elif every:
-        first_turn, last_turn = -(-start // every), -(-stop // every)
-        for turn in range(first_turn, min(last_turn, first_turn + len(minors))):
-            count = -(-(last_turn - turn) // len(minors))
-            yield _Failures(turn * every - start, every * len(minors), count, minors[turn % len(minors)])
-
-
-def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> tuple[str, tuple[int, ...]] | None:
-    """The kernel of a recipe, and its arguments beside those of the batch and the stream; None if it has none."""
-    chosen = catalogue.settle(catalogue.find(recipe), parameters)
-    if recipe == "failing":
-        return _kernel(str(chosen["base"]), n, {})
-    if recipe == "wishart":
-        columns = recipes.wishart_columns(n, chosen)
-        if columns * 255**2 > _LARGEST_SUM:
-            return None
-        return ("fill_wishart", (columns, recipes.wishart_exponent(columns)))
-    if recipe == "banded":
-        bandwidth = cast(int, chosen["bandwidth"])
-        return ("fill_uniform", (2 * bandwidth + 1, bandwidth, 0))
-    if recipe in ("diagonally_dominant", "graded"):
-        return ("fill_uniform", (n, n, cast(int, chosen.get("octaves", 0))))
-    return None
 
 
 def _check_range(first: int, last: int, batch: int) -> None:
@@ -422,12 +315,14 @@ def _check_range(first: int, last: int, batch: int) -> None:
 
 def _geometry(tiles: Tiling, first: int, layout: Layout) -> Arguments:
     """How the batch is cut, which unit is the first, and whether rows and columns change places."""
-    return _integers(*astuple(tiles), tiles.unit(first), layout.order == "col")
+    return integers(*astuple(tiles), tiles.unit(first), layout.order == "col")
 
 
-def _pointers(*addresses: int) -> Arguments:
+def pointers(*addresses: int) -> Arguments:
+    """Addresses as a kernel takes them."""
     return tuple(np.uint64(address) for address in addresses)
 
 
-def _integers(*numbers: int) -> Arguments:
+def integers(*numbers: int) -> Arguments:
+    """Numbers as a kernel takes them."""
     return tuple(np.int64(number) for number in numbers)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import Layout
-from batchchol.backends.cuda import support
+from batchchol.backends.cuda import filling, support
 from batchchol.batches.batch import Batch
 from batchchol.batches.layouts import array_shape, dense_view, padded
 from batchchol.datasets import generation, recipes
@@ -172,7 +172,7 @@ def test_offsets_beyond_32_bits(layout: Layout) -> None:
     n, batch, count = 128, 2**17 + 37, 3
     packed, factors = (sparse_zeros(prod(array_shape(n, batch, layout)), "float32") for _ in range(2))
     whole, last_block = EmulatedDevice(fenced=False), EmulatedDevice(fenced=False, last_block=True)
-    support.fill(last_block, packed.ctypes.data, n, batch, layout, "float32", "diagonally_dominant")
+    filling.fill(last_block, packed.ctypes.data, n, batch, layout, "float32", "diagonally_dominant")
     made = generation.generate("diagonally_dominant", n=n, start=batch - count, stop=batch)
     dense = np.empty_like(made)
     part = {"first": batch - count, "last": batch}
@@ -202,7 +202,7 @@ def test_nothing_is_launched_where_nothing_is_to_do() -> None:
         support.unpack(device, 0, 0, 4, 0, layout, "float32")
         support.unpack(device, 0, 0, 4, 32, layout, "float32", first=3, last=3)
         support.identity_padding(device, 0, 4, 64, layout, "float32")
-        support.fill(device, 0, 4, 0, layout, "float32", "wishart")
+        filling.fill(device, 0, 4, 0, layout, "float32", "wishart")
         support.residual_ratios(device, 0, 0, 0, 4, 0, layout, "float32")
     support.copy(device, 0, 0, 0)
     assert not device.launched
@@ -235,7 +235,7 @@ def check_fill(
     device: Device, name: str, parameters: dict[str, Any], layout: Layout, dtype: str, n: int, batch: int, **part: int
 ) -> None:
     packed = packed_like(n, batch, layout, dtype)
-    support.fill(device, device.address(packed), n, batch, layout, dtype, name, **part, **parameters)
+    filling.fill(device, device.address(packed), n, batch, layout, dtype, name, **part, **parameters)
     expected = Batch.empty(n, batch, layout, dtype)
     generation.fill(expected, name, **part, **parameters)
     assert packed.tobytes() == expected.data.tobytes()
@@ -280,13 +280,13 @@ def test_counters_carry_inside_a_batch(device: Device, name: str) -> None:
 
 
 def test_what_the_device_cannot_fill(device: Device) -> None:
-    assert support.can_fill("wishart", 8, "float32", {"columns": 33_025})
-    assert not support.can_fill("wishart", 8, "float32", {"columns": 33_026})
-    assert not support.can_fill("condition", 8, "float32", {})
-    assert not support.can_fill("failing", 8, "float32", {"base": "condition"})
-    assert support.can_fill("failing", 8, "float32", {"base": "graded"})
+    assert filling.can_fill("wishart", 8, "float32", {"columns": 33_025})
+    assert not filling.can_fill("wishart", 8, "float32", {"columns": 33_026})
+    assert not filling.can_fill("condition", 8, "float32", {})
+    assert not filling.can_fill("failing", 8, "float32", {"base": "condition"})
+    assert filling.can_fill("failing", 8, "float32", {"base": "graded"})
     with pytest.raises(ValueError, match="made on the host: ask can_fill"):
-        support.fill(device, 0, 8, 10, Layout.chunked(8), "float32", "condition")
+        filling.fill(device, 0, 8, 10, Layout.chunked(8), "float32", "condition")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_what_the_device_cannot_fill(device: Device) -> None:
 )
 def test_fill_refuses_what_the_host_refuses(device: Device, name: str, part: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        support.fill(device, 0, 8, 10, Layout.chunked(8), "float32", name, **part)
+        filling.fill(device, 0, 8, 10, Layout.chunked(8), "float32", name, **part)
 
 
 @given(
@@ -318,7 +318,7 @@ def test_progressions_are_the_failing_members(
     chosen: dict[str, Any] = {"every": every, "members": members, "minors": [min(minor, n) for minor in minors]}
     info = np.zeros(batch, np.int32)
     settled = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
-    for failures in support._failures(n, start, batch, settled):
+    for failures in filling._failures(n, start, batch, settled):
         at = failures.first + failures.step * np.arange(failures.count)
         assert not info[at].any()
         info[at] = failures.minor
