@@ -16,9 +16,10 @@ from batchchol.backends import Backend
 from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
-from batchchol.compare import inversions, large, solves
+from batchchol.compare import factors, inversions, large, solves
 from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
 from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.factors import LuArena
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.heat import Heat, Report, Run, Venue
 from batchchol.compare.inversions import INVERSE_ARENAS
@@ -37,7 +38,7 @@ TIMED_RECIPE = "diagonally_dominant"
 # Only contenders that also get these right are timed: a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 _CHECKED_LARGE = 3
-_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS, *INVERSE_ARENAS)
+_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS, *INVERSE_ARENAS, LuArena)
 ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
 """What contenders are given, by operation: those that can be compared."""
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
@@ -131,7 +132,7 @@ def compare(
     absent: dict[str, str] = {}
     present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
     ours: Callable[..., Iterator[Entrant]]
-    others = inversions if OPERATIONS[op].inverts else solves
+    others = factors if op == LuArena.op else inversions if OPERATIONS[op].inverts else solves
     ours = venue.entrants if op == Arena.op else partial(others.entrants, backend, venue, op)
     if required and not present:
         raise BatchcholError(NO_PEERS)

@@ -131,11 +131,16 @@ class GeneralArena(FusedArena):
     @cached_property
     def inputs(self) -> Batch:
         """The matrices of all sets, canonical. Not to be written to."""
-        cache = CACHES * self.backend.last_level_cache_bytes()
-        sets = -(-cache // (self.batch * self.matrix_bytes)) if self.cold else 1
-        random = np.random.Generator(np.random.Philox(self.n))
-        made = random.standard_normal((sets * self.batch, self.n, self.n), np.dtype(self.dtype).type)
-        return self.backend.from_dense(made, Layout.canonical())
+        return general_matrices(self)
+
+
+def general_matrices(arena: BaseArena) -> Batch:
+    """Matrices for all sets of an arena, canonical, with elements of the standard normal distribution."""
+    cache = CACHES * arena.backend.last_level_cache_bytes()
+    sets = -(-cache // (arena.batch * arena.matrix_bytes)) if arena.cold else 1
+    random = np.random.Generator(np.random.Philox(arena.n))
+    made = random.standard_normal((sets * arena.batch, arena.n, arena.n), np.dtype(arena.dtype).type)
+    return arena.backend.from_dense(made, Layout.canonical())
 
 
 SOLVE_ARENAS: tuple[type[BaseSolveArena], ...] = (SolveArena, FusedArena, GeneralArena)

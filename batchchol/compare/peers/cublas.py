@@ -10,6 +10,7 @@ import numpy as np
 
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Contender
+from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, pointers_to
 from batchchol.compare.solves import GeneralArena
 from batchchol.errors import BatchcholError
@@ -48,6 +49,21 @@ def general(arena: GeneralArena) -> list[Contender]:
     return [Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info), restore)]
 
 
+def factors(arena: LuArena) -> list[Contender]:
+    """`getrfBatched` on copies of the matrices, in rows, whose transposes cuBLAS factors."""
+    name = lapack_name("getrfBatched", arena.dtype)
+    factor, handle, n, info, pivots = getattr(_library(), name), _handle(), arena.n, arena.info(), arena.pivots()
+    given = pointers_to(arena, arena.room.data)
+
+    def call(index: int) -> None:
+        factor(handle, n, first_pointer(arena, given, index), n, int(pivots.gpudata), int(info.gpudata), arena.batch)
+
+    def result(index: int) -> LuFactored:
+        return arena.factored(index, arena.output(index), pivots, info, order="col")
+
+    return [Contender(f"cublas{name[0].upper()}{name[1:]}, in place", arena.calls(call), result, arena.restore)]
+
+
 @cache
 def _library() -> Any:
     return import_module("cupy_backends.cuda.libs.cublas")
@@ -70,7 +86,7 @@ PEER = Peer(
     "cublas",
     "cuda",
     _version,
-    {"gesv": general},
+    {"gesv": general, "getrf": factors},
     missing="CuPy cannot be used ({error})",
     hint="pip install cupy-cuda13x",
 )

@@ -11,6 +11,7 @@ from typing import Any
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import SINGLE, Arena, BaseArena, Contender, Latest
+from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena
 
@@ -52,6 +53,19 @@ def fused(arena: FusedArena) -> list[Contender]:
 def general(arena: GeneralArena) -> list[Contender]:
     """`jax.numpy.linalg.solve`, mapped and compiled as above."""
     return [_mapped(arena, "jax.numpy.linalg.solve", _jax().numpy.linalg.solve)]
+
+
+def lu_factors(arena: LuArena) -> list[Contender]:
+    """`jax.lax.linalg.lu`, compiled and waited for as above; its pivots count from 0."""
+    jax, inputs = _jax(), _imported(arena, [(array,) for array in arena.each(arena.input)])
+    factor = jax.jit(jax.lax.linalg.lu)
+    made = Latest(lambda a: jax.block_until_ready(factor(*a)), inputs)
+
+    def result(index: int) -> LuFactored:
+        lu, pivots, _ = made.value
+        return arena.factored(index, memory.as_gpuarray(lu), memory.as_gpuarray(pivots + 1))
+
+    return [Contender("jax.jit(jax.lax.linalg.lu)", made.calls, result, protocols=SINGLE)]
 
 
 def _mapped(arena: BaseSolveArena, what: str, function: Callable[[Any, Any], Any]) -> Contender:
@@ -103,7 +117,7 @@ PEER = Peer(
     "jax",
     "cuda",
     _version,
-    {"potrf": contenders, "potrs": solvers, "posv": fused, "gesv": general},
+    {"potrf": contenders, "potrs": solvers, "posv": fused, "gesv": general, "getrf": lu_factors},
     missing="JAX cannot be used on the GPU ({error})",
     hint="pip install 'jax[cuda13]'",
 )

@@ -17,6 +17,7 @@ from scipy.linalg import cho_factor, cho_solve, lapack, solve
 from batchchol.backends import lapack as by_address
 from batchchol.backends import lapack_lu
 from batchchol.compare.contenders import Arena, Contender, Latest
+from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
 from batchchol.compare.solves import FusedArena, GeneralArena, SolveArena
@@ -131,6 +132,28 @@ def general(arena: GeneralArena) -> list[Contender]:
     return [Contender(spec, arena.calls(call), arena.solved) for spec, call in ways.items()]
 
 
+def lu_factors(arena: LuArena) -> list[Contender]:
+    """LAPACK's getrf for one matrix after another, which it factors in columns, and by its address on threads."""
+    name = lapack_name("getrf", arena.dtype)
+    getrf, pivots, status = getattr(lapack, name), arena.pivots(), np.zeros(arena.batch, np.int32)
+
+    def loop(index: int) -> None:
+        for member, (matrix, lu) in enumerate(zip(arena.input(index), arena.output(index), strict=True)):
+            lu[...], pivots[member], status[member] = getrf(matrix)
+        pivots[...] += 1
+
+    def on_threads(index: int) -> None:
+        status[...] = lapack_lu.getrf(arena.input(index), arena.output(index), pivots, arena.threads)
+
+    def result(index: int) -> LuFactored:
+        return arena.factored(index, arena.output(index), pivots, status)
+
+    return [
+        Contender(f"scipy.linalg.lapack.{name}, in a loop", arena.calls(loop), result),
+        Contender("SciPy's getrf by its address", arena.calls(on_threads), result),
+    ]
+
+
 def _one_by_one(
     arena: FusedArena, way: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 ) -> Callable[[int], None]:
@@ -154,6 +177,7 @@ PEER = Peer(
         "potri": inverses,
         "poinv": inverses,
         "gesv": general,
+        "getrf": lu_factors,
     },
     limit=blas_limit,
 )

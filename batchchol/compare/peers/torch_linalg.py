@@ -11,6 +11,7 @@ from typing import Any
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender, Factored, Latest
+from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.inversions import InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena, Solved
@@ -83,6 +84,20 @@ def general(arena: GeneralArena) -> list[Contender]:
         _way(arena, "torch.linalg.solve_ex", lambda each: torch.linalg.solve_ex(*each)),
         _way(arena, "torch.linalg.lu_factor_ex and torch.linalg.lu_solve", two_steps),
     ]
+
+
+def lu_factors(arena: LuArena) -> list[Contender]:
+    """`torch.linalg.lu_factor_ex`; it returns its factors in columns."""
+    torch, place = import_module("torch"), arena.backend.name
+    given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
+    if place == "cuda":
+        device().synchronize()
+    made = Latest(torch.linalg.lu_factor_ex, given)
+
+    def result(index: int) -> LuFactored:
+        return arena.factored(index, *(_array(each.contiguous(), place) for each in made.value))
+
+    return [Contender("torch.linalg.lu_factor_ex", made.calls, result, forget=made.forget)]
 
 
 def inverses(arena: InverseArena) -> list[Contender]:
@@ -165,6 +180,7 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "potri": inverses,
     "poinv": inverses,
     "gesv": general,
+    "getrf": lu_factors,
 }
 CPU = Peer(
     "torch",

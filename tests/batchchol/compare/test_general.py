@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from batchchol.backends import Backend, get_backend
 from batchchol.compare import comparison
 from batchchol.compare.contenders import SINGLE
-from batchchol.compare.peers import PEERS
+from batchchol.compare.peers import PEERS, cublas
 from batchchol.compare.solves import GeneralArena
 from batchchol.errors import BatchcholError, ResidualError
 from batchchol.operations.lu import SOLVE_BOUND, oracle
@@ -75,20 +74,30 @@ def test_a_case_has_a_checked_row_for_everyone(small_machine: None, tmp_path: Pa
 # ---- On a GPU ----
 
 
-def test_cublas_factors_the_transposes_of_rows(backend: Backend, fake_cupy: object, monkeypatch: Any) -> None:
+def put_cublas_in_place(patch: pytest.MonkeyPatch) -> Any:
+    name = "cupy_backends.cuda.libs.cublas"
+    cublas._library.cache_clear()
+    return put_in_place(patch, name, create=lambda: 78, setStream=lambda *_: None)
+
+
+def getrf_batched(dtype: str) -> Any:
+    """cuBLAS's: matrices in columns, in place, and pivots counted from 1."""
     import scipy.linalg
 
-    def getrf(dtype: str) -> Any:
-        def call(handle: int, n: int, pointers: int, lda: int, rows: int, info: int, batch: int) -> None:
-            assert (handle, lda) == (78, n)
-            for m, at in enumerate(floats(pointers, batch, "uint64")):
-                matrix = floats(int(at), n * n, dtype).reshape(n, n).T
-                lu, found = scipy.linalg.lu_factor(matrix)
-                matrix[...] = lu
-                floats(rows, batch * n, "int32")[m * n : (m + 1) * n] = found
-            floats(info, batch, "int32")[:] = 0
+    def call(handle: int, n: int, pointers: int, lda: int, rows: int, info: int, batch: int) -> None:
+        assert (handle, lda) == (78, n)
+        for m, at in enumerate(floats(pointers, batch, "uint64")):
+            matrix = floats(int(at), n * n, dtype).reshape(n, n).T
+            lu, found = scipy.linalg.lu_factor(matrix)
+            matrix[...] = lu
+            floats(rows, batch * n, "int32")[m * n : (m + 1) * n] = found + 1
+        floats(info, batch, "int32")[:] = 0
 
-        return call
+    return call
+
+
+def test_cublas_factors_the_transposes_of_rows(backend: Backend, fake_cupy: object, monkeypatch: Any) -> None:
+    import scipy.linalg
 
     def getrs(dtype: str) -> Any:
         def call(
@@ -107,18 +116,18 @@ def test_cublas_factors_the_transposes_of_rows(backend: Backend, fake_cupy: obje
             assert (handle, mode, nrhs, lda, ldb) == (78, 1, 1, n, n)
             places = (floats(each, batch, "uint64") for each in (a, x))
             for m, (factors, columns) in enumerate(zip(*places, strict=True)):
-                lu = floats(int(factors), n * n, dtype).reshape(n, n).T, floats(rows, batch * n, "int32")[m * n :][:n]
+                found = floats(rows, batch * n, "int32")[m * n :][:n] - 1
+                lu = floats(int(factors), n * n, dtype).reshape(n, n).T, found
                 column = floats(int(columns), n, dtype)
                 column[...] = scipy.linalg.lu_solve(lu, column, trans=1)
 
         return call
 
-    library: Any = (
-        put_in_place(monkeypatch, "cupy_backends.cuda.libs.cublas", create=lambda: 78, setStream=lambda *_: None)
-        or sys.modules["cupy_backends.cuda.libs.cublas"]
-    )
+    library: Any = put_cublas_in_place(monkeypatch)
     for letter, dtype in (("s", "float32"), ("d", "float64")):
-        library.__dict__.update({f"{letter}getrfBatched": getrf(dtype), f"{letter}getrsBatched": getrs(dtype)})
+        library.__dict__.update(
+            {f"{letter}getrfBatched": getrf_batched(dtype), f"{letter}getrsBatched": getrs(dtype)}
+        )
         arena = arena_of(backend, dtype=dtype)
         (way,) = PEERS["cuda"]["cublas"].contenders(arena)
         assert way.spec == f"cublas{letter.upper()}getrfBatched and {letter}getrsBatched, in place"

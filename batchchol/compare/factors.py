@@ -1,0 +1,143 @@
+"""LU factorizations in a comparison: what they are given, and this library's own contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from batchchol.api import lu_factor_ex
+from batchchol.backends import Backend
+from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.batches.batch import Batch
+from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
+from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.gpu import GpuVenue
+from batchchol.compare.solves import general_matrices
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
+from batchchol.measure.timing import CACHES
+from batchchol.operations.lu import check_factors
+from kernelgen import KernelSpec, Layout, Problem, SpecError
+
+
+@dataclass(frozen=True)
+class LuFactored:
+    """Finished LU factorizations: the matrices, their factors, the pivots, counted from 1, and the info of each."""
+
+    a: Batch
+    lu: Batch
+    pivots: Any
+    info: Any
+
+    @property
+    def layout(self) -> Layout:
+        return self.lu.layout
+
+    def ratio(self, backend: Backend, math: str) -> float:
+        return check_factors(self.a, self.lu, self.pivots, self.info, math, host=backend.host)
+
+
+@dataclass(frozen=True)
+class LuArena(BaseArena):
+    """General matrices on a backend, with elements of the standard normal distribution, and room for LU factors."""
+
+    op: ClassVar[str] = "getrf"
+
+    @cached_property
+    def inputs(self) -> Batch:
+        """The matrices of all sets, canonical. Not to be written to."""
+        return general_matrices(self)
+
+    @cached_property
+    def room(self) -> Batch:
+        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
+        return self.inputs.copy()
+
+    def restore(self) -> None:
+        """Copy all matrices into the room for factors, for calls that overwrite their input."""
+        self.room.put(0, self.inputs.data)
+
+    def output(self, index: int) -> Any:
+        """The room for the factors of set `index`."""
+        return self._of_set(self.room.data, index)
+
+    def pivots(self) -> Any:
+        """Room for the pivots of one set, int32 of shape (batch, n)."""
+        return self.upload(np.zeros((self.batch, self.n), np.int32))
+
+    def factored(self, index: int, lu: Any, pivots: Any, info: Any = None, order: str = "row") -> LuFactored:
+        """The result of set `index`; in columns, of the transposes of the matrices.
+
+        A library that has no info says nothing of failures.
+        """
+        layout = Layout.canonical(order)
+        a, factors = (type(self.inputs)(each, self.n, self.batch, layout) for each in (self.input(index), lu))
+        return LuFactored(a, factors, pivots, self.upload(np.zeros(self.batch, np.int32)) if info is None else info)
+
+
+def entrants(
+    backend: Backend,
+    venue: CpuVenue | GpuVenue,
+    op: str,
+    n: int,
+    batch: int,
+    dtype: str,
+    maths: Sequence[str],
+    known: object,
+    absent: dict[str, str],
+) -> Iterator[Entrant]:
+    """The default kernel in each accuracy class, on packed matrices and on whole arrays, and `lu_factor_ex`."""
+    for math in maths:
+        suffix = f" {math}" if len(maths) > 1 else ""
+        for place, layout in (
+            ("packed", backend.default_layout(n, dtype, batch, math)),
+            ("canonical", Layout.canonical()),
+        ):
+            name = f"{venue.prefix}{place}{suffix}"
+            try:
+                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
+            except SpecError as error:
+                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
+                continue
+            make = partial(kernel, spec=spec, layout=layout)
+            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+    with suppress(SpecError):
+        chosen = _default(backend, Problem(n, dtype, op=op), batch, Layout.canonical())
+        called = partial(array_call, spec=chosen)
+        yield Entrant(f"{venue.prefix}lu_factor_ex", venue.version, called, (chosen,), venue.tolerated)
+
+
+def kernel(arena: LuArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
+    """A kernel on the matrices of the first set in a layout."""
+    backend = arena.backend
+    first = backend.from_dense(arena.input(0), layout)
+    count = -(-CACHES * backend.last_level_cache_bytes() // (2 * first.nbytes)) if arena.cold else 1
+    sets = [(first.copy() if index else first, first.like(), arena.pivots()) for index in range(count)]
+    run, info = backend.kernel(spec), backend.info(first, spec)
+    calls = [partial(run, *each, info, threads=arena.threads) for each in sets]
+
+    def result(index: int) -> LuFactored:
+        return LuFactored(*sets[index], info)
+
+    return [Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)]
+
+
+def array_call(arena: LuArena, spec: KernelSpec) -> list[Contender]:
+    """`batchchol.lu_factor_ex`, from array to array; `spec` is what it chooses by itself."""
+    how: dict[str, Any] = {"threads": arena.threads, "backend": arena.backend.name}
+    made = Latest(lambda given: lu_factor_ex(given, **how), arena.each(arena.input))
+
+    def result(index: int) -> LuFactored:
+        return arena.factored(index, *made.value)
+
+    return [Contender(spec.name, made.calls, result, forget=made.forget, math=spec.problem.math)]
+
+
+def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:
+    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
+    return default_choice(asked).spec
