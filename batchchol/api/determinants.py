@@ -89,10 +89,7 @@ def slogdet_ex(
 def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantInfo:
     """Of general matrices, by the diagonals of U and the number of exchanges."""
     if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
-        raise ValueError(
-            "assume_a: got 'gen' for matrices on a GPU, expected 'pos': copy them to the host, or call with "
-            "backend='cuda' there"
-        )
+        return _of_general_there(a, backend, wanted)
     lu, pivots, info = lu_factor_ex(
         a, backend=backend, math=wanted.math, threads=wanted.threads, stream=wanted.stream
     )
@@ -102,6 +99,26 @@ def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantIn
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(np.abs(diagonal)).sum(-1, dtype=np.float64)
     return LogDeterminantInfo(sign.astype(diagonal.dtype), logs.astype(diagonal.dtype), info)
+
+
+def _of_general_there(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantInfo:
+    """The same of an array or a batch of a GPU."""
+    from batchchol.backends.cuda import memory, support
+    from batchchol.backends.cuda.device import device
+
+    lu, pivots, info = lu_factor_ex(
+        a, backend=backend, math=wanted.math, threads=wanted.threads, stream=wanted.stream
+    )
+    n, outer = pivots.shape[-1], pivots.shape[:-1]
+    dtype = np.dtype(lu.dtype)
+    signs, logs = (memory.empty(outer, dtype, f"the {what}") for what in ("signs", "logarithms"))
+    if logs.size:
+        address, layout = (lu.address, lu.layout) if isinstance(lu, Batch) else (lu.gpudata, Layout.canonical())
+        places = int(address or 0), int(pivots.gpudata or 0), int(signs.gpudata), int(logs.gpudata)
+        if wanted.stream is not None:
+            memory.share(wanted.stream, lu.data if isinstance(lu, Batch) else lu, pivots, signs, logs)
+        support.lu_determinants(device(), places, n, prod(outer), layout, dtype.name, stream=wanted.stream)
+    return LogDeterminantInfo(signs, logs, info)
 
 
 def _diagonal(batch: Batch) -> NDArray[Any]:

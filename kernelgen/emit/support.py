@@ -57,6 +57,7 @@ _KERNELS = {
     "residual": _Support(Launch(8 * LANES, LANES), (("tile", 8),)),
     # An item is a matrix.
     "log_determinants": _Support(Launch(128, 128)),
+    "lu_determinants": _Support(Launch(128, 128)),
     "repair": _Support(
         Launch(REPAIR_THREADS, REPAIR_THREADS, cache="shared", pdl=True), (("most", MAX_N),), shared=REPAIR_ELEMENTS
     ),

@@ -18,6 +18,7 @@ from batchchol import (
     lu_factor_ex,
     lu_solve,
     slogdet,
+    slogdet_ex,
     solve,
     solve_ex,
 )
@@ -175,7 +176,15 @@ def test_on_a_gpu(cuda: Backend) -> None:
         assert_factors(a, lu, pivots)
         assert_solves(a, b, x)
         assert_solves(a, b, y)
+        sign, logabsdet, _ = slogdet_ex(given, assume_a="gen", backend="cuda")
+        for one, other in zip((sign, logabsdet), np.linalg.slogdet(a), strict=True):
+            assert np.allclose(cuda.host(one) if there else one, other, rtol=1e-4)
     batch = get_backend("cuda").from_dense(a[0], Layout.chunked(32))
+    assert np.array_equal(cuda.host(slogdet_ex(batch, assume_a="gen").sign), np.linalg.slogdet(a[0])[0])
+    singular, odd = np.zeros((2, N, N)), np.eye(N)[::-1]
+    singular[1] = odd * 2
+    sign, logabsdet, info = map(cuda.host, slogdet_ex(on_device(singular), assume_a="gen"))
+    assert (sign.tolist(), logabsdet[0], info.tolist()) == ([0, round(np.linalg.det(odd))], -np.inf, [1, 0])
     lu, pivots, info = lu_factor_ex(batch)
     assert isinstance(lu, DeviceBatch)
     assert_factors(a[0], cuda.host(lu.to_dense()), cuda.host(pivots))

@@ -171,6 +171,25 @@ def log_determinants(
     device.launch(support_kernel("log_determinants", dtype), batch, args, stream)
 
 
+def lu_determinants(
+    device: Launcher,
+    addresses: tuple[int, int, int, int],
+    n: int,
+    batch: int,
+    layout: Layout,
+    dtype: str,
+    *,
+    stream: object | None = None,
+) -> None:
+    """As `log_determinants`, of general matrices.
+
+    The addresses are those of LU factors, of pivots (batch, n), int32, counted from 1, and of room for signs and for
+    logarithms.
+    """
+    args = (*pointers(*addresses), *integers(n, stride(batch, layout), batch))
+    device.launch(support_kernel("lu_determinants", dtype), batch, args, stream)
+
+
 def repair(
     device: Launcher,
     addresses: tuple[int, int, int, int, int, int],
