@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from batchchol.api.lu import lu_factor_ex
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from batchchol.batches.layouts import dense_view
+from kernelgen import Layout
 
 
 class LogDeterminant(NamedTuple):
