@@ -47,6 +47,7 @@ fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
 	@echo "Fuzzing: 15 to 30 minutes on two cores"
 	$(BIN)/python -m tests.fuzz.differential --matrices 1000000
 	$(BIN)/python -m tests.fuzz.solves --matrices 1000000
+	$(BIN)/python -m tests.fuzz.general --matrices 1000000
 	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 4
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 64

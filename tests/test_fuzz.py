@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from . import scale_ratios
-from .fuzz import differential, solves
+from .fuzz import differential, general, solves
 from .kernel_runs import make_spec
 
 
@@ -36,6 +36,24 @@ def test_a_wrong_info_is_reported_with_the_command_that_repeats_it(
     said = capsys.readouterr().out
     assert "of LAPACK" in said
     assert "python -m tests.fuzz.differential --seed 5 --case 0" in said
+
+
+def test_general_matrices_pass_and_a_wrong_info_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = make_spec(3, 1, op="getrf", looking="right", layout="canonical", order="row")
+    monkeypatch.setattr(general, "random_spec", lambda random: spec)
+    monkeypatch.setattr(general, "MOST", 60)
+    assert general.main(["--case", "3", "--seed", "1", "--matrices", "1"]) == 0
+    right = general.reference
+
+    def wrong(a: Any) -> Any:
+        pivots, info, clear = right(a)
+        return pivots, info + 1, clear
+
+    monkeypatch.setattr(general, "reference", wrong)
+    assert general.main(["--seed", "5"]) == 1
+    assert "info\npython -m tests.fuzz.general --seed 5 --case 0" in capsys.readouterr().out
 
 
 def test_an_interrupt_ends_with_what_was_done(

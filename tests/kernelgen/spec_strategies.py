@@ -30,6 +30,7 @@ from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules import LOOKINGS, UPDATES
 from kernelgen.schedules.axes import CACHES, UNROLLS
 from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
+from kernelgen.schedules.general_stage import SPLITS
 from kernelgen.schedules.shared import MAX_SHARED_NB
 from kernelgen.schedules.strip import GROUP, TILE
 from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
@@ -100,6 +101,7 @@ def column_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
         memory = memory_choices(layout)
         choices = {"unroll": st.just("full"), "threads": st.none() | st.sampled_from((32, 96, 128))}
         choices |= {name: memory[name] for name in ("cache", "stride")}
+        choices["split"] = st.none() | st.sampled_from(SPLITS)
     return st.builds(ThreadSchedule, st.just(1), st.just("right"), **choices)
 
 

@@ -1,0 +1,154 @@
+"""Differential fuzzing of LU factorizations and of solves by general matrices, on the CPU, against float64.
+
+    python -m tests.fuzz.general [--matrices 1000000] [--seconds 600] [--seed 0]
+
+A case is a random kernel of "getrf", "getrs" or "gesv" on a batch in which matrices of all kinds are mixed: normal
+ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
+ones; everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing wherever rounding
+cannot decide; the componentwise error of factors and solutions; and the bits of good matrices beside others. A case
+depends on the seed and its number alone: `--case` repeats one. The exit status is 1 after a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchchol.artifacts.c_library import supported_targets
+from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
+from kernelgen import KernelSpec, SpecError
+
+from ..kernel_runs import kernel_of, make_spec
+from ..lu_runs import matrices, reference, run
+
+Array = NDArray[Any]
+OPS = ("getrf", "getrs", "gesv")
+KINDS = ("normal", "graded", "columns", "ties", "permutations", "singular", "zero", "nan", "inf", "denormal", "large")
+# Of which rounding makes no difference, or which have no numbers to compare.
+EXACT = ("permutations", "singular", "zero")
+GOOD = ("normal", "graded", "columns", "large")
+# What the largest element of a column exceeds the others by, where rounding does not decide which one it is.
+CLEAR = 1e-3
+ELEMENTS, MOST = 2_000_000, 20_000
+
+
+def random_spec(random: np.random.Generator) -> KernelSpec:
+    """Any kernel of a SIMD target; small orders more often than large ones."""
+    while True:
+        layout = str(random.choice(["canonical", "interleaved", "chunked"]))
+        choices = {
+            "op": str(random.choice(OPS)),
+            "unroll": str(random.choice(["full", "tiles"])),
+            "layout": layout,
+            "order": str(random.choice(["row", "col"])),
+            "dtype": str(random.choice(["float32", "float64"])),
+            "math": str(random.choice(["ieee", "fast"])),
+            "target": str(random.choice(supported_targets())),
+        }
+        try:
+            return make_spec(1 + int(48 * random.random() ** 2), 1, looking="right", **choices)
+        except SpecError:
+            continue
+
+
+def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: str) -> Array:
+    """So many matrices (number, n, n) of a kind."""
+    if kind in ("normal", "graded", "ties", "permutations", "singular"):
+        return matrices(kind, random, number, n).astype(dtype)
+    a, limits = random.standard_normal((number, n, n)), np.finfo(dtype)
+    if kind == "columns":
+        a *= np.exp2(random.integers(-12, 13, (number, 1, n)))
+    elif kind == "large":
+        a *= 1e12
+    elif kind == "denormal":
+        a *= float(limits.tiny) / 16
+    elif kind == "zero":
+        a[...] = 0
+    else:
+        value = np.nan if kind == "nan" else np.inf * random.choice([-1, 1])
+        a[np.arange(number), random.integers(0, n, number), random.integers(0, n, number)] = value
+    return a.astype(dtype)
+
+
+def check_case(seed: int, case: int) -> int:
+    """Run one case; the number of matrices. An assertion says what is wrong."""
+    random = np.random.default_rng([seed, case])
+    spec = random_spec(random)
+    n, dtype, math, op = spec.problem.n, spec.problem.dtype, spec.problem.math, spec.problem.op
+    size = int(random.integers(1, min(MOST, max(40, ELEMENTS // n**2)) + 1))
+    kinds, nrhs = random.choice(KINDS, size), int(random.integers(1, 6))
+    a = np.empty((size, n, n), dtype)
+    for kind in np.unique(kinds):
+        a[kinds == kind] = of_kind(str(kind), random, int((kinds == kind).sum()), n, dtype)
+    b = random.standard_normal((size, n, nrhs)).astype(dtype)
+    chunk = int(random.choice([16, 32, 48, 64])) if spec.layout == "chunked" else None
+    pivots, info, clear = reference(a)
+    good = np.isin(kinds, GOOD) & (info == 0)
+    sure = good | np.isin(kinds, EXACT) | ((kinds == "denormal") & (math == "ieee")) | np.isin(kinds, ("nan", "inf"))
+    kernel, label = kernel_of(spec), f"{spec.name}, chunk {chunk}, {size} matrices"
+    given: tuple[Array, ...] = (a,) if op == "getrf" else (a, b)
+    if op == "getrs":
+        with np.errstate(all="ignore"):
+            given = (*_factored(a), b)
+    found = run(spec, *given, chunk=chunk, kernel=kernel)
+    alone = run(spec, *(each[good] for each in given), chunk=chunk, kernel=kernel) if good.any() else None
+    results, others = (each if isinstance(each, tuple) else (each,) for each in (found, alone))
+    if alone is not None:
+        for result, other in zip(results, others, strict=True):
+            assert result[good].tobytes() == other.tobytes(), f"{label}: neighbours change good matrices"
+    if op == "getrf":
+        lu, rows, status = results
+        assert np.array_equal(status[sure], info[sure]), f"{label}: info"
+        chosen = (good & (clear > CLEAR)) | np.isin(kinds, EXACT)
+        assert np.array_equal(rows[chosen], pivots[chosen]), f"{label}: pivots"
+        worst = factor_ratios(a[good], lu[good], rows[good]).max(initial=0)
+        assert worst <= FACTOR_BOUND[math], f"{label}: factors off by {worst:.3g} bounds"
+        return size
+    if op == "gesv":
+        assert np.array_equal(results[1][sure], info[sure]), f"{label}: info"
+    worst = solve_ratios(a[good], b[good], results[0][good]).max(initial=0)
+    assert worst <= SOLVE_BOUND[math], f"{label}: solutions off by {worst:.3g} bounds"
+    return size
+
+
+def _factored(a: Array) -> tuple[Array, Array]:
+    """Factors by the kernel for arrays, and pivots."""
+    from batchchol import lu_factor_ex
+
+    return lu_factor_ex(a)[:2]
+
+
+def cases(first: int | None) -> Iterator[int]:
+    return iter([first]) if first is not None else count()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.general", description=__doc__.split("\n")[0])
+    parser.add_argument("--matrices", type=int, default=1_000_000, help="matrices after which it ends")
+    parser.add_argument("--seconds", type=float, default=600, help="seconds after which it ends")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int, help="run this case alone")
+    options = parser.parse_args(arguments)
+    begin, done, kernels = time.monotonic(), 0, 0
+    for case in cases(options.case):
+        if done >= options.matrices or time.monotonic() - begin > options.seconds:
+            break
+        try:
+            done += check_case(options.seed, case)
+        except AssertionError as error:
+            print(f"{error}\npython -m tests.fuzz.general --seed {options.seed} --case {case}", flush=True)
+            return 1
+        kernels += 1
+    print(f"nothing found: {done:,} matrices by {kernels} kernels in {time.monotonic() - begin:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
