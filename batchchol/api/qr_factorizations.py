@@ -84,8 +84,8 @@ def qr(
 
     Notes
     -----
-    |A - Q R| is at most 2 (m + n) u |A| in each column, and |I - Q^T Q| at most 2 (m + n) u in each element, with u
-    the unit roundoff, and 6 in place of 2 in "fast". What is not finite stays in its matrix.
+    |A - Q R| is at most 2 (m + n + 4) u |A| in each column, and |I - Q^T Q| at most 2 (m + n + 4) u in each element,
+    with u the unit roundoff, and 4 in place of 2 in "fast". What is not finite stays in its matrix.
     """
     if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode: got {mode!r}, expected one of {', '.join(map(repr, MODES))}")
