@@ -68,8 +68,8 @@ def lstsq(
 
     Notes
     -----
-    x solves a problem whose columns are off by a small multiple of (m + n + 4) u of their norms, with u the unit roundoff
-    (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 20.3).
+    x solves a problem whose columns are off by a small multiple of (m + n + 4) u of their norms, with u the unit
+    roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 20.3).
     """
     x, info = lstsq_ex(a, b, backend=backend, math=math, threads=threads, stream=stream)
     raise_dependent(info, "lstsq_ex")

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from batchchol.errors import ResidualError
 from batchchol.operations.residual import spread_members, worst_within
 
-# What `factor_ratios`, `orthogonality_ratios` and `solve_ratios` may be. LAPACK's own reach 1.7 where there are two rows
-# (60,000 random matrices). `fast` has estimates of roots and quotients.
+# What `factor_ratios`, `orthogonality_ratios` and `solve_ratios` may be. LAPACK's own reach 1.7 where there are two
+# rows (of 60,000 random matrices). `fast` has estimates of roots and quotients.
 BOUND: Mapping[str, float] = MappingProxyType({"ieee": 2.0, "fast": 4.0})
 # Roundings of a reflector, whatever its length.
 OWN = 4
@@ -35,9 +35,9 @@ def factor_ratios(
 ) -> NDArray[np.float64]:
     """The backward error of the factors of each matrix (m, n), by columns, evaluated in float64.
 
-    ratio = max_j |A - Q R|_j / ((m + n + 4) u |A|_j), with 2-norms of columns, Q the product of the reflectors and u the
-    unit roundoff of the factors' dtype. Higham, "Accuracy and Stability of Numerical Algorithms", theorem 19.4, has
-    m n in place of m + n + 4, for rounding errors that never cancel.
+    ratio = max_j |A - Q R|_j / ((m + n + 4) u |A|_j), with 2-norms of columns, Q the product of the reflectors and u
+    the unit roundoff of the factors' dtype. Higham, "Accuracy and Stability of Numerical Algorithms", theorem 19.4,
+    has m n in place of m + n + 4, for rounding errors that never cancel.
 
     Returns
     -------
@@ -68,10 +68,10 @@ def orthogonality_ratios(q: NDArray[np.floating], dtype: Any) -> NDArray[np.floa
 def solve_ratios(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating]) -> NDArray[np.float64]:
     """The backward error of least-squares solutions by each matrix (m, n), evaluated in float64.
 
-    ratio = max |a_j^T (b - A x)| / ((m + n + 4) u |a_j| (|b| + sum_l |a_l| |x_l|)), over columns j of A and the pairs b
-    and x, with 2-norms and u the unit roundoff of x's dtype. A solution by columns of A that are off by (m + n + 4) u / 2
-    of their norms has a ratio of 1 at most, to first order (Higham, "Accuracy and Stability of Numerical Algorithms",
-    theorem 20.3).
+    ratio = max |a_j^T (b - A x)| / ((m + n + 4) u |a_j| (|b| + sum_l |a_l| |x_l|)), over columns j of A and the pairs
+    b and x, with 2-norms and u the unit roundoff of x's dtype. A solution by columns of A that are off by
+    (m + n + 4) u / 2 of their norms has a ratio of 1 at most, to first order (Higham, "Accuracy and Stability of
+    Numerical Algorithms", theorem 20.3).
 
     Returns
     -------

@@ -135,7 +135,9 @@ def test_the_whole_range_of_numbers(shape: dict[str, Any]) -> None:
         norms = np.linalg.norm(scaled.astype(float) / scale, axis=-2)[:, None] * scale
         unit, (m, n) = float(limits.eps) / 2, a.shape[-2:]
         # Denormals are rounded to multiples of the smallest.
-        assert (rounding <= BOUND["ieee"] * (m + n + 4) * unit * norms + m * n * float(limits.smallest_subnormal)).all()
+        assert (
+            rounding <= BOUND["ieee"] * (m + n + 4) * unit * norms + m * n * float(limits.smallest_subnormal)
+        ).all()
 
 
 @pytest.mark.parametrize("op", OPS[::2])
