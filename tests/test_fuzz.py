@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from . import scale_ratios
-from .fuzz import differential, general, solves
-from .kernel_runs import make_spec
+from .fuzz import differential, general, orthogonal, solves
+from .fuzz import differential, orthogonal, solvesfrom .kernel_runs import make_spec
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +118,20 @@ def test_a_wrong_solve_is_reported_with_the_command_that_repeats_it(
     printed = capsys.readouterr().out
     assert said in printed
     assert "python -m tests.fuzz.solves --backend cpu --op solve --seed 5 --case 0" in printed
+
+
+def test_wrong_factors_are_reported_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = orthogonal.Case(4, 3, "float32", "ieee", 2, "cpu")
+    monkeypatch.setattr(orthogonal, "random_case", lambda random, backend: small)
+    assert orthogonal.main(["--case", "2"]) == 0
+    right = orthogonal.qr
+
+    def wrong(*given: Any, **how: Any) -> Any:
+        factors, tau = right(*given, **how)
+        return factors, tau * 1.001
+
+    monkeypatch.setattr(orthogonal, "qr", wrong)
+    assert orthogonal.main(["--seed", "5"]) == 1
+    assert "python -m tests.fuzz.orthogonal --backend cpu --seed 5 --case 0" in capsys.readouterr().out

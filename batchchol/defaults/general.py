@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
@@ -13,11 +14,12 @@ STRAIGHT_LINE = 16
 
 def general(plain: KernelSpec, chunk: int | None) -> KernelSpec:
     """The kernel of `plain`'s problem; of a GPU, for this chunk alone, whose offsets are constants then."""
-    gpu = TARGETS[plain.target].gpu
+    gpu, problem = TARGETS[plain.target].gpu, plain.problem
+    straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     schedule = ThreadSchedule(
         1,
         str(plain.problem.operation.fixed["looking"]),
-        "full" if gpu or plain.problem.n <= STRAIGHT_LINE else "tiles",
+        "full" if gpu or straight else "tiles",
         split=least_split(plain.problem) if gpu else None,
         stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
     )

@@ -316,7 +316,7 @@ class ThreadSchedule(BaseSchedule):
 def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
     """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
     m, n, gpu = problem.rows, problem.n, schedule.threads is not None
-    operations = m * n * min(m, n) if problem.operation.rectangular else (n**3 - n) // 3 + n**2
+    operations = general_operations(problem)
     # Several threads each update all of their rows in every step: some of them have been pivots already.
     operations = -(-n // schedule.split) * n * (n + 1) // 2 if schedule.split else operations
     code = f"n={n} is {operations:,} operations of straight-line code"
@@ -393,6 +393,12 @@ def _check_staged_solve(schedule: ThreadSchedule, problem: Problem, layout: str)
     works = f"n={problem.n} is {taken:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
     works += " of them, or a larger split"
     require(taken <= MAX_SHARED_BYTES, "threads", threads, works)
+
+
+def general_operations(problem: Problem) -> int:
+    """Lines of the straight-line code of a factorization of a general matrix."""
+    m, n = problem.rows, problem.n
+    return m * n * min(m, n) if problem.operation.rectangular else (n**3 - n) // 3 + n**2
 
 
 def straight_line_operations(n: int) -> int:

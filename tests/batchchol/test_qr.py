@@ -36,7 +36,7 @@ def assert_factors(a: Array, q: Array, r: Array, mode: str) -> None:
     assert not np.tril(r, -1).any()
 
 
-@pytest.mark.parametrize("shape", [(2, 7, 4, 4), (9, 5, 3), (6, 3, 5), (2, 130, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 7, 4, 4), (9, 5, 3), (6, 3, 5), (3, 70, 12), (2, 130, 3)], ids=str)
 def test_arrays(shape: tuple[int, ...]) -> None:
     a = examples(*shape)
     before = a.copy()
