@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         ),
         "replay": "show what each search strategy needs: they search in the data set of a whole sweep",
         "compare": "time the library and its peers side by side, with the same data, clock and checks",
+        "reproduce": "measure published claims again on this machine, and say which of them hold",
         "suite": "run asv on the points of a profile, for any commits, and show only what was measured",
         "publish": "write the suite's results over commits as one page, which needs no internet",
         "dataset": "list the data sets, generate one, convert between .npy and text, or show what a file holds",

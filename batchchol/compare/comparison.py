@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +72,7 @@ def compare(
     protocols: Sequence[str] | None = None,
     known: Sequence[Measured] = (),
     searched: bool = False,
+    contenders: Collection[str] | None = None,
     required: bool = False,
     out: Path | None = None,
     report: Report = to_stderr,
@@ -100,6 +101,8 @@ def compare(
         Measured GPU kernels that are known to be good, besides those of the tables of defaults; of factorizations.
     searched : bool
         Whether the fastest of all ways to factor takes part too, of orders above those of kernels, on a GPU.
+    contenders : collection of str, optional
+        The names of the library's own contenders that take part; by default all of them.
     required : bool
         Whether it is an error if there are no peers.
     out : Path, optional
@@ -145,7 +148,16 @@ def compare(
         tuple(protocols or backend.protocols),
         partial(_arena, op, nrhs),
         partial(
-            _ours, backend, venue, ours, dtype=dtype, searched=searched, maths=classes, known=known, absent=absent
+            _ours,
+            backend,
+            venue,
+            ours,
+            contenders,
+            dtype=dtype,
+            searched=searched,
+            maths=classes,
+            known=known,
+            absent=absent,
         ),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
@@ -176,16 +188,20 @@ def _ours(
     backend: Backend,
     venue: Venue,
     ours: Callable[..., Iterator[Entrant]],
+    contenders: Collection[str] | None,
     n: int,
     batch: int,
     dtype: str,
     searched: bool,
     **settings: Any,
-) -> Iterable[Entrant]:
+) -> Iterator[Entrant]:
     """What of this library takes part at an order."""
+    found: Iterable[Entrant]
     if n <= MAX_N:
-        return ours(n, batch, dtype=dtype, **settings)
-    return large.entrants(backend, venue, n, batch, dtype, searched=searched)
+        found = ours(n, batch, dtype=dtype, **settings)
+    else:
+        found = large.entrants(backend, venue, n, batch, dtype, searched=searched)
+    return (each for each in found if contenders is None or each.name in contenders)
 
 
 def _installed(peers: Iterable[Peer], op: str, absent: dict[str, str], report: Report) -> Iterator[Peer]:

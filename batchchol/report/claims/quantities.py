@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from batchchol.compare.rows import Row
 from batchchol.errors import BatchcholError
@@ -36,11 +37,16 @@ class Side:
         return min(self.own, key=lambda row: row.seconds)
 
     @property
-    def speedup(self) -> float:
-        """The fastest peer's time over that of the best."""
+    def best_peer(self) -> AnyRow:
+        """The fastest of the peers' rows."""
         if not self.peers:
             raise BatchcholError(f"peers: no row of one at n = {self.best.n}, batch {self.best.batch:,}: name others")
-        return min(row.seconds for row in self.peers) / self.best.seconds
+        return min(self.peers, key=lambda row: row.seconds)
+
+    @property
+    def speedup(self) -> float:
+        """The fastest peer's time over that of the best."""
+        return self.best_peer.seconds / self.best.seconds
 
     def cases(self) -> Iterator[Side]:
         """The side at each order and batch."""
@@ -59,11 +65,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Quantity:
-    """How rows say it, how it is written, and what it is, with its unit."""
+    """How rows say it, how it is written, and what it is, with its unit.
+
+    `better` is "more" or "less" where another machine may find worse; "" of what only says how it was measured.
+    """
 
     of: Callable[[Side], Value]
     style: str
     words: str
+    better: Literal["more", "less", ""] = ""
 
 
 def _commonest(column: str) -> Callable[[Side], Value]:
@@ -106,6 +116,10 @@ def _family(side: Side) -> Value:
     return found[1] if found else "thread"
 
 
+def _worst(side: Side) -> Value:
+    return max(each.best.ratio for each in side.cases())
+
+
 def _copy_rate(side: Side) -> Value:
     """GB/s: rows of a GPU have it; a CPU's roofline is of the copy rate where memory decides, and lower elsewhere."""
     if side.best.on_gpu:
@@ -119,20 +133,22 @@ def _compulsory_bytes(row: AnyRow) -> float:
 
 
 QUANTITIES: Mapping[str, Quantity] = {
-    "gflops": Quantity(lambda side: side.best.gflops, ",.0f", "GFLOP/s"),
-    "roofline": Quantity(lambda side: side.best.roofline_fraction, ".0%", "share of the roofline"),
-    "us": Quantity(lambda side: side.best.seconds * 1e6, THREE_DIGITS, "µs"),
+    "gflops": Quantity(lambda side: side.best.gflops, ",.0f", "GFLOP/s", "more"),
+    "roofline": Quantity(lambda side: side.best.roofline_fraction, ".0%", "share of the roofline", "more"),
+    "us": Quantity(lambda side: side.best.seconds * 1e6, THREE_DIGITS, "µs", "less"),
     "copy_share": Quantity(_column("copy"), ".0%", "share of a copy's rate"),
     "more": Quantity(_column("more"), "+.1%", "more than without"),
-    "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix"),
-    "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio"),
+    "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix", "less"),
+    "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio", "less"),
     "schedule": Quantity(_schedule, "", "schedule"),
     "tiles": Quantity(_tiles, "", "nb, looking"),
     "family": Quantity(_family, "", "family"),
-    "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer"),
-    "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer"),
-    "least": Quantity(lambda side: min(each.speedup for each in side.cases()), ".1f", "at least × best peer"),
-    "worst": Quantity(lambda side: max(each.best.ratio for each in side.cases()), ".2f", "largest residual ratio"),
+    "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer", "more"),
+    "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer", "more"),
+    "least": Quantity(lambda side: min(each.speedup for each in side.cases()), ".1f", "at least × best peer", "more"),
+    "worst": Quantity(
+        lambda side: max(each.best.ratio for each in side.cases()), ".2f", "largest residual ratio", "less"
+    ),
     "copy": Quantity(_copy_rate, ",.1f", "GB/s of a copy"),
     "peak": Quantity(lambda side: max(row.roofline_gflops for row in side.own), ",.0f", "GFLOP/s at most"),
     "floor": Quantity(lambda side: side.best.floor_seconds * 1e6, ".2f", "µs of an empty call"),

@@ -1,0 +1,1 @@
+"""Published claims, measured again on this machine: which of them hold here."""
