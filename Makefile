@@ -48,7 +48,8 @@ fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/python -m tests.fuzz.differential --matrices 1000000
 	$(BIN)/python -m tests.fuzz.solves --matrices 1000000
 	$(BIN)/python -m tests.fuzz.general --matrices 1000000
-	$(BIN)/python -m tests.fuzz.orthogonal --matrices 1000000	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
+	$(BIN)/python -m tests.fuzz.orthogonal --matrices 1000000
+	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 4
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 64
 

@@ -11,7 +11,7 @@ import pytest
 
 from . import scale_ratios
 from .fuzz import differential, general, orthogonal, solves
-from .fuzz import differential, orthogonal, solvesfrom .kernel_runs import make_spec
+from .kernel_runs import make_spec
 
 
 @pytest.fixture(autouse=True)
