@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def _with_determinants() -> Iterator[Case]:
 
 
 def _general() -> Iterator[Case]:
-    """Every order that fits registers, by LU factors: by a thread, and by several."""
+    """Every order that fits registers, by LU factors: by a thread, and by several; and by QR factors, by a thread."""
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
@@ -68,6 +69,10 @@ def _general() -> Iterator[Case]:
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
                 yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
                 break
+        if n <= most_general_order(problem.dtype) and turn % 2:
+            schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn // 2 % 2])
+            spec = KernelSpec(replace(problem, op="gels"), layout.kind, layout.order, schedule, "cuda")
+            yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
 
 def _by_warps() -> Iterator[Case]:

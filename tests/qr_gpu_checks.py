@@ -19,7 +19,7 @@ from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 from .qr_runs import KINDS, matrices
 
-LAYOUTS = (Layout.chunked(32), Layout.canonical(), Layout.interleaved("row"))
+LAYOUTS = (Layout.chunked(32), Layout.canonical())
 
 
 def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, count: int) -> dict[str, float]:
@@ -98,7 +98,7 @@ def main() -> None:
     cases = [
         (n, dtype, math, layout)
         for layout in LAYOUTS
-        for dtype, orders in (("float32", (3, 8, 1, 2, 5, 12, 14)), ("float64", (3, 8, 10)))
+        for dtype, orders in (("float32", (3, 8, 14)), ("float64", (5,)))
         for n in orders
         for math in ("ieee", "fast")
     ]

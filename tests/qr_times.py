@@ -1,10 +1,13 @@
-"""What QR factorizations take on a GPU: kernels that a rule could choose, beside other libraries' batched ones.
+"""What QR factorizations take: this library's kernels or calls, beside other libraries' batched ones.
 
-    python -m tests.qr_times --out FILE
+    python -m tests.qr_times
+    python -m tests.qr_times --backend cuda [--others]
 
-from the root of the repository. All kernels of a case are called in turn, on cold data; seconds a call, medians; the
-results of the last call are checked. `roofline` is the share of the time that the compulsory bytes would take at the
-rate of the machine's best copy.
+from the root of the repository write datasets/qr_epyc.csv and datasets/qr_h200.csv (--out FILE for another). On a
+GPU all kernels of a case and cuBLAS's are called in turn, on cold data; seconds a call, medians; results are checked.
+`roofline` is the share of the time that the compulsory bytes would take at the rate of the machine's best copy.
+PyTorch and JAX (--others) are called by themselves, and waited for. On a CPU the public calls on arrays and NumPy's
+take turns, with two threads and one; the least of the seconds, for others share the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import csv
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from batchchol import get_backend
+from batchchol import get_backend, qr
 from batchchol.backends.cuda import memory
 from batchchol.measure.provenance import about
 from batchchol.operations import qr as checks
@@ -30,18 +33,20 @@ from batchchol.operations.roofline import compulsory_bytes
 from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 
 COLUMNS = (
-    *("op", "n", "batch", "layout", "dtype", "math", "library", "threads", "blocks", "seconds", "spread", "roofline"),
-    *("ratio", "gpu", "driver", "toolkit", "version", "commit", "date"),
+    *("op", "n", "batch", "layout", "dtype", "math", "library", "threads", "seconds", "spread", "roofline"),
+    *("ratio", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
 )
 CASES = (
     *(("geqrf", 3, 270_000), ("geqrf", 8, 1_048_576), ("geqrf", 4, 1_048_576), ("geqrf", 6, 1_048_576)),
     *(("geqrf", 10, 262_144), ("geqrf", 12, 262_144), ("geqrf", 14, 262_144)),
     *(("gels", 3, 270_000), ("gels", 4, 131_072), ("gels", 8, 131_072), ("gels", 12, 131_072)),
-    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576), ("orgqr", 12, 262_144)),
+    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576)),
 )
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
-THREADS, BLOCKS = (32, 128), (None,)
+THREADS = (32,)
 SAMPLES, WARM_UP, CALLS = 15, 2, 10
+HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 21
+DATASETS = Path(__file__).parents[1] / "datasets"
 DISTINCT = 8_192
 # Bytes between two uses of a buffer.
 COLD_BYTES = 4 * 64 << 20
@@ -85,14 +90,13 @@ def kernels(backend: Any, op: str, n: int, layout: Layout, dtype: str, buffers: 
     """This library's."""
     for math in ("ieee", "fast"):
         for threads in THREADS:
-            for blocks in BLOCKS:
-                schedule = ThreadSchedule(1, "right", "full", threads=threads, blocks=blocks, stride=layout.chunk)
-                with suppress(SpecError):
-                    problem = Problem(n, dtype, op=op, math=math)
-                    spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
-                    row = {"math": math, "library": "batchchol", "threads": threads, "blocks": blocks}
-                    call = partial(_call, backend.kernel(spec), buffers)
-                    yield Timed(row, call, partial(_checked, backend, op, buffers))
+            schedule = ThreadSchedule(1, "right", "full", threads=threads, stride=layout.chunk)
+            with suppress(SpecError):
+                problem = Problem(n, dtype, op=op, math=math)
+                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+                row = {"math": math, "library": "batchchol", "threads": threads}
+                call = partial(_call, backend.kernel(spec), buffers)
+                yield Timed(row, call, partial(_checked, backend, op, buffers))
 
 
 def _call(kernel: Any, buffers: Buffers, place: int) -> None:
@@ -117,15 +121,15 @@ def _checked(backend: Any, op: str, buffers: Buffers) -> float:
 
 
 def cublas(n: int, batch: int, layout: Layout, dtype: str, buffers: Buffers) -> Iterator[Timed]:
-    """cuBLAS's geqrfBatched, in place, on arrays of pointers made ahead; what is factored again is R of before."""
+    """cuBLAS's geqrfBatched, in place, on copies and arrays of pointers made ahead: factors are factored again."""
     if layout.kind != "canonical" or dtype != "float32":
         return
     library = _cublas()
     handle = ctypes.c_void_p()
     library.cublasCreate_v2(ctypes.byref(handle))
     info, each = ctypes.c_int(), n * n * 4
-    tables = []
-    for a, _, tau in buffers.sets:
+    tables, copies = [], [a.copy() for a, *_ in buffers.sets]
+    for a, (_, _, tau) in zip(copies, buffers.sets, strict=True):
         start, scalars = a.address, int(tau.gpudata)
         matrices = start + each * np.arange(batch, dtype=np.int64)
         rows = scalars + 4 * n * np.arange(batch, dtype=np.int64)
@@ -154,15 +158,13 @@ def _cublas() -> Any:
     return ctypes.CDLL(sorted(found)[0])
 
 
-def others(op: str, n: int, batch: int, a: Any) -> Iterator[dict[str, Any]]:
-    """torch's and JAX's QR of arrays, by the wall clock around many calls, which wait for nothing between."""
-    if op != "geqrf":
-        return
-    for name, measure in (("torch.linalg.qr", _torch), ("torch.geqrf", _torch_raw), ("jax.lax.linalg.qr", _jax)):
+def others(n: int, a: Any) -> Iterator[dict[str, Any]]:
+    """torch's and JAX's factorizations of arrays, R and Q, by the wall clock."""
+    for name, measure in (("jax.numpy.linalg.qr", _jax), ("torch.linalg.qr", _torch)):
         try:
             seconds = measure(a)
         except Exception as error:
-            print(name, n, batch, repr(error)[:200], flush=True)
+            print(name, n, len(a), repr(error)[:200], flush=True)
             continue
         yield {"math": "ieee", "library": name, "seconds": f"{seconds:.4g}"}
 
@@ -171,36 +173,54 @@ def _torch(a: Any) -> float:
     import torch
 
     given = torch.from_numpy(a).cuda()
+    torch.linalg.qr(given[:64])
     return _walled(lambda: torch.linalg.qr(given), torch.cuda.synchronize)
-
-
-def _torch_raw(a: Any) -> float:
-    import torch
-
-    given = torch.from_numpy(a).cuda()
-    return _walled(lambda: torch.geqrf(given), torch.cuda.synchronize)
 
 
 def _jax(a: Any) -> float:
     import jax
 
     given, call = jax.device_put(a), jax.jit(jax.numpy.linalg.qr)
+    jax.block_until_ready(call(given))
     return _walled(lambda: jax.block_until_ready(call(given)), lambda: None)
 
 
 def _walled(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
-    """The least of the seconds of some calls; one alone if it takes long."""
-    call()
+    """The least of the seconds of some calls; of one alone if it takes long."""
+    taken: list[float] = []
     wait()
-    taken = []
-    for _ in range(5):
+    while len(taken) < 5 and sum(taken) < 1:
         start = time.perf_counter()
         call()
         wait()
         taken.append(time.perf_counter() - start)
-        if taken[-1] > 1:
-            break
     return min(taken)
+
+
+def calls_of_host() -> Iterator[dict[str, Any]]:
+    """Of the public call and NumPy's, on arrays of the host."""
+    for n in (3, 4, 6, 8, 12, 16):
+        a = np.random.default_rng(n).standard_normal((HOST_BATCH, n, n)).astype("float32")
+        for mode in ("raw", "reduced"):
+            ways: Mapping[str, Callable[[], Any]] = {
+                f"batchchol.qr, {mode}": lambda a=a, mode=mode: qr(a, mode, threads=HOST_THREADS),
+                f"numpy.linalg.qr, {mode}": lambda a=a, mode=mode: np.linalg.qr(a, mode),
+            }
+            taken: dict[str, list[float]] = {name: [] for name in ways}
+            for turn in range(WARM_UP + HOST_SAMPLES):
+                for name, call in ways.items():
+                    start = time.perf_counter()
+                    call()
+                    if turn >= WARM_UP:
+                        taken[name].append(time.perf_counter() - start)
+            for name, seconds in taken.items():
+                least = min(seconds)
+                spread = (max(seconds) - least) / least
+                yield {
+                    "op": "geqrf", "n": n, "batch": len(a), "layout": "canonical-row", "dtype": "float32",
+                    "math": "ieee", "library": name, "threads": HOST_THREADS if "batchchol" in name else 1,
+                    "seconds": f"{least:.4g}", "spread": f"{spread:.3f}",
+                }  # fmt: skip
 
 
 def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
@@ -221,7 +241,8 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
                 way.call(0)
                 yield {
                     "op": op, "n": n, "batch": batch, "layout": str(layout), "dtype": dtype, **way.row,
-                    "seconds": f"{middle:.4g}", "spread": f"{spread:.3f}", "roofline": f"{least / middle:.3f}",
+                    "seconds": f"{middle:.4g}", "spread": f"{spread:.3f}",
+                    "roofline": "" if op == "orgqr" else f"{least / middle:.3f}",
                     "ratio": f"{way.check():.3f}",
                 }  # fmt: skip
 
@@ -239,52 +260,56 @@ def in_turn(backend: Any, ways: list[Timed]) -> list[tuple[float, ...]]:
     return list(zip(*taken[WARM_UP:], strict=True))
 
 
+def specs(dtype: str) -> Iterator[KernelSpec]:
+    """The kernels that are timed on a GPU."""
+    for op, n, _ in CASES:
+        for layout in LAYOUTS:
+            for math in ("ieee", "fast"):
+                for threads in THREADS:
+                    schedule = ThreadSchedule(1, "right", "full", threads=threads, stride=layout.chunk)
+                    with suppress(SpecError):
+                        problem = Problem(n, dtype, op=op, math=math)
+                        yield KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+
+
+def of_others(dtype: str) -> Iterator[dict[str, Any]]:
+    """Rows of PyTorch and JAX; of the smallest matrices alone, which take seconds."""
+    for op, n, batch in CASES[:1]:
+        a = np.random.default_rng(n).standard_normal((batch, n, n)).astype(dtype)
+        for found in others(n, a):
+            yield {"op": op, "n": n, "batch": batch, "layout": "canonical-row", "dtype": dtype, **found}
+
+
 def main() -> None:
-    """Write the file, and print a line for the fastest of each case."""
+    """Write the file, and print its rows."""
     parser = argparse.ArgumentParser(prog="python -m tests.qr_times", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--dtype", default="float32", help="of a GPU's")
     parser.add_argument("--seconds", type=float, default=3600, help="after so many no case is begun")
-    parser.add_argument("--compile", action="store_true", help="compile the kernels, and measure nothing")
-    parser.add_argument("--others", action="store_true", help="torch and JAX alone")
+    parser.add_argument("--compile", action="store_true", help="compile a GPU's kernels, and measure nothing")
+    parser.add_argument("--others", action="store_true", help="PyTorch and JAX alone")
     given = parser.parse_args()
-    backend = get_backend("cuda")
-    every = [
-        KernelSpec(Problem(n, given.dtype, op=op, math=math), layout.kind, layout.order, schedule, "cuda")
-        for op, n, _ in CASES
-        for layout in LAYOUTS
-        for math in ("ieee", "fast")
-        for threads in THREADS
-        for schedule in (ThreadSchedule(1, "right", "full", threads=threads, stride=layout.chunk),)
-    ]
-    start = time.perf_counter()
-    outcomes = backend.build(every)
-    print(f"{len(outcomes)} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    backend, deadline = get_backend(given.backend), time.monotonic() + given.seconds
+    if given.backend == "cuda":
+        backend.build(list(specs(given.dtype)))
     if given.compile:
         return
+    found = calls_of_host() if given.backend == "cpu" else rows(backend, given.dtype, deadline)
+    found = of_others(given.dtype) if given.others else found
     said = {name: value for name, value in about(backend).items() if name in COLUMNS}
-    with given.out.open("w", newline="") as stream:
+    out = given.out or DATASETS / {"cpu": "qr_epyc.csv", "cuda": "qr_h200.csv"}[given.backend]
+    with out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        if given.others:
-            for op, n, batch in CASES:
-                a = np.random.default_rng(n).standard_normal((batch, n, n)).astype(given.dtype)
-                for found in others(op, n, batch, a):
-                    row = {"op": op, "n": n, "batch": batch, "layout": "canonical-row", "dtype": given.dtype, **found}
-                    writer.writerow(said | row)
-                    stream.flush()
-                    print(row, flush=True)
-            return
-        best: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in rows(backend, given.dtype, time.monotonic() + given.seconds):
+        for row in found:
             writer.writerow(said | row)
             stream.flush()
-            key = tuple(row[name] for name in ("op", "n", "batch", "layout", "math", "library"))
-            if key not in best or float(row["seconds"]) < float(best[key]["seconds"]):
-                best[key] = row
-        for key, row in best.items():
             micro = 1e6 * float(row["seconds"])
-            print(*key, f"{micro:.2f} us", f"threads {row.get('threads')}", row["roofline"], row["ratio"], flush=True)
+            print(
+                *(row[name] for name in ("op", "n", "batch", "layout", "math", "library")), f"{micro:.2f} us", end=" "
+            )
+            print(row.get("roofline", ""), row.get("ratio", ""), flush=True)
 
 
 if __name__ == "__main__":

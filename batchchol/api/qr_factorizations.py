@@ -118,8 +118,10 @@ def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
     if mode == "r":
         return a.shaped(r)
     columns = m if mode == "complete" else k
-    reflectors, scalars = np.zeros((a.members, m, columns), tau.dtype), np.zeros((a.members, columns), tau.dtype)
-    reflectors[..., :k], scalars[:, :k] = factors[..., :k], tau
+    reflectors, scalars = factors, tau
+    if columns != n:
+        reflectors, scalars = np.zeros((a.members, m, columns), tau.dtype), np.zeros((a.members, columns), tau.dtype)
+        reflectors[..., :k], scalars[:, :k] = factors[..., :k], tau
     q = a.like(m, columns)
     arguments = [a.stacked(reflectors), scalars, a.stacked(q)]
     run("orgqr", asked, arguments, lambda: lapack_qr.orgqr(reflectors, scalars, q))

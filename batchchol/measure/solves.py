@@ -14,7 +14,7 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import logdet, lu, poinv, posv, posvdet, potri, potrs
+from batchchol.operations import logdet, lu, poinv, posv, posvdet, potri, potrs, qr
 from kernelgen import KernelSpec
 
 CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
@@ -26,6 +26,7 @@ CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
         "poinv": poinv.check,
         "logdet": logdet.check,
         "gesv": lu.check,
+        "gels": qr.check,
     }
 )
 """By operation, what checks the arguments of a call that was made, in their order."""
