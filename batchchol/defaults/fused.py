@@ -24,17 +24,25 @@ WIDTHS = ((8, 2, 128), (20, 2, 32), (22, 1, 32), (24, 4, 64))
 # arrays are read by wider pieces, which takes more (compiled for sm_90).
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
 STRAIGHT_LINE_OF_ARRAYS = 27
-# Orders up to which one kernel is the better choice: a multiprocessor has room for the triangles of three warps. At
-# n = 32 and 131,072 matrices it takes 150 us, two kernels take 340 (H200, 2026-11-24). None of float64 was measured.
-ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
+# Orders up to which a thread to a matrix is better than two kernels: a multiprocessor has room for the triangles of
+# three warps. At n = 32 and 131,072 matrices it takes 150 us, two kernels take 340 (H200, 2026-11-24); of float64 at
+# n = 24 221 and 360 (H100, the same day). None of float64 was measured for few matrices. From an order on they are
+# better for many right-hand sides: at n = 32 157 us in place of 411 for 16 of 16,384 matrices (H100).
+ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 24})
+ONE_KERNEL_OF_FEW: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
+MANY_FROM = 29
 # Larger ones are of warps (measured on an H200, 2026-11-24): arrays; small chunks where the math is "fast", for a
 # warp reads one matrix of its chunk or two; and whatever few matrices there are, from a smaller order on.
 FEW_FROM, CHUNK_OF_FEW, CHUNK_OF_WARPS = 20, 32, 4
+# The last orders of a thread are of warps too in arrays where the math is "fast": 206 us for 243 at n = 32 (H100).
+FAST_ARRAYS_FROM = 31
 # Orders up to which a matrix is one warp's, whose rest are two kernels if they are packed.
 ONE_WARP = 96
 # Orders, and the matrices of a warp, teams of a block and blocks of a multiprocessor: of few matrices and of many.
 TEAMS_OF_FEW = ((32, (2, 4, 3)), (ONE_WARP, (1, 8, 1)))
-TEAMS = MappingProxyType({"fast": ((48, (2, 2, 6)), (64, (2, 2, 4))), "ieee": ((48, (2, 2, 6)), (64, (1, 2, 8)))})
+TEAMS = MappingProxyType(
+    {"fast": ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4))), "ieee": ((48, (2, 2, 6)), (64, (1, 2, 8)))}
+)
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
 # Batches that are served apart.
@@ -50,11 +58,11 @@ def two_kernels(request: Request, nrhs: int = 1) -> bool:
     problem = request.problem
     if not TARGETS[request.target].gpu or of_several(request, nrhs) is not None:
         return False
-    if problem.n <= ONE_KERNEL[problem.dtype]:
-        return nrhs >= MANY and problem.n >= FEW_FROM
+    few = _few(request)
+    if problem.n <= (ONE_KERNEL_OF_FEW if few else ONE_KERNEL)[problem.dtype]:
+        return nrhs >= MANY and problem.n >= MANY_FROM
     if nrhs > COLUMNS_OF_WARPS:
         return True
-    few = _few(request)
     if not few and _by_blocks(request) is not None:
         return False
     return problem.dtype != "float32" or by_warps(request.plain, request.chunk, request.arch, few=few) is None
@@ -104,7 +112,8 @@ def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, *, few: boo
     largest = CHUNK_OF_FEW if few else CHUNK_OF_WARPS * (math == "fast" and n <= ONE_WARP)
     if packed and (plain.layout == "interleaved" or chunk is None or chunk > largest):
         return None
-    if n < FEW_FROM if few else n <= ONE_KERNEL["float32"]:
+    first = FAST_ARRAYS_FROM if math == "fast" and not packed else ONE_KERNEL["float32"] + 1
+    if n < (FEW_FROM if few else first):
         return None
     matrices, teams, blocks = _teams(n, chunk if packed else None, TEAMS_OF_FEW if few else TEAMS[math])
     warps = 1 if n <= ONE_WARP else 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,15 +10,18 @@ from typing import Any
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, BlockSchedule, KernelSpec, SpecError
 
-# The GPU that the rule was fitted to.
+# The GPU that the rule is for.
 FITTED = "sm_90"
-# The largest tiles, of which there are as few as cover a matrix; numbers of matrices to a block, the first that fits.
+# The largest tiles, of which there are as few as cover a matrix.
 NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
-LANES = (32, 16, 8)
+# Matrices to a block and places for their panels, the first that fits; of large packed matrices, and of others. The
+# smallest ones are better off with a thread each than with fewer to a block.
+LANES, LANES_OF_LARGE, LARGE_FROM = ((32, 2), (16, 2), (8, 2)), ((16, 2), (16, 1), (8, 2)), 53
+SMALL, LANES_OF_SMALL = 32, LANES[:1]
 # Orders of packed matrices and of arrays, for one right-hand side and for several.
-PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 81), "float64": range(25, 49)})
-ARRAYS: Mapping[str, range] = MappingProxyType({"float32": range(41, 65), "float64": range(25, 49)})
-OF_SEVERAL = range(24, 65)
+PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 65), "float64": range(25, 41)})
+ARRAYS: Mapping[str, range] = MappingProxyType({"float32": range(37, 65), "float64": range(25, 41)})
+OF_SEVERAL = range(29, 65)
 # Warps that solve: for one right-hand side, and for several, from and up to these numbers of them.
 RHS, RHS_OF_SEVERAL, SEVERAL, MANY = 2, 4, 3, 9
 
@@ -31,14 +34,23 @@ def by_blocks(plain: KernelSpec, chunk: int | None, arch: str | None, *, nrhs: i
     several = nrhs >= SEVERAL
     if nrhs >= MANY or plain.layout == "interleaved" or plain.problem.n not in _orders(plain, several):
         return None
-    stride = chunk if plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
-    for lanes in LANES:
-        if chunk is not None and chunk % lanes:
+    packed = plain.layout == "chunked"
+    stride = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None
+    rhs, pdl = RHS_OF_SEVERAL if several else RHS, has_pdl(arch) or None
+    for lanes, pipeline in _lanes(plain, packed=packed, several=several):
+        if packed and chunk is not None and chunk % lanes:
             continue
-        found = _pipeline(plain, lanes, RHS_OF_SEVERAL if several else RHS, stride=stride, pdl=has_pdl(arch) or None)
+        found = _pipeline(plain, lanes, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
         if found is not None and runs_on(found, arch, FITTED):
             return found
     return None
+
+
+def _lanes(plain: KernelSpec, *, packed: bool, several: bool) -> Sequence[tuple[int, int]]:
+    n = plain.problem.n
+    if n <= SMALL and plain.problem.dtype == "float32" and not several:
+        return LANES_OF_SMALL
+    return LANES_OF_LARGE if packed and n >= LARGE_FROM else LANES
 
 
 def _orders(plain: KernelSpec, several: bool) -> range:
@@ -46,16 +58,16 @@ def _orders(plain: KernelSpec, several: bool) -> range:
     if several and dtype == "float32":
         return OF_SEVERAL
     if plain.layout == "canonical":
-        # Where multiply-adds do not round more than is allowed, tensor cores are faster.
-        return ARRAYS[dtype] if plain.problem.math == "ieee" else range(0)
+        # Warps read arrays by whole lines, and with math "fast" they are quick enough to gain by it.
+        return range(0) if dtype == "float32" and plain.problem.math == "fast" else ARRAYS[dtype]
     return PACKED[dtype]
 
 
-def _pipeline(plain: KernelSpec, lanes: int, rhs: int, **choices: Any) -> KernelSpec | None:
-    """With two places for each panel; None if shared memory has no room for them."""
+def _pipeline(plain: KernelSpec, lanes: int, **choices: Any) -> KernelSpec | None:
+    """None if shared memory has no room for it."""
     n = plain.problem.n
     nb = -(-n // -(-n // NB[plain.problem.dtype]))
     try:
-        return replace(plain, schedule=BlockSchedule(nb, lanes, pipeline=2, rhs=rhs, **choices))
+        return replace(plain, schedule=BlockSchedule(nb, lanes, **choices))
     except SpecError:
         return None

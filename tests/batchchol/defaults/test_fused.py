@@ -32,6 +32,9 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (64, SMALL, MANY, "fast", "warp"),
         (64, SMALL, MANY, "ieee", "two"),
         (64, LARGE, FEW, "ieee", "warp"),
+        (32, ARRAYS, MANY, "fast", "warp"),
+        (28, LARGE, MANY, "fast", "thread"),
+        (29, LARGE, MANY, "ieee", "block"),
         (64, LARGE, MANY, "fast", "block"),
         (48, ARRAYS, MANY, "ieee", "block"),
         (48, ARRAYS, MANY, "fast", "warp"),
@@ -44,7 +47,7 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
     request = asked(n, layout, batch, math)
     assert two_kernels(request) == (chosen == "two")
-    assert two_kernels(request, MANY_COLUMNS) == (n >= 20)
+    assert two_kernels(request, MANY_COLUMNS) == (n > 28)
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
