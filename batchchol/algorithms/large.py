@@ -27,6 +27,10 @@ from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO = np.dtype(np.int32)
+# More blocks of threads than one for so many tiles of a matrix only wait for each other.
+_TASKS_OF_A_BLOCK = 4
+# Of so many rows of tiles two blocks are worth it even where matrices fill the GPU.
+_TILES_OF_TWO = 5
 
 
 def factor_device(
@@ -72,7 +76,7 @@ def factor_at(
         for member in range(0, batch, together):
             own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
             work = _work(how, n, together, stream)
-            blocks = _blocks(gpu, how, together)
+            blocks = _blocks(gpu, how, n, together)
             calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=blocks, work=_address(work))
             blocked.factor(calls, n, how.blocking)
 
@@ -81,7 +85,7 @@ def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: in
     """Queue one kernel that factors whole matrices."""
     a, l, info, given = addresses
     all_of_it, own = Block.diagonal(0, n), None if given else _work(how, n, batch, stream)
-    blocks, zeros = _blocks(gpu, how, batch), given or _address(own)
+    blocks, zeros = _blocks(gpu, how, n, batch), given or _address(own)
     calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
     if isinstance(how.panel, FusedPanel):
         calls.panel_from(a, all_of_it, zeros=True)
@@ -89,11 +93,13 @@ def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: in
         calls.potrf_from(a, l, all_of_it)
 
 
-def _blocks(gpu: Device, how: Plan, batch: int) -> int:
-    """Blocks of threads to a matrix."""
+def _blocks(gpu: Device, how: Plan, n: int, batch: int) -> int:
+    """Blocks of threads to a matrix of order n: its share, as far as there are tiles for them."""
     if not isinstance(how.panel, FusedPanel):
         return 1
-    return how.blocks or max(1, how.panel.resident * gpu.multiprocessors // batch)
+    tiles = how.panel.tiles(n)
+    share, enough = how.panel.resident * gpu.multiprocessors // batch, tiles * (tiles + 1) // 2 // _TASKS_OF_A_BLOCK
+    return how.blocks or max(1, min(max(share, 1 + (tiles >= _TILES_OF_TWO)), enough))
 
 
 def work_words(how: Plan, n: int, batch: int) -> int:

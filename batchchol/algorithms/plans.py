@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
+from typing import TypeVar
 
 from batchchol.algorithms.blocked import Blocking
 from kernelgen import SpecError
@@ -14,6 +16,7 @@ from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
+Choice = TypeVar("Choice")
 # Where the plans come from: `datasets/larger_h200.csv`.
 MEASURED_ON = "one NVIDIA H200"
 # The order above which a matrix fills a GPU by itself.
@@ -24,13 +27,24 @@ _TILE, _TILE_OF_MANY = 128, 64
 # Pairs of an order and the columns of a panel from there on; and the orders from which panels are factored ahead.
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
 _AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
-# The tiles of one float32 matrix, factored in one launch, from an order on; larger float64 ones are cut into panels.
-_FUSED: tuple[tuple[int, dict[str, int]], ...] = (
-    (12_288, {"nb": 128}),
-    (6144, {"threads": 128, "resident": 3}),
-    (0, {}),
+# The tiles of matrices that one launch factors, by their order: of one, and of many together.
+_Axes = dict[str, int]
+_FUSED: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
+    {"float32": ((12_288, {"nb": 128}), (0, {"resident": 2})), "float64": ((0, {}),)}
 )
-_CUT_FROM, _WIDTH = 6144, 1024
+_FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
+    {
+        "float32": (
+            (289, {"ib": 8, "threads": 128, "resident": 3}),
+            (257, {"nb": 96, "threads": 192, "resident": 2}),
+            (0, {"ib": 8, "threads": 128, "resident": 3}),
+        ),
+        "float64": ((161, {"ib": 8, "resident": 2}), (0, {"nb": 32, "ib": 8, "threads": 64, "resident": 4})),
+    }
+)
+# Float32 tiles to this order are worth it: of larger ones a multiprocessor holds one. Large float64 matrices are cut
+# into panels, which launches of `_WIDTH` columns factor.
+_LAST_TILE, _CUT_FROM, _WIDTH = 160, 3584, 512
 # The same of many together.
 _PANELS_OF_MANY = ((448, 4), (0, 2))
 
@@ -64,16 +78,14 @@ class Plan:
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest on an H200."""
-    order = "col" if upper else "row"
-    if n <= largest_tile(dtype):
+    if dtype == "float32" and n <= _LAST_TILE:
         return Plan(*tiled(n, batch, dtype, upper))
-    if batch > 1 and n <= ALONE:
-        return Plan(FusedPanel(dtype, order, threads=128, resident=3, update="tensor"), None)
+    order, many = "col" if upper else "row", batch > 1 and n <= ALONE
     if dtype == "float64" and n >= _CUT_FROM:
-        cut = Blocking(_WIDTH, 2 * _WIDTH, "left", fused=True)
+        cut = Blocking(_WIDTH, 4 * _WIDTH, "left", fused=True)
         return Plan(FusedPanel(dtype, order, update="tensor"), cut)
-    chosen = next(axes for least, axes in _FUSED if n >= least)
-    return Plan(FusedPanel(dtype, order, **chosen, update="tensor"), None)
+    axes = _chosen((_FUSED_OF_MANY if many else _FUSED)[dtype], n)
+    return Plan(FusedPanel(dtype, order, **axes, update="tensor"), None)
 
 
 def ways(n: int, batch: int, dtype: str) -> list[Plan]:
@@ -85,8 +97,8 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
             found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))
     if n > 2 * _WIDTH and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor")
-        found += [Plan(panel, Blocking(width, 2 * width, "left", fused=True)) for width in (_WIDTH // 2, _WIDTH)]
-        found.append(Plan(panel, Blocking(_WIDTH // 2, _WIDTH, ahead=True, fused=True)))
+        found += [Plan(panel, Blocking(width, 4 * _WIDTH, "left", fused=True)) for width in (_WIDTH, 2 * _WIDTH)]
+        found.append(Plan(panel, Blocking(_WIDTH, 2 * _WIDTH, ahead=True, fused=True)))
     return list(dict.fromkeys(found))
 
 
@@ -110,7 +122,7 @@ def _tile(dtype: str, order: str, n: int) -> Panel:
     return few if 2 * few.potf2_bytes <= MAX_SHARED_BYTES else replace(few, threads=512)
 
 
-def _chosen(table: tuple[tuple[int, int], ...], n: int) -> int:
+def _chosen(table: tuple[tuple[int, Choice], ...], n: int) -> Choice:
     return next(value for least, value in table if n >= least)
 
 

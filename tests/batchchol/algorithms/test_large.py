@@ -192,17 +192,17 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """A tile as long as it fits, then one launch, but for float64 matrices that are worth cutting."""
-    last = {"float32": 224, "float64": 160}[dtype]
-    assert plan(129, 5, dtype, False).panel.nb == 144
-    assert plan(last, 5, dtype, True) == Plan(Panel(dtype, "col", last, threads=512), None)
-    for n in (last + 1, 1024, 5000):
+    """Float32 tiles to n = 160, then one launch, but for float64 matrices that are worth cutting."""
+    tile = plan(160, 5, dtype, True)
+    assert tile.blocking is None
+    assert isinstance(tile.panel, Panel if dtype == "float32" else FusedPanel)
+    for n in (161, 224, 257, 1024, 3000):
         for batch in (1, 9):
             found = plan(n, batch, dtype, True)
             assert isinstance(found.panel, FusedPanel)
             assert (found.panel.order, found.blocking) == ("col", None)
     large = plan(16_384, 1, dtype, False)
-    cut = None if dtype == "float32" else Blocking(1024, 2048, "left", fused=True)
+    cut = None if dtype == "float32" else Blocking(512, 2048, "left", fused=True)
     assert (large.blocking, large.blocks) == (cut, None)
 
 
@@ -217,14 +217,15 @@ def test_plans_of_tiles(dtype: str) -> None:
     assert cuts == [Blocking(64, 128), Blocking(64, 256), Blocking(128, 128), Blocking(128, 256, ahead=True)]
 
 
-def test_blocks_of_threads_share_the_gpu(fake_gpu: FakeGpu, spd: Spd) -> None:
-    """As many to each matrix as there is room for, at least one."""
+def test_blocks_of_threads_share_the_gpu(fake_gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many to each matrix as there is room for, but not more than one for four tiles, at least one."""
     counts = []
-    for batch in (1, 3):
+    monkeypatch.setattr(device(), "multiprocessors", 3)
+    for batch, n in ((1, 40), (1, 130), (3, 130), (5, 70)):
         fake_gpu.launches.clear()
-        large.factor_device(memory.view(on_device(spd(batch, 40))), False, Plan(fused(False), None))
-        counts.append(fake_gpu.launches[0][1])
-    assert counts == [device().multiprocessors, 3 * max(1, device().multiprocessors // 3)]
+        large.factor_device(memory.view(on_device(spd(batch, n))), False, Plan(fused(False), None))
+        counts.append(fake_gpu.launches[0][1] // batch)
+    assert counts == [1, 3, 2, 1]
 
 
 def test_large_updates_are_halved(fake_blas: FakeCublas, spd: Spd) -> None:
