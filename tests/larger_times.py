@@ -1,0 +1,198 @@
+"""What factoring matrices of orders above 128 takes on a GPU, one and many, beside cuSOLVER, PyTorch and gemm.
+
+    python -m tests.larger_times
+
+from the root of the repository writes datasets/larger_h200.csv (--out FILE for another). Matrices are factored in
+place, on the default stream; seconds between events around single calls, medians, and the largest residual ratio of
+three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the plan that the library uses. Orders to
+128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by which
+cuBLAS updates all of the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchchol import get_backend
+from batchchol.algorithms.large import factor_at
+from batchchol.algorithms.plans import Plan, plan, tiled, ways
+from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.device import device
+from batchchol.measure.provenance import about
+
+DATASETS = Path(__file__).parents[1] / "datasets"
+ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
+COLUMNS = (*("part", "dtype", "n", "batch", "who", "how", "chosen", "seconds", "gflops", "ratio"), *ABOUT)
+DTYPES = ("float32", "float64")
+ONE = (512, 1024, 2048, 4096, 8192, 16_384)
+MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [(n, 1024) for n in (257, 384, 512, 1024)]
+BOUND, PANELS = 10_240, (256, 512, 1024)
+# Different matrices of many: the others are copies of them.
+DISTINCT = 8
+CALLS, WARM_UP = 7, 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.larger_times", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=DATASETS / "larger_h200.csv", help="default: %(default)s")
+    arguments = parser.parse_args()
+    origin = about(get_backend("cuda"))
+    with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in rows():
+            writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
+            stream.flush()
+            print(*row.values(), flush=True)
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """All of them; what one case needs is given back before the next."""
+    cupy = import_module("cupy")
+
+    for n, dtype in product(ONE, DTYPES):
+        yield from case("one", n, 1, dtype)
+        cupy.get_default_memory_pool().free_all_blocks()
+    for (n, batch), dtype in product(MANY, DTYPES):
+        yield from case("many", n, batch, dtype)
+        cupy.get_default_memory_pool().free_all_blocks()
+    for dtype in DTYPES:
+        yield from bound(dtype)
+
+
+def case(part: str, n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
+    """cuSOLVER in both fill modes, PyTorch, and the library in the ways that were near the best."""
+    cupy = import_module("cupy")
+
+    a = matrices(n, batch, dtype)
+    work, info = cupy.empty_like(a), cupy.empty(batch, np.int32)
+
+    def row(who: str, how: str, call: Callable[[], object], *, chosen: bool = False, checked: bool = False) -> Any:
+        seconds = median(call, lambda: cupy.copyto(work, a))
+        found = {"seconds": f"{seconds:.6g}", "gflops": f"{batch * n**3 / 3 / seconds / 1e9:.6g}"}
+        ratio = ""
+        if checked:
+            ratio = f"{np.inf if int(abs(info).max()) else largest_ratio(a, work):.3g}"
+        named = {"part": part, "dtype": dtype, "n": n, "batch": batch, "who": who, "how": how}
+        return {**named, "chosen": chosen, **found, "ratio": ratio}
+
+    for how, call in cusolver(work, info):
+        yield row("cusolver", how, call)
+    yield row("torch", "", torch_call(a))
+    if n <= 128:
+        yield row("batchchol", "cholesky_ex", library_call(a), chosen=True)
+        return
+    gpu, default = device(), plan(n, batch, dtype, upper=False)
+    addresses = (work.data.ptr, work.data.ptr, info.data.ptr)
+    for each in dict.fromkeys((default, *others(n, batch, dtype))):
+        call = partial(factor_at, gpu, each, *addresses, n, batch)
+        yield row("batchchol", each.name, call, chosen=each == default, checked=True)
+
+
+def others(n: int, batch: int, dtype: str) -> list[Plan]:
+    """By tiles without fused panels; and of larger ones in one launch, and in panels."""
+    cut = [how for how in ways(n, batch, dtype) if how.blocking is not None and how.blocking.fused]
+    return [Plan(*tiled(n, batch, dtype)), *([plan(2048, 1, dtype, upper=False), *cut] if n > 2048 else [])]
+
+
+def cusolver(work: Any, info: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Its calls, by fill mode: of LAPACK's columns, so that "lower" writes the upper triangle of rows."""
+    cupy = import_module("cupy")
+
+    batch, n, _ = work.shape
+    library = import_module("cupy_backends.cuda.libs.cusolver")
+    letter, handle = {"float32": "s", "float64": "d"}[work.dtype.name], library.create()
+    pointers = cupy.asarray(work.data.ptr + np.arange(batch, dtype=np.uint64) * (work.nbytes // batch))
+    for mode, how in enumerate(("lower", "upper")):
+        if batch > 1:
+            call = partial(getattr(library, f"{letter}potrfBatched"), handle, mode, n, pointers.data.ptr, n)
+            yield how, partial(call, info.data.ptr, batch)
+        else:
+            size = getattr(library, f"{letter}potrf_bufferSize")(handle, mode, n, work.data.ptr, n)
+            room = cupy.empty(max(size, 1), work.dtype)
+            call = partial(getattr(library, f"{letter}potrf"), handle, mode, n, work.data.ptr, n)
+            yield how, partial(call, room.data.ptr, size, info.data.ptr)
+
+
+def torch_call(given: Any) -> Callable[[], object]:
+    """PyTorch's, which is out of place, into memory that is given."""
+    torch = import_module("torch")
+
+    a = torch.as_tensor(given, device="cuda")
+    out = torch.empty_like(a).mT, torch.empty(len(a), dtype=torch.int32, device="cuda")
+    return lambda: torch.linalg.cholesky_ex(a, out=out)
+
+
+def library_call(a: Any) -> Callable[[], object]:
+    """The library's, of orders that have kernels: out of place, into its own memory."""
+    from batchchol import cholesky_ex
+
+    return lambda: cholesky_ex(a)
+
+
+def bound(dtype: str) -> Iterator[dict[str, Any]]:
+    """What cuBLAS reaches where it updates a square by a panel."""
+    a = matrices(BOUND, 1, dtype)
+    blas, itemsize = Cublas(dtype, "row"), a.itemsize
+    for nb in PANELS:
+        side = BOUND - nb
+        panel = a.data.ptr + nb * BOUND * itemsize
+        sizes = panel + nb * itemsize, panel, panel, side, side, nb, BOUND
+        seconds = median(partial(blas.gemm, *sizes), lambda: None)
+        flops = 2 * side * side * nb
+        named = {"part": "bound", "dtype": dtype, "n": BOUND, "batch": 1, "who": "gemm", "how": nb, "chosen": False}
+        yield {**named, "seconds": f"{seconds:.6g}", "gflops": f"{flops / seconds / 1e9:.6g}", "ratio": ""}
+
+
+def matrices(n: int, batch: int, dtype: str) -> Any:
+    """Diagonally dominant ones, (batch, n, n)."""
+    cupy = import_module("cupy")
+
+    r = cupy.random.default_rng(0).random((min(batch, DISTINCT), n, n), dtype=np.dtype(dtype).type)
+    a, i = (r + r.swapaxes(1, 2)) / 2, np.arange(n)
+    a[:, i, i] += n
+    return cupy.ascontiguousarray(a[np.arange(batch) % len(a)])
+
+
+def largest_ratio(a: Any, l: Any) -> float:
+    """As `batchchol.operations.residual` has it, on the GPU."""
+    cupy = import_module("cupy")
+
+    unit, n = np.finfo(a.dtype).eps / 2, a.shape[-1]
+    found = []
+    for member in sorted({0, len(a) // 2, len(a) - 1}):
+        factor = l[member].astype(np.float64)
+        if float(abs(cupy.triu(factor, 1)).max()):
+            return float("inf")
+        error = cupy.tril(abs(a[member] - factor @ factor.T))
+        found.append(float((error / ((n + 1) * unit * (abs(factor) @ abs(factor).T))).max()))
+    return max(found)
+
+
+def median(call: Callable[[], object], restore: Callable[[], object]) -> float:
+    """Seconds between events around single calls."""
+    cupy = import_module("cupy")
+
+    seconds = []
+    for _ in range(WARM_UP + CALLS):
+        restore()
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        seconds.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(np.median(seconds[WARM_UP:]))
+
+
+if __name__ == "__main__":
+    main()
