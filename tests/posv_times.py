@@ -105,7 +105,7 @@ SERIES: Mapping[str, Series] = {
 TEAMS, LARGE_TEAMS = ((1, 2, 4), (1, 2, 8), (1, 8, 1), (2, 2, 4)), ((1, 1, 4),)
 # Pipelines of the block family, which larger chunks are for: matrices, groups with panels, warps that solve.
 CHUNK_OF_BLOCKS, PIPELINES_FROM = 32, 24
-PIPELINES = ((32, 2, 2), (16, 2, 1), (16, 2, 2), (16, 1, 2), (8, 2, 2), (4, 2, 2))
+PIPELINES = ((32, 2, 2), (16, 2, 2), (16, 1, 2), (8, 2, 2))
 
 
 def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
