@@ -5,8 +5,8 @@
 from the root of the repository writes datasets/larger_h200.csv (--out FILE for another). Matrices are factored in
 place, on the default stream; seconds between events around single calls, medians, and the largest residual ratio of
 three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the plan that the library uses. Orders to
-128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by which
-cuBLAS updates all of the rest.
+128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
+which cuBLAS updates all of the rest.
 """
 
 from __future__ import annotations
