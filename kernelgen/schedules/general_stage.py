@@ -14,7 +14,9 @@ from kernelgen.targets import ELEMENT_BYTES
 # Of the 255 registers of a thread, those that can be elements of its general matrix.
 MAX_GENERAL_REGISTERS = 200
 # ... and those that can be elements of its rows of one, beside the work of a step.
-MAX_ROW_REGISTERS = 144
+MAX_ROW_REGISTERS = 128
+# Columns that are eliminated between two moves of the others.
+PANEL = 4
 # Threads that a matrix is split over.
 SPLITS = (2, 4, 8, 16, WARP)
 
@@ -48,15 +50,15 @@ class GeneralStage:
 
 @dataclass(frozen=True)
 class SplitStage:
-    """Room for general matrices of a warp that has `split` threads for each, whose rows are in their registers.
+    """Room for general matrices of a warp that has `split` threads for each, by rows.
 
-    A thread has every `split`-th row. Matrices of arrays come by way of shared memory, in the order of memory there.
-    Where rows are whole pieces, threads that read a piece each read from different banks: a line is an odd number of
-    pieces, and a matrix so many more that those of its neighbour begin where its own end.
+    A thread has every `split`-th row. It factors with the rows in its registers, some columns at a time; rows that
+    have become pivots, and multipliers, are in shared memory, where others read them. Threads that read a piece each
+    read from different banks: a line is an odd number of pieces, and a matrix so many more that those of its
+    neighbour begin where its own end.
     """
 
     problem: Problem
-    layout: str
     split: int
 
     @property
@@ -70,9 +72,20 @@ class SplitStage:
         return -(-self.problem.n // self.split)
 
     @property
+    def padded(self) -> int:
+        """Columns of whole panels."""
+        return -(-self.problem.n // PANEL) * PANEL
+
+    @property
     def registers(self) -> int:
         """Those of a thread that have elements of its rows."""
         return self.rows * self.problem.n * ELEMENT_BYTES[self.problem.dtype] // 4
+
+    @property
+    def widths(self) -> tuple[tuple[int, int], ...]:
+        """How many columns are updated with the panels up to a column: loops over two panels each."""
+        starts = range(0, self.padded, 2 * PANEL)
+        return tuple((self.padded - start, min(start + 2 * PANEL, self.padded)) for start in starts)
 
     @property
     def piece(self) -> int:
@@ -80,39 +93,20 @@ class SplitStage:
         return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
 
     @property
-    def whole(self) -> bool:
-        """Whether a line of a matrix is whole pieces."""
-        return self.problem.n % self.piece == 0
-
-    @property
     def line(self) -> int:
-        """Scalars from one line of a matrix to the next."""
-        return self._odd(self.problem.n) if self.whole else self.problem.n
+        """Scalars from one row to the next: what is updated with the second of two panels is a panel too wide."""
+        return self.piece * (-(-(self.padded + PANEL) // self.piece) | 1)
 
     @property
     def matrix(self) -> int:
         """Scalars from one matrix to the next."""
-        size = self.problem.n * self.line
-        if not self.whole:
-            return size
-        banks = BANKS_BYTES // PIECE_BYTES
+        size, banks = self.problem.n * self.line, BANKS_BYTES // PIECE_BYTES
         return size + (self.split - size // self.piece) % banks * self.piece
-
-    @property
-    def top(self) -> int:
-        """Scalars of a pivot's row and its right-hand side."""
-        return self._odd(self.problem.n + 1)
-
-    @property
-    def tops(self) -> int:
-        """Where pivots' rows begin, those of one step behind those of the step before."""
-        elements = self.members * self.matrix if self.layout == "canonical" else 0
-        return self._pieces(elements)
 
     @property
     def columns(self) -> int:
         """Where right-hand sides and solutions begin, or the pivots."""
-        return self.tops + (2 * self.members * self.top if self.problem.operation.factors else 0)
+        return self.members * self.matrix
 
     @property
     def column(self) -> int:
@@ -120,19 +114,19 @@ class SplitStage:
         return self.problem.n | 1
 
     @property
+    def order(self) -> int:
+        """Where it begins which row comes to each place, of factors that are written."""
+        return self.columns + self.members * self.column
+
+    @property
     def scalars(self) -> int:
         """Those of a warp."""
-        return self._pieces(self.columns + self.members * self.column)
+        scalars = self.order + (self.members * self.column if self.problem.op == "getrf" else 0)
+        return -(-scalars // self.piece) * self.piece
 
     def shared_bytes(self, threads: int) -> int:
         """Those of a block of threads."""
         return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
-
-    def _pieces(self, scalars: int) -> int:
-        return -(-scalars // self.piece) * self.piece
-
-    def _odd(self, scalars: int) -> int:
-        return self.piece * (-(-scalars // self.piece) | 1)
 
 
 def most_general_order(dtype: str, split: int | None = None) -> int:

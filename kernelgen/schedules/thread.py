@@ -281,7 +281,7 @@ class ThreadSchedule(BaseSchedule):
 
     def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SplitStage:
         """What the warps of a GPU have in shared memory of general matrices."""
-        return SplitStage(problem, layout, self.split) if self.split else GeneralStage(problem, layout)
+        return SplitStage(problem, self.split) if self.split else GeneralStage(problem, layout)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
         """How a warp's threads stage the triangles that they solve by."""

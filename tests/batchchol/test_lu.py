@@ -195,7 +195,7 @@ def test_on_a_gpu(cuda: Backend) -> None:
         lambda: solve(np.eye(65), np.ones(65), assume_a="gen", backend="cuda"),
     ):
         with pytest.raises(
-            ValueError, match=r"^a: got matrices of order 65, expected at most 36 .* copy them to the host"
+            ValueError, match=r"^a: got matrices of order 65, expected at most 32 .* copy them to the host"
         ):
             call()
     with pytest.raises(TypeError, match=r"^pivots: got ndarray, expected an array on the GPU"):
