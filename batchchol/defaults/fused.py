@@ -20,6 +20,9 @@ STAGED_FROM = 4
 # Orders, the right-hand sides that a thread solves for at a time, as many as registers have room for, and threads of
 # a block, float32. At n = 24 a fifth warp of a multiprocessor costs more than it brings.
 WIDTHS = ((8, 2, 128), (20, 2, 32), (22, 1, 32), (24, 4, 64))
+# Of packed matrices of the first of these orders, if determinants are found too: 63 registers in place of 71, so that
+# as many blocks have room as without (compiled for sm_90).
+BLOCKS_WITH_DETERMINANTS = 8
 # Orders up to which what a thread needs is in its registers, if the first rows of a factor go back to shared memory;
 # arrays are read by wider pieces, which takes more (compiled for sm_90).
 STRAIGHT_LINE: Mapping[str, int] = MappingProxyType({"float32": 28, "float64": 18})
@@ -156,6 +159,7 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
     straight = n <= (min(STRAIGHT_LINE_OF_ARRAYS, STRAIGHT_LINE[dtype]) if canonical else STRAIGHT_LINE[dtype])
     widths = (each for each in WIDTHS if n <= each[0] and dtype == "float32")
     _, rhs, threads = next(widths, (n, None, None))
+    determined = plain.problem.operation.multiplies and not canonical and threads == WIDTHS[0][2]
     schedule = ThreadSchedule(
         1 if straight else NB_OF_GPUS[dtype],
         unroll="full" if straight else "tiles",
@@ -164,6 +168,7 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
         pdl=has_pdl(arch) or None,
         rhs=rhs,
         threads=threads,
+        blocks=BLOCKS_WITH_DETERMINANTS if determined else None,
     )
     return replace(plain, schedule=schedule)
 
