@@ -110,10 +110,11 @@ def _pipelines(problem: Problem, fitting: Sequence[int]) -> Iterator[BlockSchedu
                 yield replace(schedule, blocks=_resident_blocks(schedule, problem, PIPELINE_REGISTERS)[-1])
 
 
-def warp_schedules(n: int, layout: str = "chunked") -> Iterator[WarpSchedule]:
+def warp_schedules(n: int, layout: str = "chunked", math: str = "fast") -> Iterator[WarpSchedule]:
     """The candidates of the warp family for order n, on the default chunk, any, and the chunk of a team's matrices.
 
-    Whatever the chunk, some numbers of teams and straight-line code are better than others: they are tried on one.
+    Those of `ieee` update by tensor cores as well, from the second block of rows on. Whatever the chunk, some numbers
+    of teams and straight-line code are better than others: they are tried on one.
     """
     for matrices, warps in WARP_TEAMS:
         if warps > 1 and n <= BLOCK:
@@ -121,10 +122,12 @@ def warp_schedules(n: int, layout: str = "chunked") -> Iterator[WarpSchedule]:
         strides = dict.fromkeys((DEFAULT_THREADS, None, max(matrices, 2)) if layout == "chunked" else (None,))
         usual, *others = WARP_BLOCKS_OF_TEAMS if warps == 1 else (1,)
         schedules = [WarpSchedule(matrices, warps, usual, stride=stride) for stride in strides]
-        yield from schedules
-        yield from (replace(schedules[0], teams=teams) for teams in others)
+        found = [*schedules, *(replace(schedules[0], teams=teams) for teams in others)]
         if n <= WARP_FULL_UNROLL_MAX_N and warps == 1:
-            yield from (replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1]))
+            found += [replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1])]
+        yield from found
+        if math == "ieee" and n > BLOCK:
+            yield from (replace(each, update="tensor") for each in found)
 
 
 def strip_schedules(n: int) -> Iterator[StripSchedule]:
@@ -233,7 +236,7 @@ def specs(
         ThreadSchedule.family: schedules(n, target, layout, dtype),
         SharedSchedule.family: shared_schedules(n),
         BlockSchedule.family: block_schedules(n, dtype),
-        WarpSchedule.family: warp_schedules(n, layout),
+        WarpSchedule.family: warp_schedules(n, layout, math),
         StripSchedule.family: strip_schedules(n),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)

@@ -14,7 +14,18 @@ from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.errors import BatchcholError
 from batchchol.measure.row import Row
 from batchchol.tune.evidence import with_evidence
-from batchchol.tune.winners import MARGIN, Cell, case_of, cell_of, counts, fastest, for_any_chunk, grouped, latest
+from batchchol.tune.winners import (
+    MARGIN,
+    Cell,
+    case_of,
+    cell_of,
+    counts,
+    fastest,
+    for_any_chunk,
+    grouped,
+    latest,
+    of_last_device,
+)
 from kernelgen import TARGETS, Layout, Schedule
 from kernelgen.problem import MATHS
 from kernelgen.schedules import in_math
@@ -41,7 +52,8 @@ def table(
     Parameters
     ----------
     rows : iterable of Row
-        Of one target. Only correct ones count; on a GPU those of launches in a queue, and the last of each spec.
+        Of one target. Only correct ones count; on a GPU those of launches in a queue, and the last of each spec. Of
+        several devices' that of the last one in each case, order and batch.
     name : str
         The architecture: a GPU's, such as "sm_90", or the name of a CPU's target.
     measured : mapping, optional
@@ -56,7 +68,7 @@ def table(
     BatchcholError
         If there is nothing to choose from, or the rows are of several targets.
     """
-    usable = latest(row for row in rows if counts(row))
+    usable = latest(of_last_device(row for row in rows if counts(row)))
     targets = {row.spec.target for row in usable}
     if len(targets) != 1:
         got = ", ".join(sorted(targets)) or "none"

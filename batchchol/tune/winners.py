@@ -43,6 +43,15 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     return [max(reversed(found), key=lambda row: row.samples) for found in same.values()]
 
 
+def of_last_device(rows: Iterable[Row]) -> list[Row]:
+    """The rows of the device that was measured last in each case, order and batch: times of two are not compared."""
+    found = list[Row]()
+    for own in grouped(rows, lambda row: (case_of(row.point), cell_of(row))).values():
+        last = max(own, key=lambda row: str(row.about["date"])).about["device"]
+        found += [row for row in own if row.about["device"] == last]
+    return found
+
+
 def case_of(point: Point) -> Case:
     """The case of a point; for the upper triangle the mirrored case of the lower."""
     spec = point.spec

@@ -135,10 +135,10 @@ def test_launches_before_predecessors_have_ended() -> None:
 
 @pytest.mark.parametrize("n", [40, 64, 72, 100, 104, 112, 128])
 def test_batches_go_into_chunks_whose_kernels_a_gpu_can_run(n: int) -> None:
-    """Whatever the shipped table has them go into on its own GPU: a block of threads has them there too."""
+    """Whatever the shipped table has them go into on its own GPU: a block of threads has several there too."""
     own, other = (default_layout(n, target="cuda", arch=arch) for arch in ("sm_90", "sm_80"))
     assert default_layout(n, target="cuda", arch="sm_100") == own == default_layout(n, target="cuda")
     chosen = [default_spec(n, target="cuda", arch="sm_80", chunk=layout.chunk) for layout in (own, other)]
-    assert chosen[1].family == "block"
+    assert chosen[1].family in ("block", "strip")
     if chosen[0] == default_spec(n, target="cuda", arch="sm_90", chunk=own.chunk):
         assert other == own

@@ -18,7 +18,7 @@ from batchchol.measure.row import Row
 from batchchol.tune.evidence import with_evidence
 from batchchol.tune.make_tables import table, tables_of
 from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, StripSchedule, ThreadSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
 H200 = Path(__file__).parents[3] / "datasets" / "tune_h200.csv"
 SMALL, LARGE = 1024, 1 << 20
@@ -196,18 +196,6 @@ def test_arrays_may_have_another_layout_in_another_math() -> None:
     assert arrays == {None: row, "fast": Layout.chunked(32)}
 
 
-def test_what_a_family_has_not_in_one_math_is_no_choice_of_it() -> None:
-    strips = [
-        a_row(32, StripSchedule(2, stride=4), 1.0, chunk=4, math="fast"),
-        a_row(32, thread(2), 2.0, chunk=4, math="fast"),
-    ]
-    strips += [a_row(16, thread(4), 1.0, chunk=4), a_row(64, thread(8), 1.0, chunk=4)]
-    made = table(strips, "sm_90").cases
-    entries = {math: made[Case("float32", math, "chunked", 4)] for math in ("fast", "ieee")}
-    assert {entry.schedule.family for entry in entries["fast"]} == {"thread", "strip"}
-    assert {entry.schedule.family for entry in entries["ieee"]} == {"thread"}
-
-
 def test_arrays_are_packed_where_that_is_faster_with_both_copies() -> None:
     row = Layout.canonical("row")
     copy = 4 * 16**2 * 4 * SMALL  # bytes: whole matrices are read and written twice
@@ -268,6 +256,13 @@ def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
         assert [(e.until, e.evidence) for e in written.cases[case]] == [(e.until, e.evidence) for e in entries]
 
 
+def test_times_of_two_devices_are_not_compared() -> None:
+    """Where the second one was measured, its slowest is chosen before the fastest of the first."""
+    rows = [a_row(8, thread(4), 1.0), a_row(16, thread(4), 1.0)]
+    rows.append(a_row(16, thread(8), 3.0, about={**ABOUT, "device": "another", "date": "2026-11-24T20:00:00"}))
+    assert chosen(rows) == [(8, None, 4), (16, None, 8)]
+
+
 def test_an_entry_serves_until_the_next_one_is_faster() -> None:
     """Both were measured at both batches: the second loses by 4 times at the small one and wins by 2 at the large."""
     rows = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 4.0)]
@@ -289,7 +284,9 @@ def test_an_entry_serves_until_the_next_one_is_faster() -> None:
 
 def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     pytest.importorskip("pyarrow")
-    single, double = of_the_h200() + read_correct(data("defaults_h200")), read_correct(data("defaults_f64_h200"))
+    tensor_cores = read_correct(H200.with_name("tensor_ieee_h100.csv"))
+    single = of_the_h200() + read_correct(data("defaults_h200")) + tensor_cores
+    double = read_correct(data("defaults_f64_h200"))
     # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
     made = [each for rows in (single, double) for each in tables_of(rows, "sm_90")]
     known = shipped()["sm_90"]
