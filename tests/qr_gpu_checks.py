@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 from .qr_runs import KINDS, matrices
 
+SHAPES = ((40, 3, 3), (2, 20, 6, 4), (33, 3, 5), (7, 9, 2))
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
 
 
@@ -53,10 +55,10 @@ def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, c
     return {name: float(value) for name, value in worst.items()}
 
 
-def check_calls(dtype: str) -> None:
+def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: int = 6) -> None:
     """`qr` and `lstsq` of arrays and batches of the GPU, against NumPy's."""
     random, near = np.random.default_rng(5), 1e4 * float(np.finfo(dtype).eps)
-    for shape in ((40, 3, 3), (2, 20, 6, 4), (33, 3, 5), (7, 9, 2)):
+    for shape in shapes:
         a = random.standard_normal(shape).astype(dtype)
         there = memory.to_device(a, "matrices")
         for mode in ("reduced", "complete"):
@@ -77,7 +79,7 @@ def check_calls(dtype: str) -> None:
             x = memory.to_host(lstsq(there, memory.to_device(b, "right-hand sides")))
             assert solve_ratios(*(each.reshape(-1, *each.shape[-2:]) for each in (a, b, x))).max() <= BOUND["ieee"]
             assert np.abs(lstsq(a, b[..., 0], backend="cuda") - x[..., 0]).max() < near
-    a = random.standard_normal((50, 6, 6)).astype(dtype)
+    a = random.standard_normal((50, order, order)).astype(dtype)
     for layout in LAYOUTS:
         q, r = qr(DeviceBatch.from_dense(a, layout))
         q, r = (memory.to_host(each.to_dense()) for each in (q, r))
