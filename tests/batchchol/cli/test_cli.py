@@ -216,7 +216,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     listed = capsys.readouterr().out
     for command in COMMANDS:
-        assert f"\n    {command} " in listed
+        assert re.search(rf"\n    {command}\s", listed)
 
 
 def test_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
