@@ -25,10 +25,16 @@ def orgqr(qr: NDArray[np.floating], tau: NDArray[np.floating], q: NDArray[np.flo
 
 
 def gels(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating]) -> Info:
-    """Solve by matrices (batch, m, n) for right-hand sides (batch, m, nrhs) into x (batch, n, nrhs); the info."""
+    """Solve by matrices (batch, m, n) for right-hand sides (batch, m, nrhs) into x (batch, n, nrhs); the info.
+
+    As kernels do, but not LAPACK, which scales by norms: a matrix of zeros has info 1, one with an infinity NaN in x.
+    """
     solve, n = _routine("gels", a), a.shape[-1]
     info = np.zeros(len(a), np.int32)
     for member, matrix in enumerate(a):
+        if not matrix.any() or np.isinf(matrix).any():
+            x[member], info[member] = np.nan, not matrix.any()
+            continue
         _, found, info[member] = solve(matrix, b[member])
         x[member] = found[:n]
     return info

@@ -118,6 +118,16 @@ def test_dependent_columns() -> None:
         lstsq(a, b)
 
 
+@pytest.mark.parametrize("m", [5, 130])
+def test_info_of_lapack_is_that_of_kernels(m: int) -> None:
+    a = examples(3, m, 3)
+    a[0], a[1, 0, 1] = 0, np.inf
+    x, info = lstsq_ex(a, examples(3, m, 1))
+    assert info.tolist() == [1, 0, 0]
+    assert np.isfinite(x).all((-1, -2)).tolist() == [False, False, True]
+    assert np.isnan(x[1]).all()
+
+
 def test_nothing() -> None:
     for shape in ((0, 4, 3), (2, 0, 0), (3, 4, 0)):
         q, r = qr(np.empty(shape))
