@@ -86,6 +86,8 @@ def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: i
         assert np.abs(q @ r - a).max() < near
     a[7, :, 2] = 0
     assert memory.to_host(lstsq_ex(memory.to_device(a, "a"), memory.to_device(a[..., 0].copy(), "b")).info)[7] == 3
+    nothing = (memory.to_device(np.empty((4, 3, each), dtype), "nothing") for each in (0, 2))
+    assert not memory.to_host(lstsq_ex(*nothing).info).any()
 
 
 def main() -> None:

@@ -152,6 +152,9 @@ def _there(a: DeviceRectangles, b: Any, asked: Asked) -> LeastSquares:
     if columns.dtype != a.dtype:
         raise TypeError(f"b: got dtype {columns.dtype}, expected {a.dtype}, as the matrices have: convert one")
     x = a.room(n) if vector else a.room(n, nrhs)
+    if not n:
+        # Nothing is launched.
+        return LeastSquares(x, memory.to_device(np.zeros(a.outer, _INFO), "the info"))
     info = memory.empty(a.outer, _INFO, "the info")
     a.launch("gels", asked, a.sides, a.address, b, x, info, nrhs=nrhs)
     return LeastSquares(x, info)
