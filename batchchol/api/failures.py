@@ -1,4 +1,4 @@
-"""What is said of matrices that are not positive definite."""
+"""What is said of matrices that are not positive definite, are singular or have dependent columns."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def raise_singular(info: Any, instead: str) -> None:
     """
     known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
     if known.any():
-        failed, name, order = _first(known)
+        failed, first, order = _first(known)
         raise np.linalg.LinAlgError(
-            f"{name} is singular: pivot {order} of its LU factorization is zero ({failed} of {known.size} matrices "
-            f"failed; {instead} returns info in place of raising)"
+            f"{_called(first)} is singular: pivot {order} of its LU factorization is zero ({failed} of "
+            f"{known.size} matrices failed; {instead} returns info in place of raising)"
         )
 
 
@@ -54,30 +54,31 @@ def raise_dependent(info: Any, instead: str) -> None:
     """
     known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
     if known.any():
-        failed, name, place = _first(known)
+        failed, first, place = _first(known)
         raise np.linalg.LinAlgError(
-            f"{name} has linearly dependent columns: element {place} of the diagonal of R is zero ({failed} of "
-            f"{known.size} matrices failed; {instead} returns info in place of raising)"
+            f"{_called(first)} has linearly dependent columns: element {place} of the diagonal of R is zero "
+            f"({failed} of {known.size} matrices failed; {instead} returns info in place of raising)"
         )
 
 
-def _first(info: NDArray[np.int32]) -> tuple[int, str, int]:
-    """How many matrices failed, what the first of them is called, and its info."""
+def _first(info: NDArray[np.int32]) -> tuple[int, tuple[int, ...], int]:
+    """How many matrices failed, the index of the first of them, and its info."""
     failed = np.argwhere(info)
     first = tuple(int(index) for index in failed[0])
-    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
-    return len(failed), name, int(info[first])
+    return len(failed), first, int(info[first])
+
+
+def _called(index: tuple[int, ...]) -> str:
+    """What messages call a matrix."""
+    return "the matrix" if not index else f"matrix {index[0] if len(index) == 1 else index}"
 
 
 def _describe(info: NDArray[np.int32], a: NDArray[np.floating] | None, upper: bool, instead: str) -> str:
-    failed = np.argwhere(info)
-    first = tuple(int(index) for index in failed[0])
-    name = "the matrix" if not first else f"matrix {first[0] if len(first) == 1 else first}"
-    order = int(info[first])
+    failed, first, order = _first(info)
     reason = "is not" if a is None or not _has_nan(a[first], order, upper) else "has a NaN"
     return (
-        f"{name} is not positive definite: its leading minor of order {order} {reason} "
-        f"({len(failed)} of {info.size} matrices failed; {instead} returns info in place of raising)"
+        f"{_called(first)} is not positive definite: its leading minor of order {order} {reason} "
+        f"({failed} of {info.size} matrices failed; {instead} returns info in place of raising)"
     )
 
 

@@ -146,9 +146,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer", "more"),
     "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer", "more"),
     "least": Quantity(lambda side: min(each.speedup for each in side.cases()), ".1f", "at least × best peer", "more"),
-    "worst": Quantity(
-        lambda side: max(each.best.ratio for each in side.cases()), ".2f", "largest residual ratio", "less"
-    ),
+    "worst": Quantity(_worst, ".2f", "largest residual ratio", "less"),
     "copy": Quantity(_copy_rate, ",.1f", "GB/s of a copy"),
     "peak": Quantity(lambda side: max(row.roofline_gflops for row in side.own), ",.0f", "GFLOP/s at most"),
     "floor": Quantity(lambda side: side.best.floor_seconds * 1e6, ".2f", "µs of an empty call"),
