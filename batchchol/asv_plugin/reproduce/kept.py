@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from batchchol.asv_plugin.reproduce.cases import Asked, Case
 from batchchol.compare.rows import Row
-from batchchol.files import make_folder
+from batchchol.files import make_folder, read_file
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,9 @@ class Kept:
 def _records(path: Path) -> list[dict[str, Any]]:
     """The records that are whole: the last one may have been cut off."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
+    for line in read_file(path).splitlines() if path.exists() else []:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
     return found
 
 

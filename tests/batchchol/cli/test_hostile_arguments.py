@@ -68,7 +68,7 @@ NUMBERS = [
     *each("compile --list --n 4 --arch sm_90", "--jobs", NOT_POSITIVE),
     *each("compile --list --n 4 --arch sm_90", "--time-limit", NO_SECONDS),
     *each("compile --list --n 4 --arch sm_90", "--math", ("", "exact", "ieee,,fast")),
-    *each("explain --batch 10", "--n", (*NOT_POSITIVE, "129")),
+    *each("explain --batch 10", "--n", NOT_POSITIVE),
     *each("explain --n 8", "--batch", NO_SIZES),
     *each("explain --n 8 --batch 10", "--arch", NO_ARCHITECTURES),
     *each("explain --n 8 --batch 10", "--backend", ("abacus", "\udcff")),
@@ -93,6 +93,9 @@ NUMBERS = [
     *each("report good.csv", "--trees", NOT_POSITIVE),
     *each("replay data", "--repeats", NOT_POSITIVE),
     *each("replay data", "--strategies", ("", "guess")),
+    *each("reproduce", "--budget", NO_SECONDS),
+    *each("reproduce", "--backend", ("", "abacus")),
+    *each("reproduce", "--root", ("missing", "good.npy", "\udcff")),
     *each("run", "--profile", ("", "slow")),
     *each("machine --print", "--backend", ("abacus", "\udcff")),
 ]
