@@ -133,10 +133,13 @@ def missing(claim: Claim, absent: Mapping[str, str]) -> str:
 
 
 def _maths(claim: Claim, row: Row) -> tuple[str, ...]:
-    """The accuracy classes of a comparison in which a contender has its published name."""
+    """The accuracy classes of a comparison in which a contender has its published name.
+
+    With several classes the names of kernels say theirs. With one, calls from array to array may be of another.
+    """
     if not row.on_gpu:
         return ()
-    words = {each.contender.rpartition(" ")[2] for each in claim.group.rows if isinstance(each, Row)}
-    if words & set(_BOTH_MATHS):
+    own = [each for each in claim.group.rows if isinstance(each, Row) and each.contender not in PEERS["cuda"]]
+    if {each.contender.rpartition(" ")[2] for each in own} & set(_BOTH_MATHS):
         return _BOTH_MATHS
-    return () if row.contender in PEERS["cuda"] else (row.math,)
+    return ("fast",) if any(each.math == "fast" for each in own) else ("ieee",)

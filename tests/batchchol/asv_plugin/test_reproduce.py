@@ -14,7 +14,7 @@ import pytest
 from batchchol.asv_plugin.gate.estimate import LEAST
 from batchchol.asv_plugin.reproduce import page
 from batchchol.asv_plugin.reproduce import run as running
-from batchchol.asv_plugin.reproduce.cases import Asked, Case, chosen
+from batchchol.asv_plugin.reproduce.cases import Asked, Case, chosen, needed
 from batchchol.asv_plugin.reproduce.kept import Here, Kept
 from batchchol.asv_plugin.reproduce.run import Machine
 from batchchol.asv_plugin.reproduce.verdicts import Holds, Judged, status
@@ -184,6 +184,22 @@ def test_what_cannot_be_measured_says_why(listed: Listed, tmp_path: Path, monkey
     assert why
     assert all("another command" in each for each in why.values())
     assert judged["epyc/n8/b16384/speedup:numpy"].holds is Holds.YES
+
+
+@pytest.mark.parametrize(
+    ("pattern", "contender", "maths"),
+    [
+        ("h200/n8/b1024/gflops", "thread fast", ("fast", "ieee")),
+        ("gesv/*", "packed", ("fast",)),
+        ("epyc/n8/*", "batchchol factor", ()),
+    ],
+)
+def test_kernels_take_part_under_their_published_names(
+    listed: Listed, pattern: str, contender: str, maths: tuple[str, ...]
+) -> None:
+    for asked in needed(chosen(listed, [pattern])).values():
+        assert contender in asked.contenders
+        assert asked.maths == maths
 
 
 def test_a_pattern_that_no_claim_matches_is_refused(listed: Listed) -> None:
