@@ -17,8 +17,8 @@ from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
 Choice = TypeVar("Choice")
-# Where the plans come from: `datasets/larger_h200.csv`.
-MEASURED_ON = "one NVIDIA H200"
+# What the plans were chosen by; how good they are on an H200 says `datasets/larger_h200.csv`.
+MEASURED_ON = "one NVIDIA H100"
 # The order above which a matrix fills a GPU by itself.
 ALONE = 1024
 _UNIT = 16
@@ -77,7 +77,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
-    """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest on an H200."""
+    """How `batch` matrices of order n are factored where nothing else is asked for: as was fast on an H100."""
     if dtype == "float32" and n <= _LAST_TILE:
         return Plan(*tiled(n, batch, dtype, upper))
     order, many = "col" if upper else "row", batch > 1 and n <= ALONE

@@ -72,7 +72,7 @@ def _run_larger(arguments: argparse.Namespace) -> int:
         return 0
     how = plan(n, batch, dtype, upper=False)
     print(f"  way        {how.name}")
-    print(f"  because    it was the fastest of those that were measured on {MEASURED_ON}")
+    print(f"  because    it was among the fastest of those that were measured on {MEASURED_ON}")
     print(f"  needs      {'nothing else' if how.blocking is None else 'CuPy, for cuBLAS'}")
     return 0
 
