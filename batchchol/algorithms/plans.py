@@ -42,9 +42,11 @@ _FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
         "float64": ((161, {"ib": 8, "resident": 2}), (0, {"nb": 32, "ib": 8, "threads": 64, "resident": 4})),
     }
 )
-# Float32 tiles to this order are worth it: of larger ones a multiprocessor holds one. Large float64 matrices are cut
-# into panels, which launches of `_WIDTH` columns factor.
-_LAST_TILE, _CUT_FROM, _WIDTH = 160, 3584, 512
+# Float32 tiles to this order are worth it: of larger ones a multiprocessor holds one.
+_LAST_TILE = 160
+# Large float64 matrices are cut into panels, which launches of these widths factor, by their order. Of many
+# float64 matrices above the last order, one launch is slower than tiles and cuBLAS. (Measured on an H200.)
+_WIDTHS, _PANEL, _LAST_FUSED_OF_MANY = ((8192, 512), (3584, 1024)), 2048, 512
 # The same of many together.
 _PANELS_OF_MANY = ((448, 4), (0, 2))
 
@@ -72,7 +74,8 @@ class Plan:
         if self.blocking is None:
             return tiles
         ahead = ", look-ahead" if self.blocking.ahead else ""
-        return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}, {tiles}"
+        width = f", launches of {self.blocking.tile} columns" if self.blocking.fused else ""
+        return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}{width}, {tiles}"
 
 
 @lru_cache(maxsize=256)
@@ -81,8 +84,10 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     if dtype == "float32" and n <= _LAST_TILE:
         return Plan(*tiled(n, batch, dtype, upper))
     order, many = "col" if upper else "row", batch > 1 and n <= ALONE
-    if dtype == "float64" and n >= _CUT_FROM:
-        cut = Blocking(_WIDTH, 4 * _WIDTH, "left", fused=True)
+    if dtype == "float64" and many and n > _LAST_FUSED_OF_MANY:
+        return Plan(*tiled(n, batch, dtype, upper))
+    if dtype == "float64" and n >= _WIDTHS[-1][0]:
+        cut = Blocking(_chosen(_WIDTHS, n), _PANEL, "left", fused=True)
         return Plan(FusedPanel(dtype, order, update="tensor"), cut)
     axes = _chosen((_FUSED_OF_MANY if many else _FUSED)[dtype], n)
     return Plan(FusedPanel(dtype, order, **axes, update="tensor"), None)
@@ -95,10 +100,10 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     for nb, ib, lb, count, resident in product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4)):
         with suppress(SpecError):
             found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))
-    if n > 2 * _WIDTH and batch == 1:
+    if n > ALONE and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor")
-        found += [Plan(panel, Blocking(width, 4 * _WIDTH, "left", fused=True)) for width in (_WIDTH, 2 * _WIDTH)]
-        found.append(Plan(panel, Blocking(_WIDTH, 2 * _WIDTH, ahead=True, fused=True)))
+        found += [Plan(panel, Blocking(width, _PANEL, "left", fused=True)) for _, width in _WIDTHS]
+        found.append(Plan(panel, Blocking(512, _PANEL // 2, ahead=True, fused=True)))
     return list(dict.fromkeys(found))
 
 

@@ -87,7 +87,8 @@ def cholesky(
     a : array_like, shape (..., n, n), float32 or float64
         The matrices. Only the lower triangle is used, or the upper one if `upper` is set. Not changed. Orders above
         128 are LAPACK's on the CPU and factored by blocks on a GPU, which takes CuPy, and 32 MiB for cuBLAS, for
-        float64 matrices from n = 3,584 on. Empty arrays, n = 0 included, give empty factors, as in NumPy.
+        float64 matrices from n = 3,584 on and for several of n = 513 to 1,024. Empty arrays, n = 0 included, give
+        empty factors, as in NumPy.
         An array on a GPU (torch's, CuPy's or PyCUDA's, C-contiguous) is factored there, on the default stream.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
