@@ -54,8 +54,8 @@ class SplitStage:
 
     A thread has every `split`-th row. It factors with the rows in its registers, some columns at a time; rows that
     have become pivots, and multipliers, are in shared memory, where others read them. Threads that read a piece each
-    read from different banks: a line is an odd number of pieces, and a matrix so many more that those of its
-    neighbour begin where its own end.
+    read from different banks: a line is an odd number of pieces, and behind each matrix there is padding, so that the
+    next one's lines are in the banks that its own leave free.
     """
 
     problem: Problem

@@ -61,7 +61,7 @@ def random_spec(random: np.random.Generator) -> KernelSpec:
 
 
 def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: str) -> Array:
-    """So many matrices (number, n, n) of a kind."""
+    """`number` matrices of a kind, (number, n, n)."""
     if kind in ("normal", "graded", "ties", "permutations", "singular"):
         return matrices(kind, random, number, n).astype(dtype)
     a, limits = random.standard_normal((number, n, n)), np.finfo(dtype)
