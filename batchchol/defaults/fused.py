@@ -57,7 +57,7 @@ NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 
 
 def two_kernels(request: Request, nrhs: int = 1) -> bool:
-    """Whether one kernel that factors and another that solves are the better choice for so many right-hand sides."""
+    """Whether one kernel that factors and another that solves are the better choice for `nrhs` right-hand sides."""
     problem = request.problem
     if not TARGETS[request.target].gpu or of_several(request, nrhs) is not None:
         return False
@@ -72,7 +72,7 @@ def two_kernels(request: Request, nrhs: int = 1) -> bool:
 
 
 def of_several(request: Request, nrhs: int) -> KernelSpec | None:
-    """The kernel for so many right-hand sides where that for one is not the better choice."""
+    """The kernel for `nrhs` right-hand sides where the one for a single one is not the better choice."""
     if nrhs <= COLUMNS_OF_WARPS or _few(request) or not TARGETS[request.target].gpu:
         return None
     return _by_blocks(request, nrhs)
