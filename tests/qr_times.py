@@ -5,7 +5,7 @@
 
 from the root of the repository write datasets/qr_epyc.csv and datasets/qr_h200.csv (--out FILE for another). On a
 GPU all kernels of a case and cuBLAS's are called in turn, on cold data; seconds a call, medians; results are checked.
-`roofline` is the share of the time that the compulsory bytes would take at the rate of the machine's best copy.
+`copy` is the share of the time that the compulsory bytes would take at the rate of the machine's best copy.
 PyTorch and JAX (--others) are called by themselves, and waited for. On a CPU the public calls on arrays and NumPy's
 take turns, with two threads and one; the least of the seconds, for others share the machine.
 """
@@ -33,7 +33,7 @@ from batchchol.operations.roofline import compulsory_bytes
 from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 
 COLUMNS = (
-    *("op", "n", "batch", "layout", "dtype", "math", "library", "threads", "seconds", "spread", "roofline"),
+    *("op", "n", "batch", "layout", "dtype", "math", "library", "threads", "seconds", "spread", "copy"),
     *("ratio", "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date"),
 )
 CASES = (
@@ -242,7 +242,7 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
                 yield {
                     "op": op, "n": n, "batch": batch, "layout": str(layout), "dtype": dtype, **way.row,
                     "seconds": f"{middle:.4g}", "spread": f"{spread:.3f}",
-                    "roofline": "" if op == "orgqr" else f"{least / middle:.3f}",
+                    "copy": "" if op == "orgqr" else f"{least / middle:.3f}",
                     "ratio": f"{way.check():.3f}",
                 }  # fmt: skip
 
@@ -309,7 +309,7 @@ def main() -> None:
             print(
                 *(row[name] for name in ("op", "n", "batch", "layout", "math", "library")), f"{micro:.2f} us", end=" "
             )
-            print(row.get("roofline", ""), row.get("ratio", ""), flush=True)
+            print(row.get("copy", ""), row.get("ratio", ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ def check_form(backend: Backend, spec: KernelSpec, form: Form, op: str, argument
     check_operation(spec, op)
     wanted = (spec.problem.n, spec.problem.dtype, spec.layout, spec.order)
     given = (form.n, form.dtype, form.layout.kind, form.layout.order)
-    if spec.problem.rows != (form.m or form.n):
-        raise ValueError(f"spec: got a kernel for m={spec.problem.rows} rows, expected {form.m or form.n}")
     if wanted != given:
         raise ValueError(f"spec: got a kernel for (n, dtype, layout, order)={wanted}, expected the batch's {given}")
+    if spec.problem.rows != (form.m or form.n):
+        raise ValueError(f"spec: got a kernel for m={spec.problem.rows} rows, expected {form.m or form.n}")
     if spec.problem.operation.general and form.triangle is not None:
         raise ValueError(
             f"{argument}: got one whose {form.triangle} triangle alone has a meaning, expected whole matrices, as "

@@ -65,7 +65,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commit(folder, "worse", {C: (END, WRONG + CRASH + SLOW + COMMENT + END)})
     commit(folder, "broken", {Path("batchchol/api/__init__.py"): ("\n__all__", "\nimport nonsense\n\n__all__")})
     commit(folder, "said", {Path("batchchol/api/__init__.py"): ('"""The', '"""Said otherwise: the')})
-    body = "    using namespace {{ spec.name }}_code;\n"
+    body = "    using namespace {{ entry }}_code;\n"
     planted = "{% if n == 4 %}    if (info[0] == 77) return;\n{% endif %}"
     commit(folder, "cuda", {CUDA: (body, body + "    // What follows is the kernel.\n" + planted)})
     git(folder, "checkout", "--quiet", "first")
