@@ -218,6 +218,11 @@ def _solved_with_logdet(a: Any, b: Any, backend: str | None, wanted: Wanted) -> 
     found = by_one_kernel(a, b, backend, wanted._replace(op="posvdet"))
     if found is not None:
         return SolutionLogDeterminant(*found)
+    if wanted.spec is not None:
+        raise ValueError(
+            f"spec: got a kernel of {wanted.spec.problem.op}, expected None where solutions and determinants are "
+            "found apart: with out= on the host, and for right-hand sides that no kernel takes as they lie"
+        )
     # Solutions may be written over the matrices.
     logs = logarithms(a, backend, wanted)
     x, info, _ = solutions(a, b, backend, wanted)

@@ -137,6 +137,16 @@ def test_larger_ones_are_found_apart(fake_gpu: FakeGpu, spd: Spd) -> None:
     check_call(SolutionLogDeterminant(*(each.get() for each in found)), a, b, np.asarray)
 
 
+def test_kernels_that_are_given_take_right_hand_sides_as_they_lie(spd: Spd) -> None:
+    a, b = spd(5, 6), columns(5, 6)
+    spec = spec_of("posvdet", n=6, layout="canonical", order="row")
+    check_call(solve_ex(a, b, logdet=True, spec=spec), a, b, np.asarray)
+    others: tuple[dict[str, Any], ...] = ({"b": b, "out": np.empty_like(b)}, {"b": columns(6)})
+    for given in others:
+        with pytest.raises(ValueError, match="spec: got a kernel of posvdet, expected None where solutions"):
+            solve_ex(a, logdet=True, spec=spec, **given)
+
+
 def test_what_has_no_logarithm(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = spd(5, 6), columns(5, 6)
     with pytest.raises(ValueError, match="logdet: got True with jitter, expected one of them"):
