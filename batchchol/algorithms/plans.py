@@ -18,7 +18,7 @@ from kernelgen.gpu import MAX_SHARED_BYTES
 
 Choice = TypeVar("Choice")
 # What the plans were chosen by; how good they are on an H200 says `datasets/larger_h200.csv`.
-MEASURED_ON = "one NVIDIA H100"
+MEASURED_ON = "NVIDIA H100 and H200"
 # The order above which a matrix fills a GPU by itself.
 ALONE = 1024
 _UNIT = 16
