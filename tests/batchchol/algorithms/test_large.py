@@ -192,13 +192,17 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """Float32 tiles to n = 160, then one launch, but for float64 matrices that are worth cutting."""
+    """Float32 tiles to n = 160, then one launch, but for float64 matrices that are large, or several."""
     tile = plan(160, 5, dtype, True)
     assert tile.blocking is None
     assert isinstance(tile.panel, Panel if dtype == "float32" else FusedPanel)
-    for n in (161, 224, 257, 1024, 3000):
+    for n in (161, 224, 257, 512, 1024, 3000):
         for batch in (1, 9):
             found = plan(n, batch, dtype, True)
+            if dtype == "float64" and (n, batch) == (1024, 9):
+                assert isinstance(found.panel, Panel)
+                assert found.blocking == Blocking(64, 256)
+                continue
             assert isinstance(found.panel, FusedPanel)
             assert (found.panel.order, found.blocking) == ("col", None)
     large = plan(16_384, 1, dtype, False)
