@@ -16,10 +16,9 @@ from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.defaults import default_kernels, default_specs
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.solves import general_matrices
-from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.request import Request
 from batchchol.measure.timing import CACHES
 from batchchol.operations.lu import check_factors
 from kernelgen import KernelSpec, Layout, Problem, SpecError
@@ -92,29 +91,17 @@ def entrants(
     absent: dict[str, str],
 ) -> Iterator[Entrant]:
     """The default kernel in each accuracy class, on packed matrices and on whole arrays, and `lu_factor_ex`."""
-    for math in maths:
-        suffix = f" {math}" if len(maths) > 1 else ""
-        for place, layout in (
-            ("packed", backend.default_layout(n, dtype, batch, math)),
-            ("canonical", Layout.canonical()),
-        ):
-            name = f"{venue.prefix}{place}{suffix}"
-            try:
-                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
-            except SpecError as error:
-                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
-                continue
-            make = partial(kernel, spec=spec, layout=layout)
-            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+    problem = Problem(n, dtype, op=op)
+    yield from default_kernels(backend, venue, problem, batch, maths, absent, kernel)
     with suppress(SpecError):
-        chosen = _default(backend, Problem(n, dtype, op=op), batch, Layout.canonical())
-        called = partial(array_call, spec=chosen)
-        yield Entrant(f"{venue.prefix}lu_factor_ex", venue.version, called, (chosen,), venue.tolerated)
+        chosen = default_specs(backend, problem, batch, Layout.canonical())
+        called = partial(array_call, spec=chosen[0])
+        yield Entrant(f"{venue.prefix}lu_factor_ex", venue.version, called, chosen, venue.tolerated)
 
 
-def kernel(arena: LuArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
+def kernel(arena: LuArena, specs: tuple[KernelSpec], layout: Layout) -> list[Contender]:
     """A kernel on the matrices of the first set in a layout."""
-    backend = arena.backend
+    (spec,), backend = specs, arena.backend
     first = backend.from_dense(arena.input(0), layout)
     count = -(-CACHES * backend.last_level_cache_bytes() // (2 * first.nbytes)) if arena.cold else 1
     sets = [(first.copy() if index else first, first.like(), arena.pivots()) for index in range(count)]
@@ -136,8 +123,3 @@ def array_call(arena: LuArena, spec: KernelSpec) -> list[Contender]:
         return arena.factored(index, *made.value)
 
     return [Contender(spec.name, made.calls, result, forget=made.forget, math=spec.problem.math)]
-
-
-def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:
-    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
-    return default_choice(asked).spec

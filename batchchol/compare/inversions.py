@@ -16,9 +16,8 @@ from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.defaults import default_kernels, default_specs
 from batchchol.compare.gpu import GpuVenue
-from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.request import Request
 from batchchol.measure.solves import CHECKS, buffers_with_room, info_of, room_for
 from kernelgen import KernelSpec, Layout, Problem, SpecError
 
@@ -84,30 +83,18 @@ def entrants(
     absent: dict[str, str],
 ) -> Iterator[Entrant]:
     """The default kernel in each accuracy class, on packed matrices and on whole arrays, and the operation's call."""
-    for math in maths:
-        suffix = f" {math}" if len(maths) > 1 else ""
-        for place, layout in (
-            ("packed", backend.default_layout(n, dtype, batch, math)),
-            ("canonical", Layout.canonical()),
-        ):
-            name = f"{venue.prefix}{place}{suffix}"
-            try:
-                spec = _default(backend, Problem(n, dtype, op=op, math=math), batch, layout)
-            except SpecError as error:
-                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
-                continue
-            make = partial(kernel, spec=spec, layout=layout)
-            yield Entrant(name, venue.version, make, (spec,), venue.tolerated)
+    problem = Problem(n, dtype, op=op)
+    yield from default_kernels(backend, venue, problem, batch, maths, absent, kernel)
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
-        chosen = (_default(backend, Problem(n, dtype, op=op), batch, Layout.canonical()),)
+        chosen = default_specs(backend, problem, batch, Layout.canonical())
     name = f"{venue.prefix}{'cho_inverse' if op == FactorInverseArena.op else 'inv_ex'}"
     yield Entrant(name, venue.version, partial(array_call, specs=chosen), chosen, venue.tolerated)
 
 
-def kernel(arena: InverseArena, spec: KernelSpec, layout: Layout) -> list[Contender]:
+def kernel(arena: InverseArena, specs: tuple[KernelSpec], layout: Layout) -> list[Contender]:
     """A kernel on the matrices or factors of the first set in a layout."""
-    backend = arena.backend
+    (spec,), backend = specs, arena.backend
     matrices = backend.from_dense(arena.input(0), layout).marked(arena.triangle)
     alone = [(matrices, room_for(backend, spec, matrices))]
     sets = buffers_with_room(backend, spec, matrices) if arena.cold else alone
@@ -132,8 +119,3 @@ def array_call(arena: InverseArena, specs: tuple[KernelSpec, ...]) -> list[Conte
 
     name, math = (specs[0].name, specs[0].problem.math) if specs else ("solutions for the identity", None)
     return [Contender(name, made.calls, result, forget=made.forget, math=math)]
-
-
-def _default(backend: Backend, problem: Problem, batch: int, layout: Layout) -> KernelSpec:
-    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
-    return default_choice(asked).spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -17,13 +17,11 @@ from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue
+from batchchol.compare.defaults import default_kernels, default_specs
 from batchchol.compare.gpu import GpuVenue
-from batchchol.defaults.fused import two_kernels
-from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.request import Request
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.measure.timing import CACHES
-from batchchol.plan import TWO, factor_then_solve
+from batchchol.plan import factor_then_solve
 from kernelgen import KernelSpec, Layout, Problem, SpecError
 from kernelgen.operations import OPERATIONS
 
@@ -161,24 +159,12 @@ def entrants(
 
     Where there is no kernel of an operation its call does without one; not for general matrices.
     """
-    for math in maths:
-        suffix = f" {math}" if len(maths) > 1 else ""
-        for place, layout in (
-            ("packed", backend.default_layout(n, dtype, batch, math)),
-            ("canonical", Layout.canonical()),
-        ):
-            name = f"{venue.prefix}{place}{suffix}"
-            try:
-                specs = _defaults(backend, Problem(n, dtype, op=op, math=math), batch, layout)
-            except SpecError as error:
-                absent[f"{name} at n = {n}"] = f"there is no kernel of {op}: {error}"
-                continue
-            make = partial(kernel, specs=specs, layout=layout)
-            yield Entrant(name, venue.version, make, specs, venue.tolerated)
+    problem = Problem(n, dtype, op=op)
+    yield from default_kernels(backend, venue, problem, batch, maths, absent, kernel)
     function = _function(op, backend)
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
-        chosen = _defaults(backend, Problem(n, dtype, op=op), batch, Layout.canonical())
+        chosen = default_specs(backend, problem, batch, Layout.canonical())
     if not chosen and OPERATIONS[op].general:
         return
     assumed = partial(function, assume_a="gen") if OPERATIONS[op].general else function
@@ -223,10 +209,3 @@ def _function(op: str, backend: Backend) -> Callable[..., Any]:
 
 def _name(specs: Sequence[KernelSpec]) -> str:
     return " + ".join(spec.name for spec in specs)
-
-
-def _defaults(backend: Backend, problem: Problem, batch: int, layout: Layout) -> tuple[KernelSpec, ...]:
-    """The kernel of an operation, or those that are faster together."""
-    asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
-    ops = TWO if problem.op == "posv" and two_kernels(asked) else (problem.op,)
-    return tuple(default_choice(replace(asked, problem=replace(problem, op=op))).spec for op in ops)

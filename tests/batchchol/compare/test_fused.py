@@ -83,7 +83,7 @@ def test_a_call_takes_part_where_there_is_no_kernel(monkeypatch: pytest.MonkeyPa
     def none(*of: Any) -> Any:
         raise SpecError("n=64 is 274,560 bytes of shared memory")
 
-    monkeypatch.setattr(solves, "_defaults", none)
+    monkeypatch.setattr("batchchol.compare.defaults.default_choice", none)
     cpu, absent = get_backend("cpu"), dict[str, str]()
     venue = comparison.CpuVenue(cpu)
     (call,) = solves.entrants(cpu, venue, "posv", N, BATCH, "float32", ("ieee",), (), absent)
