@@ -283,6 +283,24 @@ def array_choice(
     return _default(device, problem, layout, batch, in_place=copied or same), layout
 
 
+# Describing the problem anew takes longer than launching a kernel, or than factoring a hundred small matrices.
+@lru_cache(maxsize=1024)
+def kept_array_choice(
+    device: Backend,
+    n: int,
+    dtype: str,
+    upper: bool,
+    batch: int,
+    given: KernelSpec | None,
+    math: str | None,
+    host: bool,
+    same: bool,
+    _: object,
+) -> tuple[KernelSpec, Layout]:
+    """`array_choice`, kept for the next call until other tables are read: what comes last is their `generation`."""
+    return array_choice(device, problem_of(n, dtype, upper, math), batch, given, host=host, same=same)
+
+
 def check_array_spec(
     n: int, dtype: str, upper: bool, given: KernelSpec | None, math: str | None, op: str = "potrf"
 ) -> None:

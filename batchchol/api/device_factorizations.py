@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import dtype_name
 from batchchol.defaults.lookup import generation
-from batchchol.plan import array_choice, check_array_spec, problem_of
+from batchchol.plan import check_array_spec, kept_array_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 
 _IN_ROWS = Layout.canonical("row")
@@ -77,7 +77,7 @@ def factor_there(
         added = None if jitter is None else _repair_larger()(jitter, matrices, upper, address, info)
         return Factored(l if out is None else out, info, added)
     same = room is not None and room.address == matrices.address
-    spec, layout = _choice(device, n, dtype, upper, batch, given, math, same, generation())
+    spec, layout = kept_array_choice(device, n, dtype, upper, batch, given, math, False, same, generation())
     if jitter is None:
         l, info = dense.factor_device(device, matrices, spec, layout, room)
         return Factored(l if out is None else out, info)
@@ -113,20 +113,3 @@ def _given_room(a: Any, out: Any, kept: bool) -> Any:
     others = [] if same else [(a.address, prod(a.shape) * a.dtype.itemsize)]
     expected = "memory of its own" if kept else "memory of its own, or a itself"
     return given_place(out, a.shape, a.dtype, "factors", others, expected=expected)
-
-
-# Describing the problem anew takes longer than launching the kernel.
-@lru_cache(maxsize=1024)
-def _choice(
-    device: Backend,
-    n: int,
-    dtype: str,
-    upper: bool,
-    batch: int,
-    given: KernelSpec | None,
-    math: str | None,
-    same: bool,
-    _: object,
-) -> tuple[KernelSpec, Layout]:
-    """`array_choice` for arrays on a GPU, kept for the next call until other tables are read."""
-    return array_choice(device, problem_of(n, dtype, upper, math), batch, given, host=False, same=same)

@@ -21,7 +21,7 @@ def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
     numpy.linalg.LinAlgError
         If there are any; names the first.
     """
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    known = _on_host(info)
     if known.any():
         on_host = known is info and a is not None and not isinstance(a, Batch)
         raise np.linalg.LinAlgError(_describe(known, np.asarray(a) if on_host else None, upper, instead))
@@ -35,13 +35,7 @@ def raise_singular(info: Any, instead: str) -> None:
     numpy.linalg.LinAlgError
         If there are any; names the first.
     """
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
-    if known.any():
-        failed, first, order = _first(known)
-        raise np.linalg.LinAlgError(
-            f"{_called(first)} is singular: pivot {order} of its LU factorization is zero ({failed} of "
-            f"{known.size} matrices failed; {instead} returns info in place of raising)"
-        )
+    _raise_first(_on_host(info), "is singular: pivot {} of its LU factorization is zero", instead)
 
 
 def raise_dependent(info: Any, instead: str) -> None:
@@ -52,12 +46,22 @@ def raise_dependent(info: Any, instead: str) -> None:
     numpy.linalg.LinAlgError
         If there are any; names the first.
     """
-    known = info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
-    if known.any():
-        failed, first, place = _first(known)
+    what = "has linearly dependent columns: element {} of the diagonal of R is zero"
+    _raise_first(_on_host(info), what, instead)
+
+
+def _on_host(info: Any) -> NDArray[np.int32]:
+    """The info itself, or a copy of one on a GPU."""
+    return info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+
+
+def _raise_first(info: NDArray[np.int32], what: str, instead: str) -> None:
+    """Raise what is said of the first matrix whose info is not 0, with that info in it, if there is one."""
+    if info.any():
+        failed, first, place = _first(info)
         raise np.linalg.LinAlgError(
-            f"{_called(first)} has linearly dependent columns: element {place} of the diagonal of R is zero "
-            f"({failed} of {known.size} matrices failed; {instead} returns info in place of raising)"
+            f"{_called(first)} {what.format(place)} ({failed} of {info.size} matrices failed; {instead} returns info "
+            "in place of raising)"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import array_choice, problem_of
+from batchchol.plan import kept_array_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 
 Factored = tuple[NDArray[Any], NDArray[np.int32]]
@@ -60,8 +59,8 @@ def factor_host(
         try:
             device = get_backend(name)
             same = room is not None and room.ctypes.data == dense.ctypes.data
-            asked = n, dtype_name(dense.dtype), upper, batch, given, math, same and given is None
-            spec, layout = _choice(device, *asked, generation())
+            asked = n, dtype_name(dense.dtype), upper, batch, given, math, True, same and given is None
+            spec, layout = kept_array_choice(device, *asked, generation())
             if name == "cuda":
                 return _on_gpu(device, dense, spec, layout)
             if layout != _CANONICAL:
@@ -79,23 +78,6 @@ def factor_host(
         factored: Factored = large.factor_host(dense, upper)
         return factored
     return lapack.potrf(dense, upper, available_threads())
-
-
-# Describing the problem anew takes as long as factoring a hundred small matrices.
-@lru_cache(maxsize=1024)
-def _choice(
-    device: Backend,
-    n: int,
-    dtype: str,
-    upper: bool,
-    batch: int,
-    given: KernelSpec | None,
-    math: str | None,
-    same: bool,
-    _: object,
-) -> tuple[KernelSpec, Layout]:
-    """`array_choice` for arrays of the host, kept for the next call until other tables are read."""
-    return array_choice(device, problem_of(n, dtype, upper, math), batch, given, host=True, same=same)
 
 
 def _on_gpu(device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout) -> Factored:
