@@ -61,8 +61,10 @@ class Kept:
             "rows": [asdict(row) for row in made.rows],
         }
         make_folder(self.path.parent)
+        # A record that was cut off must not swallow this one.
+        cut_off = self.path.exists() and not read_file(self.path).endswith(b"\n")
         with open(self.path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+            stream.write("\n" * cut_off + json.dumps(record) + "\n")
         self._hold(case, made)
 
     def _hold(self, case: Case, made: Round) -> None:

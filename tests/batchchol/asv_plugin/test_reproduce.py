@@ -142,7 +142,7 @@ def test_the_same_command_goes_on_from_what_is_kept(listed: Listed, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         reproduced(listed, tmp_path, Interrupted())
     with open(tmp_path / "measured.jsonl", "a") as stream:
-        stream.write('{"here": {"mach\n')
+        stream.write('{"here": {"mach')
     for here, calls in ((EPYC, LEAST - 2), (EPYC, 0), (replace(EPYC, commit="fedcba987654"), LEAST)):
         measure = Fake()
         assert status(reproduced(listed, tmp_path, measure, here=here).values()) == 0
