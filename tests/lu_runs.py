@@ -16,7 +16,7 @@ from .kernel_runs import UNTOUCHED, Array, GuardedMemory, kernel_of, layout_of
 
 
 def matrices(kind: str, random: np.random.Generator, count: int, n: int) -> Array:
-    """So many square matrices of a kind, (count, n, n), in float64."""
+    """Square matrices of a kind, (count, n, n), in float64."""
     a = random.standard_normal((count, n, n))
     if kind == "graded":
         return a * np.exp2(random.integers(-12, 13, (count, n, 1)))

@@ -22,7 +22,7 @@ _LARGEST = {"float32": 128, "float64": 1024}
 
 
 def make(kind: str, random: Random, count: int, n: int, dtype: str) -> Array:
-    """So many symmetric matrices of a kind, (count, n, n)."""
+    """Symmetric matrices of a kind, (count, n, n)."""
     a = KINDS[kind](random, count, n, dtype).astype(dtype)
     return np.asarray(np.tril(a) + np.tril(a, -1).swapaxes(1, 2))
 

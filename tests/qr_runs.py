@@ -18,7 +18,7 @@ KINDS = ("normal", "graded columns", "graded rows", "triangular", "dependent", "
 
 
 def matrices(kind: str, random: np.random.Generator, count: int, m: int, n: int) -> Array:
-    """So many m x n matrices of a kind, (count, m, n), in float64."""
+    """Matrices of a kind, (count, m, n), in float64."""
     a = random.standard_normal((count, m, n))
     if kind == "graded columns":
         return a * np.exp2(random.integers(-12, 13, (count, 1, n)))

@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--dtype", default="float32", help="of a GPU's")
-    parser.add_argument("--seconds", type=float, default=3600, help="after so many no case is begun")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no case after this time")
     parser.add_argument("--compile", action="store_true", help="compile a GPU's kernels, and measure nothing")
     parser.add_argument("--others", action="store_true", help="PyTorch and JAX alone")
     given = parser.parse_args()

@@ -27,9 +27,9 @@ from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO = np.dtype(np.int32)
-# More blocks of threads than one for so many tiles of a matrix only wait for each other.
+# The least tiles of a matrix for each block of threads: more blocks only wait for each other.
 _TASKS_OF_A_BLOCK = 4
-# Of so many rows of tiles two blocks are worth it even where matrices fill the GPU.
+# The rows of tiles from which on two blocks are worth it even where matrices fill the GPU.
 _TILES_OF_TWO = 5
 
 

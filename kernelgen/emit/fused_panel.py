@@ -86,7 +86,7 @@ class FusedPanel:
         if not shared or self.nb % self.lb or self._pieces % self.threads:
             raise SpecError(
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
-                "among so many"
+                "among these threads"
             )
         if self.shared_bytes > MAX_SHARED_BYTES - _DECLARED:
             raise SpecError(
