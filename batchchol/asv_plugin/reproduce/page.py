@@ -15,6 +15,7 @@ from batchchol.report.claims.quantities import quantity
 
 _HEADINGS = ("claim", "published", "here", "here / published", "99% interval", "rounds", "verdict")
 _LEFT = ("claim", "verdict")
+_OF_SEVERAL = {Holds.YES: "hold", Holds.NO: "do not hold"}
 SHAPES = (
     "Where the published numbers are of another kind of machine, ratios to peers are judged by which side is faster, "
     "and the other numbers are shown beside each other."
@@ -32,7 +33,8 @@ class Part:
 def counted(judged: Sequence[Judged]) -> str:
     """Such as "12 hold, 1 does not hold": how many have become what."""
     counts = Counter(each.holds for each in judged)
-    return ", ".join(f"{counts[each]} {each.value}" for each in Holds if counts[each])
+    words = {each: _OF_SEVERAL.get(each, each.value) if counts[each] > 1 else each.value for each in Holds}
+    return ", ".join(f"{counts[each]} {words[each]}" for each in Holds if counts[each])
 
 
 def table(judged: Sequence[Judged]) -> str:

@@ -85,6 +85,8 @@ def test_published_times_hold_on_the_same_machine(listed: Listed, tmp_path: Path
     assert judged[ONE[0]].ratio == pytest.approx(1, abs=0.01)
     assert judged[ONE[2]].here == judged[ONE[2]].claim.text()
     assert status(judged.values()) == 0
+    assert page.counted(list(judged.values())) == "2 hold, 1 shown"
+    assert page.counted(list(judged.values())[1:2]) == "1 holds"
 
 
 def test_slower_kernels_do_not_hold_once_fresh_rounds_say_so_again(listed: Listed, tmp_path: Path) -> None:
