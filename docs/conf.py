@@ -4,6 +4,7 @@ are relative, and what lies outside this folder is a page or a download of the s
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
+_FOLDERS = ("history", "report_h200")
 # Where the site has what a link of a page leads to outside this folder.
 _ELSEWHERE = {"](../datasets/README.md": "](data.md", "](../README.md#": "](results.md#"}
 
@@ -53,6 +55,12 @@ _ELSEWHERE = {"](../datasets/README.md": "](data.md", "](../README.md#": "](resu
 def _link_within_the_site(_: Sphinx, page: str, source: list[str]) -> None:
     for there, here in _ELSEWHERE.items():
         source[0] = source[0].replace(there, here)
+
+
+def _copy_pages_of_their_own(app: Sphinx, error: Exception | None) -> None:
+    """Folders of pages that batchchol wrote; pages here link to them by HTML, of which Sphinx makes no download."""
+    for name in _FOLDERS if not error else ():
+        shutil.copytree(ROOT / "docs" / name, Path(app.outdir) / name, dirs_exist_ok=True)
 
 
 def _keep_bars(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
@@ -68,5 +76,6 @@ def _skip_fields(_app: Sphinx, _what: str, _name: str, member: object, skip: boo
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _link_within_the_site)
+    app.connect("build-finished", _copy_pages_of_their_own)
     app.connect("autodoc-process-docstring", _keep_bars)
     app.connect("autodoc-skip-member", _skip_fields)

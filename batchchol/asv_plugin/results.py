@@ -19,6 +19,7 @@ from batchchol.errors import DataFileError
 NOT_RESULTS = ("machine.json", "benchmarks.json")
 
 Content = TypeVar("Content")
+_NEVER = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class ResultRow:
 
     `median` and `samples` are in `unit`; asv keeps samples only when told to (`--record-samples`). `status`
     is "measured", "skipped" or "failed", and `median` is NaN unless the point was measured. `params` maps the
-    parameters' names to their values. `date` is the commit's. `records` are what was recorded of each round of a
-    `device_*` benchmark: its samples, and what ran under which conditions.
+    parameters' names to their values. `date` is the commit's, `started` when asv began the benchmark. `records` are
+    what was recorded of each round of a `device_*` benchmark: its samples, and what ran under which conditions.
     """
 
     machine: str
@@ -42,6 +43,7 @@ class ResultRow:
     samples: tuple[float, ...]
     unit: str
     records: tuple[SampleRecord, ...] = ()
+    started: datetime.datetime = _NEVER
 
 
 def load_results(folder: Path | str, machine: str | None = None) -> list[ResultRow]:
@@ -131,6 +133,7 @@ def _rows(
                 samples=tuple(taken or ()),
                 unit=about.get("unit", ""),
                 records=of_result(recorded.get(key, ()), started, duration),
+                started=started,
             )
 
 

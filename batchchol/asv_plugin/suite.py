@@ -27,6 +27,10 @@ _NO_SETTINGS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 Say = Callable[[str], None]
 
 
+class NothingDue(BatchcholError):
+    """Every point of the profile was measured lately, with the kernel that it has now."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is measured: a commit of a folder, by a configuration of asv; `described` for people."""
@@ -86,18 +90,22 @@ def run_asv(
     environment: Mapping[str, str],
     show: Callable[[Entry], None],
     wanted: Sequence[str] = (),
+    known: Path | None = None,
 ) -> int:
     """Run `asv run` on the points of a profile alone, and show what it says of them; its exit status.
 
     `arguments` are asv's; `environment` names profile and backend; `wanted` are regular expressions like those of
-    asv's option --bench, of which a point must match one, if there are any.
+    asv's option --bench, of which a point must match one, if there are any; `known` is a file of kernel texts
+    (:mod:`batchchol.asv_plugin.history.due`) whose points are left out.
 
     Raises
     ------
     BatchcholError
         If there is no such point.
     """
-    chosen = [word for expression in selected(subject, environment, wanted) for word in ("--bench", expression)]
+    chosen = [
+        word for expression in selected(subject, environment, wanted, known) for word in ("--bench", expression)
+    ]
     command = [sys.executable, "-m", "asv", "--config", str(subject.config), "run", "--show-stderr", *chosen]
     with (
         subprocess.Popen(
@@ -120,7 +128,9 @@ def run_asv(
     return process.returncode
 
 
-def selected(subject: Subject, environment: Mapping[str, str], wanted: Sequence[str] = ()) -> list[str]:
+def selected(
+    subject: Subject, environment: Mapping[str, str], wanted: Sequence[str] = (), known: Path | None = None
+) -> list[str]:
     """Regular expressions that match the points to measure alone: asv would start a process for the others too.
 
     Raises
@@ -129,11 +139,14 @@ def selected(subject: Subject, environment: Mapping[str, str], wanted: Sequence[
         If there are none, or the suite cannot be imported.
     """
     command = [sys.executable, "-m", _SELECTION, *(f"--bench={each}" for each in wanted)]
+    command += [f"--known={known}"] if known else []
     done = subprocess.run(
         command, cwd=subject.folder, env=dict(environment), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise BatchcholError(f"the suite cannot say what it measures: {done.stderr.strip()}")
+    if not done.stdout and known:
+        raise NothingDue("nothing is due: every kernel has the text that was measured last")
     if not done.stdout:
         raise BatchcholError(f"nothing to measure: the profile has no point that matches {' or '.join(wanted)}")
     return done.stdout.splitlines()

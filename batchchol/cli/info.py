@@ -23,6 +23,7 @@ OPTIONAL_PACKAGES = (
     ("scikit-learn", "the digits data set; `report` and guided search", install("data")),
     ("pyarrow", "data sets of `tune --space`", install("tune")),
     ("pandas", "`report` of a data set, guided search", install("report")),
+    ("ruptures", "change points of the suite's results", install("history")),
     ("optuna", "guided search by TPE, `replay`", install("search")),
     ("distributed", "`tune --cluster`", install("cluster")),
     ("torch", "operators of PyTorch; a peer of `compare`", install("torch")),

@@ -1,25 +1,25 @@
-"""`python -m batchchol publish`: the suite's results over commits as one page, which loads nothing."""
+"""`python -m batchchol publish`: the suite's results over commits as a folder of pages that load nothing."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from batchchol.asv_plugin import page
-from batchchol.asv_plugin.results import load_results
+from batchchol.asv_plugin.history import pages
+from batchchol.cli.history import add_store_arguments, filled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the results are, and where the page goes."""
-    parser.add_argument("--results", type=Path, default=Path(".asv/results"), help="default: .asv/results")
-    parser.add_argument("--machine", help="only this machine's; default: all")
-    parser.add_argument("--out", type=Path, default=Path(".asv/history.html"), help="default: .asv/history.html")
+    """Where the results are, and where the pages go."""
+    add_store_arguments(parser)
+    parser.add_argument("--out", type=Path, default=Path(".asv/history"), help="default: .asv/history")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page, and say what is on it."""
-    for machine in page.write(load_results(arguments.results, arguments.machine), arguments.out):
-        points = sum(len(table.series) for table in machine.tables)
-        print(f"{machine.name}: {points:,} points of {len(machine.commits)} commits")
-    print(f"saved {arguments.out}")
+    """Write the pages, and say what is on them."""
+    with filled(arguments) as store:
+        measurements = store.measurements(arguments.machine)
+    for machine in pages.write(measurements, arguments.out):
+        print(f"{machine.name}: {len(machine.cases):,} cases, {len(machine.commits)} commits")
+    print(f"saved {arguments.out}: open {arguments.out / 'index.html'}")
     return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +72,22 @@ def test_wanted_expressions_narrow_the_profile(part: Part) -> None:
         "tiles.Tiles.device_factor",
         "whole_call.Numpy.time_cholesky",
     }
+
+
+def test_kernels_of_known_text_are_left_out(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHCHOL_BACKEND", "cpu")
+    selection, name = part("harness.selection"), "defaults.Defaults.device_factor"
+    (benchmark,) = (each for each in discovery.disc_benchmarks(str(SUITE)) if each.name == name)
+    points = [dict(zip(benchmark.param_names, values, strict=True)) for values in product(*benchmark._params)]
+    kept = [points[index] for index in chosen(part)[name]]
+    texts = {json.dumps(point, sort_keys=True): selection._text(benchmark, point) for point in kept}
+    changed = next(iter(texts))
+    assert all(len(text) == 64 for text in texts.values())
+    known = {name: {**texts, changed: "another text"}}
+    (left,) = (each for each in selection.expressions([name], known) if "Defaults" in each)
+    assert left.count("defaults") == 1
+    assert f"{json.loads(changed)['n']}," in left
+    assert not list(selection.expressions([name], {name: texts}))
 
 
 @pytest.fixture

@@ -72,6 +72,8 @@ NUMBERS = [
     *each("explain --n 8", "--batch", NO_SIZES),
     *each("explain --n 8 --batch 10", "--arch", NO_ARCHITECTURES),
     *each("explain --n 8 --batch 10", "--backend", ("abacus", "\udcff")),
+    *each("history", "--thin", NOT_POSITIVE),
+    *each("suite", "--due", NOT_POSITIVE),
     *each("tune", "--n", (*NO_LISTS, "0", "-1", "9" * 30)),
     *each(TUNE, "--batch", NO_SIZES),
     *each(TUNE, "--seconds", NO_SECONDS),
@@ -224,7 +226,7 @@ def refused(arguments: list[str], place: Path, capfd: pytest.CaptureFixture[str]
 def test_every_command_is_attacked() -> None:
     attacked = {case[0] for case in NUMBERS} | {command.split()[0] for command, _ in (*READERS, *WRITERS)}
     # They have no numbers and name no file, or have tests of their own.
-    assert set(COMMANDS) - attacked <= {"info", "cache", "gate", "noise", "publish", "suite"}
+    assert set(COMMANDS) - attacked <= {"info", "cache", "gate", "noise", "publish"}
 
 
 @pytest.mark.parametrize("command", sorted({case[0] for case in NUMBERS}))
