@@ -62,7 +62,7 @@ def factor_host(
             asked = n, dtype_name(dense.dtype), upper, batch, given, math, True, same and given is None
             spec, layout = kept_array_choice(device, *asked, generation())
             if name == "cuda":
-                return _on_gpu(device, dense, spec, layout)
+                return _on_gpu(device, dense, spec, layout, room)
             if layout != _CANONICAL:
                 return _packed(device, dense, spec, layout)
             return _as_they_are(device, dense, spec, None if same and not spec.in_place else room)
@@ -80,11 +80,13 @@ def factor_host(
     return lapack.potrf(dense, upper, available_threads())
 
 
-def _on_gpu(device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout) -> Factored:
+def _on_gpu(
+    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, room: NDArray[Any] | None
+) -> Factored:
     # Not at the top: importing the library initialises no GPU.
-    from batchchol.backends.cuda.dense import factor_host
+    from batchchol.backends.cuda.streaming import factor_host
 
-    return factor_host(device, dense, spec, layout)
+    return factor_host(device, dense, spec, layout, room)
 
 
 def _as_they_are(

@@ -1,4 +1,4 @@
-"""Factors of whole arrays (batch, n, n), of the host or the GPU, in slices.
+"""Factors of whole arrays (batch, n, n) of the GPU, in slices.
 
 They are factored where they lie, by a kernel for canonical arrays, or packed, factored and unpacked. A slice is as
 many matrices as the free memory takes: all of them, if it does.
@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batchchol.backends.base import Backend
 from batchchol.backends.cuda import memory, support
@@ -22,18 +21,17 @@ from batchchol.backends.cuda.device import Device, word_of
 from batchchol.backends.cuda.functions import Function
 from batchchol.backends.cuda.kernels import CudaKernel
 from batchchol.batches.batch import check_dtype
-from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.layouts import array_shape
 from kernelgen import KernelSource, KernelSpec, Layout
 from kernelgen.problem import MAX_CHUNK
 from kernelgen.targets import ELEMENT_BYTES
 
 # What is free is not free in one piece, and others use the GPU too.
-_USABLE = 0.9
+USABLE = 0.9
 # Less is not worth asking how much is free: that takes longer than the work (measured).
 _SMALL_BYTES = 64 << 20
 # Whole chunks, whatever their size.
-_STEP = MAX_CHUNK
+STEP = MAX_CHUNK
 # What C-contiguous arrays are without being packed. Kernels for it write the other triangle too, with zeros.
 _AS_THEY_ARE = Layout.canonical("row")
 _INFO = np.dtype(np.int32)
@@ -47,24 +45,6 @@ def view(a: Any) -> memory.View:
     if check_dtype("a", matrices.dtype) != matrices.dtype:
         raise TypeError(f"a: got dtype {matrices.dtype}, expected native byte order")
     return matrices
-
-
-def factor_host(
-    backend: Backend, a: NDArray[np.floating], spec: KernelSpec, layout: Layout
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Factors and info of an array of the host, (batch, n, n), as arrays of the host."""
-    l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
-    info = np.empty(len(a), np.int32)
-    apart = layout == _AS_THEY_ARE and not spec.in_place
-    for first, last in slices(len(a), _matrix_bytes(spec, layout, dense=2 if apart else 1)):
-        dense = memory.to_device(a[first:last], f"{last - first:,} matrices")
-        factors = memory.empty(dense.shape, a.dtype, f"{last - first:,} factors") if apart else dense
-        status = memory.info_array(last - first, poisoned=False)
-        launches = _launches(cast(CudaBackend, backend), spec, layout, last - first)
-        launches.run(int(dense.gpudata), int(factors.gpudata), int(status.gpudata))
-        memory.to_host(factors, out=l[first:last])
-        memory.to_host(status, out=info[first:last])
-    return l, info
 
 
 def factor_device(
@@ -101,17 +81,18 @@ class Factorization:
             self._whole.run(a, l, info, stream=stream, room=room)
             return
         problem = self.spec.problem
-        matrix_bytes = problem.n**2 * ELEMENT_BYTES[problem.dtype]
-        for first, last in slices(self.batch, _matrix_bytes(self.spec, self.layout, dense=0)):
-            matrices, launches = first * matrix_bytes, self._launches(last - first)
-            launches.run(a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room)
+        dense = problem.n**2 * ELEMENT_BYTES[problem.dtype]
+        for first, last in slices(self.batch, matrix_bytes(self.spec, self.layout, dense=0)):
+            matrices = first * dense
+            of_slice = self._launches(last - first)
+            of_slice.run(a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room)
 
     @cached_property
-    def _whole(self) -> _Launches:
+    def _whole(self) -> Launches:
         return self._launches(self.batch)
 
-    def _launches(self, count: int) -> _Launches:
-        return _launches(cast(CudaBackend, self.backend), self.spec, self.layout, count)
+    def _launches(self, count: int) -> Launches:
+        return launches(cast(CudaBackend, self.backend), self.spec, self.layout, count)
 
 
 def factor_nothing(a: memory.View) -> tuple[Any, Any]:
@@ -134,7 +115,7 @@ _DENSE, _FACTORS, _STATUS, _PACKED, _RESULT = range(5)
 
 
 @dataclass(frozen=True)
-class _Launches:
+class Launches:
     """What factors dense matrices in rows: kernels on them, and on packed copies of `packed` bytes."""
 
     gpu: Device
@@ -177,22 +158,23 @@ class _Noted:
 
 # Working out how arrays are copied takes longer than launching the copy.
 @lru_cache(maxsize=256)
-def _launches(backend: CudaBackend, spec: KernelSpec, layout: Layout, batch: int) -> _Launches:
+def launches(backend: CudaBackend, spec: KernelSpec, layout: Layout, batch: int) -> Launches:
+    """What factors `batch` dense matrices by a kernel that works in a layout."""
     kernel = cast(CudaKernel, backend.kernel(spec))
     n, dtype, gpu = spec.problem.n, spec.problem.dtype, kernel.gpu
     places = (_DENSE, _FACTORS) if layout == _AS_THEY_ARE else (_PACKED, _RESULT)
     factorization = _Launch(kernel.function, batch, (*places, _STATUS), kernel.geometry(batch, layout))
     if layout == _AS_THEY_ARE:
-        return _Launches(gpu, (factorization,), 0, spec.in_place)
+        return Launches(gpu, (factorization,), 0, spec.in_place)
     pack, unpack = _Noted(gpu, (_DENSE, _PACKED)), _Noted(gpu, (_RESULT, _FACTORS))
     support.pack(pack, 0, 0, n, batch, layout, dtype)
     cleared = {"lower": "upper", "upper": "lower"}[spec.problem.uplo]
     support.unpack(unpack, 0, 0, n, batch, layout, dtype, clear=cleared)
     packed = math.prod(array_shape(n, batch, layout)) * ELEMENT_BYTES[dtype]
-    return _Launches(gpu, (*pack.launches, factorization, *unpack.launches), packed, spec.in_place)
+    return Launches(gpu, (*pack.launches, factorization, *unpack.launches), packed, spec.in_place)
 
 
-def _matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
+def matrix_bytes(spec: KernelSpec, layout: Layout, dense: int) -> int:
     """Bytes that each matrix of a slice takes on the GPU: `dense` dense copies, packed ones, and its info."""
     packed = 0 if layout == _AS_THEY_ARE else 1 if spec.in_place else 2
     copies = dense + packed
@@ -203,7 +185,7 @@ def slices(batch: int, matrix_bytes: int) -> Iterator[tuple[int, int]]:
     """First and last matrix of each slice that fits, as equal in size as whole steps allow."""
     if batch * matrix_bytes <= max(_SMALL_BYTES, memory.kept_bytes()):
         return iter([(0, batch)] * bool(batch))
-    most = max(int(memory.free_bytes() * _USABLE) // matrix_bytes // _STEP, 1) * _STEP
+    most = max(int(memory.free_bytes() * USABLE) // matrix_bytes // STEP, 1) * STEP
     count = max(1, -(-batch // most))
-    length = max(-(-batch // (count * _STEP)), 1) * _STEP
+    length = max(-(-batch // (count * STEP)), 1) * STEP
     return ((first, min(first + length, batch)) for first in range(0, batch, length))

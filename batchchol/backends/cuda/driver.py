@@ -27,7 +27,8 @@ _MAX_DYNAMIC_SHARED_SIZE = 8
 _DISABLE_TIMING = 2
 # Of a stream; priorities beyond the GPU's are its highest.
 _NON_BLOCKING, _MOST_URGENT = 1, -100
-_POINTER_DEVICE = 9
+_POINTER_MEMORY_TYPE, _POINTER_DEVICE = 2, 9
+_HOST_MEMORY = 1
 _RELAXED_CAPTURE = 2
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
@@ -216,6 +217,12 @@ class Driver:
         number = ctypes.c_int(-1)
         status = self._cuda.cuPointerGetAttribute(ctypes.byref(number), _POINTER_DEVICE, address)
         return None if status or number.value < 0 else number.value
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether an address is one of pinned memory of the host, which the GPU copies without the host's help."""
+        kind = ctypes.c_int(0)
+        status = self._cuda.cuPointerGetAttribute(ctypes.byref(kind), _POINTER_MEMORY_TYPE, address)
+        return not status and kind.value == _HOST_MEMORY
 
     def check(self, status: int, doing: str) -> None:
         """Raise what a status means; `doing` begins the sentence."""
