@@ -1,0 +1,149 @@
+"""Recommendations from implicit feedback: alternating least squares, of which every step is a batch of solves.
+
+Hu, Koren and Volinsky (ICDM 2008): user u saw item i with confidence c_ui, where nothing is known c is 1. With the
+items' factors Y fixed, the best factors of user u solve
+
+    (Y^T Y + sum_i (c_ui - 1) y_i y_i^T + regularization I) x_u = sum_i c_ui y_i,
+
+a system of order 16 … 128 for each user, then one for each item, and so on. Run it on a file of MovieLens, or on
+ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 films, 25,000,095 ratings):
+
+    python docs/examples/als.py --ratings ratings.csv --factors 32
+    python docs/examples/als.py --scale 0.01 --backend cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+import batchchol
+
+USERS, ITEMS, RATINGS = 162_541, 59_047, 25_000_095
+# Of the padded factors of a slice: they fit a cache of a GPU, and cores stream them.
+SLICE_ELEMENTS = 1 << 24
+
+
+def read_ratings(path: Path) -> sparse.csr_matrix:
+    """Users × items of a file in MovieLens' format: userId,movieId,rating,timestamp below a heading."""
+    columns = np.loadtxt(path, delimiter=",", skiprows=1, usecols=(0, 1, 2), dtype=np.float32)
+    users, items = (np.unique(columns[:, column], return_inverse=True)[1] for column in (0, 1))
+    return sparse.csr_matrix((columns[:, 2], (users, items)), dtype=np.float32)
+
+
+def made_up_ratings(scale: float = 1.0, seed: int = 0) -> sparse.csr_matrix:
+    """Ratings with the shape of MovieLens-25M, times `scale`: few items are popular, few users busy."""
+    rng = np.random.default_rng(seed)
+    users, items, count = (max(8, int(scale**0.5 * each)) for each in (USERS, ITEMS, RATINGS * scale**0.5))
+    busy, popular = rng.lognormal(0, 1.2, users), 1 / np.arange(10, items + 10)
+    who = rng.choice(users, count, p=busy / busy.sum())
+    # Two genres: of users like of items, and three in four ratings are of one's own.
+    what = rng.choice(items, count, p=popular / popular.sum())
+    own = rng.random(count) < 0.75
+    what = np.where(own, np.minimum(what // 2 * 2 + who % 2, items - 1), what)
+    values = rng.integers(1, 11, count).astype(np.float32) / 2
+    ratings = sparse.csr_matrix((values, (who, what)), shape=(users, items), dtype=np.float32)
+    ratings.data = np.minimum(ratings.data, 5)
+    return ratings
+
+
+def slices(ratings: sparse.csr_matrix, factors: int) -> Iterator[np.ndarray]:
+    """Rows that have about as many ratings, so that they can be padded to the longest of them."""
+    lengths = np.diff(ratings.indptr)
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        # Twice the shortest at most: half of what is padded is not, on average three quarters.
+        longest = max(2 * lengths[order[first]], 8)
+        last = int(np.searchsorted(lengths[order], longest, side="right"))
+        last = min(last, first + max(1, SLICE_ELEMENTS // int(longest * factors)))
+        yield order[first:last]
+        first = last
+
+
+def half_step(
+    ratings: sparse.csr_matrix, fixed: Any, regularization: float, xp: Any, solve: Any, asarray: Any
+) -> Any:
+    """The best factors of the rows of `ratings`, with those of its columns `fixed`; both arrays of `xp`."""
+    factors = fixed.shape[1]
+    gram = fixed.T @ fixed + asarray(regularization * np.eye(factors, dtype=np.float32))
+    found = xp.zeros_like(fixed[:1]).repeat(ratings.shape[0], *([0] if xp is np else [1]))
+    for rows in slices(ratings, factors):
+        begins, ends = ratings.indptr[rows], ratings.indptr[rows + 1]
+        places = begins[:, None] + np.arange((ends - begins).max())
+        there = places < ends[:, None]
+        places = np.minimum(places, ratings.nnz - 1)
+        confidence = asarray(np.where(there, ratings.data[places], np.float32(0)))
+        more = asarray(np.where(there, ratings.data[places] - 1, np.float32(0)))
+        y = fixed[asarray(ratings.indices[places])]
+        a = gram + (y * more[:, :, None]).swapaxes(1, 2) @ y
+        b = (confidence[:, None, :] @ y)[:, 0]
+        found[asarray(rows)] = solve(a, b)
+    return found
+
+
+def train(
+    ratings: sparse.csr_matrix,
+    factors: int,
+    iterations: int,
+    *,
+    backend: str = "cpu",
+    solve: Any = None,
+    regularization: float = 0.05,
+) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    """Factors of users and items, and the seconds that each iteration took; on a GPU by PyTorch's arrays."""
+    if backend == "cuda":
+        import torch
+
+        from batchchol.interop import torch as linalg
+
+        xp, solve = torch, solve or linalg.solve
+        asarray, asnumpy = lambda a: torch.as_tensor(a, device="cuda"), lambda a: a.cpu().numpy()
+    else:
+        xp, solve, asarray, asnumpy = np, solve or batchchol.solve, np.asarray, np.asarray
+    by_item = ratings.T.tocsr()
+    rng = np.random.default_rng(0)
+    items = asarray(rng.normal(0, 0.1, (ratings.shape[1], factors)).astype(np.float32))
+    taken = []
+    for _ in range(iterations):
+        begin = time.perf_counter()
+        users = half_step(ratings, items, regularization, xp, solve, asarray)
+        items = half_step(by_item, users, regularization, xp, solve, asarray)
+        asnumpy(items[:1])  # a GPU is done when this is there
+        taken.append(time.perf_counter() - begin)
+    return asnumpy(users), asnumpy(items), taken
+
+
+def loss(ratings: sparse.csr_matrix, users: np.ndarray, items: np.ndarray, regularization: float = 0.05) -> float:
+    """What the steps make smaller: the weighted squares of all users × items, and the regularization."""
+    seen = ratings.tocoo()
+    predicted = np.einsum("ij,ij->i", users[seen.row], items[seen.col])
+    unseen = np.sum((users.T @ users) * (items.T @ items), dtype=np.float64)
+    of_seen = np.sum(seen.data * (1 - predicted) ** 2 - predicted**2, dtype=np.float64)
+    return float(unseen + of_seen + regularization * (np.sum(users**2) + np.sum(items**2)))
+
+
+def main() -> None:
+    """Train, and print what each iteration took and came to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ratings", type=Path, help="a ratings.csv of MovieLens; default: made up")
+    parser.add_argument("--scale", type=float, default=1.0, help="of ratings that are made up (default: 1)")
+    parser.add_argument("--factors", type=int, default=32)
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
+    given = parser.parse_args()
+    ratings = read_ratings(given.ratings) if given.ratings else made_up_ratings(given.scale)
+    print(f"{ratings.shape[0]:,} users, {ratings.shape[1]:,} items, {ratings.nnz:,} ratings")
+    users, items, taken = train(ratings, given.factors, given.iterations, backend=given.backend)
+    print("seconds of each iteration:", " ".join(f"{each:.3f}" for each in taken))
+    print(f"loss: {loss(ratings, users, items):.6g}")
+
+
+if __name__ == "__main__":
+    main()
