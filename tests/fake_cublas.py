@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda import cublas, host_block
 
 from .fake_gpu import FakeGpu
 
@@ -43,6 +43,44 @@ class FakeStream:
 
     def __exit__(self, *_: object) -> None:
         self.current.pop()
+
+
+class FakeCapture(FakeStream):
+    """A stream that captures: here what it is given runs, and the graph's launches are counted."""
+
+    launched: ClassVar[list[int]] = []
+
+    def __init__(self, non_blocking: bool) -> None:
+        assert non_blocking
+        super().__init__(0xCA97)
+
+    def begin_capture(self) -> None:
+        pass
+
+    def end_capture(self) -> SimpleNamespace:
+        return SimpleNamespace(launch=lambda stream: self.launched.append(stream.ptr))
+
+
+class FakeRuntime:
+    """Copies of blocks between the memory of the fake GPU and the host's."""
+
+    def memcpy2DAsync(self, to: int, pitch: int, source: int, source_pitch: int, width: int, *rest: int) -> None:
+        rows, kind, stream = rest
+        assert kind in (1, 2)
+        assert stream
+        for row in range(rows):
+            ctypes.memmove(to + row * pitch, source + row * source_pitch, width)
+
+    def streamSynchronize(self, stream: int) -> None:
+        assert stream
+
+
+class FakePinned(bytearray):
+    """Page-locked memory."""
+
+    @property
+    def ptr(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
 
 class FakeCublas(ModuleType):
@@ -102,11 +140,14 @@ class FakeCublas(ModuleType):
         self, dtype: Any, right: int, upper: int, t: int, unit: int, m: int, n: int, alpha: int, *rest: int
     ) -> None:
         a, lda, b, ldb = rest
-        assert right
         assert not unit
-        factor, result = columns(a, dtype, n, n, lda), columns(b, dtype, m, n, ldb)
+        order = n if right else m
+        factor, result = columns(a, dtype, order, order, lda), columns(b, dtype, m, n, ldb)
         triangle = (np.triu if upper else np.tril)(factor)
-        result[...] = number(alpha, dtype) * np.linalg.solve(triangle if t else triangle.T, result.T).T
+        if right:
+            result[...] = number(alpha, dtype) * np.linalg.solve(triangle if t else triangle.T, result.T).T
+        else:
+            result[...] = number(alpha, dtype) * np.linalg.solve(triangle.T if t else triangle, result)
 
     def trsmBatched(self, dtype: Any, *given: int) -> None:
         *how, a, lda, b, ldb, count = given
@@ -132,10 +173,13 @@ def number(address: int, dtype: np.dtype[Any]) -> float:
 def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> FakeCublas:
     """Put it in CuPy's place."""
     library = FakeCublas(gpu)
+    FakeCapture.null, FakeCapture.launched = FakeStream(0), []  # type: ignore[attr-defined]
     cuda = SimpleNamespace(
         get_current_stream=lambda: SimpleNamespace(ptr=FakeStream.current[-1]),
         ExternalStream=FakeStream,
-        Stream=SimpleNamespace(null=FakeStream(0)),
+        Stream=FakeCapture,
+        runtime=FakeRuntime(),
+        alloc_pinned_memory=FakePinned,
     )
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)  # type: ignore[arg-type]
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs", "cupy"):
@@ -147,5 +191,5 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> FakeCublas:
 
 def forget() -> None:
     """Have the library look for CuPy again."""
-    for each in (cublas._library, cublas._handle, cublas._cuda):
+    for each in (cublas._library, cublas._handle, cublas.cupy_cuda, host_block.host_block):
         each.cache_clear()

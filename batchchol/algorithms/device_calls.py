@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.level3 import Block
@@ -100,10 +100,10 @@ class DeviceCalls:
         sizes = c.rows, c.columns, a.columns, self.n
         self.blas.gemm(*addresses, *sizes, batch=self.batch, apart=self.n**2, stream=self.stream)
 
-    def beside(self) -> DeviceCalls:
+    def beside(self) -> Self:
         return replace(self, stream=side_stream(self.gpu), side=True)
 
-    def wait_for(self, other: DeviceCalls) -> None:
+    def wait_for(self, other: Self) -> None:
         first, then = (0 if each.stream is None else stream_address(each.stream) for each in (other, self))
         with self.gpu.at_hand():
             self.gpu.driver.wait_for(first, then)

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from batchchol.algorithms import blocked
 from batchchol.algorithms.device_calls import DeviceCalls
+from batchchol.algorithms.hybrid import HybridCalls
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, plan
 from batchchol.backends.cuda import cublas, memory, support
 from batchchol.backends.cuda.dense import slices
 from batchchol.backends.cuda.device import Device, device
+from batchchol.backends.cuda.host_block import host_block
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
 from kernelgen.emit import panel as kernels
@@ -64,21 +66,36 @@ def factor_at(
 ) -> None:
     """Queue the factorization of canonical matrices at an address into those at another, which may be the same.
 
-    Without blocks, `work_words` words of zeros at `work` are the caller's, who keeps them until the work is done; by
-    default they come from this library's memory.
+    `work_words` words of zeros at `work` are the caller's, who keeps them until the work is done; by default they
+    come from this library's memory.
     """
     with gpu.queueing():
         if how.blocking is None:
             _at_once(gpu, how, (a, l, info, work), n, batch, stream)
             return
         gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
-        together = batch if n <= ALONE else 1
+        together = batch if n <= ALONE and not how.hybrid else 1
         for member in range(0, batch, together):
             own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
-            work = _work(how, n, together, stream)
-            blocks = _blocks(gpu, how, n, together)
-            calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=blocks, work=_address(work))
-            blocked.factor(calls, n, how.blocking)
+            if work and member:
+                gpu.fill_words(work, 0, work_words(how, n, together), stream)
+            _by_blocks(gpu, how, own, n, together, stream, work)
+
+
+def _by_blocks(
+    gpu: Device, how: Plan, addresses: tuple[int, int], n: int, batch: int, stream: Any, given: int
+) -> None:
+    """Queue the factorization of matrices whose lower triangles are where their factors are to be."""
+    assert how.blocking is not None, "it is done at once"
+    l, info = addresses
+    if how.hybrid:
+        room = host_block(how.blocking.nb, how.panel.dtype)
+        blocked.factor(HybridCalls(gpu, how.panel, l, info, n, batch, stream, block=room), n, how.blocking)
+        return
+    own = None if given else _work(how, n, batch, stream)
+    blocks, zeros = _blocks(gpu, how, n, batch), given or _address(own)
+    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
+    blocked.factor(calls, n, how.blocking)
 
 
 def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: int, batch: int, stream: Any) -> None:
@@ -107,7 +124,8 @@ def work_words(how: Plan, n: int, batch: int) -> int:
     if not isinstance(how.panel, FusedPanel):
         return 0
     tiles = how.panel.tiles(n)
-    return batch * (1 + tiles) * (1 if how.blocking is None else tiles)
+    together = batch if how.blocking is None or n <= ALONE else 1
+    return together * (1 + tiles) * (1 if how.blocking is None else tiles)
 
 
 def _work(how: Plan, n: int, batch: int, stream: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from batchchol.algorithms.blocked import Blocking
 from kernelgen import SpecError
@@ -28,7 +28,7 @@ _TILE, _TILE_OF_MANY = 128, 64
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
 _AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
 # The tiles of matrices that one launch factors, by their order: of one, and of many together.
-_Axes = dict[str, int]
+_Axes = dict[str, Any]
 _FUSED: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
     {"float32": ((12_288, {"nb": 128}), (0, {"resident": 2})), "float64": ((0, {}),)}
 )
@@ -55,12 +55,14 @@ _PANELS_OF_MANY = ((448, 4), (0, 2))
 class Plan:
     """How matrices of an order are factored: the kernels, and how one is cut; None if all of it is done at once.
 
-    Fused panels have `blocks` blocks of threads to a matrix; None for its share of those that the GPU holds.
+    Fused panels have `blocks` blocks of threads to a matrix; None for its share of those that the GPU holds. With
+    `hybrid` the host factors the blocks on the diagonal, of a left-looking factorization whose tile is a panel.
     """
 
     panel: Panel | FusedPanel
     blocking: Blocking | None
     blocks: int | None = None
+    hybrid: bool = False
 
     @property
     def name(self) -> str:
@@ -73,6 +75,8 @@ class Plan:
             tiles = f"{blocks}, {tiles}{beside}, steps of {self.panel.lb}{by}"
         if self.blocking is None:
             return tiles
+        if self.hybrid:
+            return f"hybrid, {self.blocking.looking} looking, nb = {self.blocking.nb} on the host"
         ahead = ", look-ahead" if self.blocking.ahead else ""
         width = f", launches of {self.blocking.tile} columns" if self.blocking.fused else ""
         return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}{width}, {tiles}"

@@ -59,6 +59,16 @@ def potrf(dense: NDArray[np.floating], upper: bool, threads: int) -> tuple[NDArr
     return l, info
 
 
+def potrf_in_place(a: NDArray[np.floating], upper: bool, threads: int) -> int:
+    """Factor one matrix (n, n), C-contiguous, in place; its info. The other triangle is neither read nor written."""
+    routine = routine_of(a.dtype.name, "potrf")
+    n, status = np.array(len(a), routine.integer), np.zeros(1, routine.integer)
+    # A matrix in row order is its transpose to LAPACK.
+    with blas.at_most(threads):
+        routine.call(b"L" if upper else b"U", n.ctypes.data, a.ctypes.data, n.ctypes.data, status.ctypes.data)
+    return int(_with_unnoticed(status, a[np.newaxis])[0])
+
+
 def factor_batch(batch: Batch, out: Batch, threads: int) -> NDArray[np.int32]:
     """Factor the lower triangles of a batch of any layout into `out`, which may be the batch itself; their info.
 

@@ -50,6 +50,8 @@ class FusedPanel:
     update : {"fma", "tensor"}
         What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one
         of 24, whose error is a part of what the sums of matrices of such orders have anyway.
+    timed : bool
+        Whether the kernel writes down how long each phase of a task takes: for finding out, it takes longer.
 
     Raises
     ------
@@ -66,6 +68,7 @@ class FusedPanel:
     threads: int = 256
     resident: int = 1
     update: str = "fma"
+    timed: bool = False
     family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
@@ -127,7 +130,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
     """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
-    entry = f"{letter}panel_{panel.order}_{sizes}_{panel.update}"
+    entry = f"{letter}panel_{panel.order}_{sizes}_{panel.update}{'_timed' if panel.timed else ''}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",
@@ -146,6 +149,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         schedule=panel,
         math="ieee",
         tensor=panel.update == "tensor",
+        timed=panel.timed,
         staged=False,
         spec=panel,
         warps_down=panel.warps_down,

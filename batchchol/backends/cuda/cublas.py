@@ -123,6 +123,15 @@ class Cublas:
         else:
             self._call(self._trsm_batched, stream, *how, batch)
 
+    def trsm(self, l: int, b: int, rows: int, n: int, leading: int, *, stream: Any = None) -> None:
+        """The solutions of X L^T = B in place of B (rows, n), by L (n, n); both are parts of matrices as `gemm`'s."""
+        how: tuple[int, ...]
+        if self._rows:
+            how = _LEFT, _UPPER, _TRANSPOSED, _NON_UNIT, n, rows
+        else:
+            how = _RIGHT, _LOWER, _TRANSPOSED, _NON_UNIT, rows, n
+        self._call(self._trsm, stream, *how, self._one, l, leading, b, leading)
+
     def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
         with device().at_hand(), _on(stream), _TURN:
             try:
@@ -149,7 +158,7 @@ def prepare(*, side: bool = False) -> None:
 @cache
 def _library() -> Any:
     # CuPy itself comes first: it knows where the libraries are.
-    _cuda()
+    cupy_cuda()
     return import_module("cupy_backends.cuda.libs.cublas")
 
 
@@ -173,7 +182,7 @@ def _understood(error: RuntimeError) -> Exception:
 
 def _on(stream: Any) -> AbstractContextManager[object]:
     """Make a stream CuPy's current one during a call; by default the default stream."""
-    cuda, address = _cuda(), 0 if stream is None else stream_address(stream)
+    cuda, address = cupy_cuda(), 0 if stream is None else stream_address(stream)
     if cuda.get_current_stream().ptr == address:
         return nullcontext()
     context: AbstractContextManager[object] = _external(address) if address else cuda.Stream.null
@@ -185,10 +194,17 @@ def _external(address: int) -> Any:
     """CuPy's stream of an address, which CuPy 14 calls deprecated in favour of what older ones lack."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return _cuda().ExternalStream(address)
+        return cupy_cuda().ExternalStream(address)
 
 
 @cache
-def _cuda() -> Any:
+def cupy_cuda() -> Any:
+    """CuPy's module of that name.
+
+    Raises
+    ------
+    BatchcholError
+        If it cannot be imported; says how to get it.
+    """
     remedy = "; or, for matrices of the host, backend='cpu', where LAPACK does it"
     return optional("cupy.cuda", "factoring and solving larger matrices on a GPU", "large", remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogde
 from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
+from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import Plan, plan, tiled
 from batchchol.backends.cuda import memory
@@ -22,7 +24,7 @@ from batchchol.operations.residual import ratios
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 
-from ...fake_cublas import FakeCublas, forget, install
+from ...fake_cublas import FakeCapture, FakeCublas, forget, install
 from ...fake_pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
 
@@ -91,6 +93,45 @@ def test_look_ahead_is_on_another_stream(fake_blas: FakeCublas, fake_gpu: FakeGp
     panels = [stream for name, _, stream in fake_gpu.launches if "potf2" in name]
     assert panels == [0] + [0x6000] * 4
     assert fake_gpu.waits == [(0, 0x6000), (0x6000, 0)] * 4
+
+
+def test_look_ahead_as_a_graph(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
+    """Captured from a stream of its own and the panels'; a launch is one call."""
+    a = on_device(spd(1, 150))
+    l, info = memory.empty(a.shape, a.dtype, "factors"), memory.info_array(1)
+    addresses = int(a.gpudata), int(l.gpudata), int(info.gpudata)
+    how = Plan(fused(False), Blocking(32, 64, ahead=True, fused=True), blocks=1)
+    graph = FactorizationGraph(device(), how, *addresses, 150, 1)
+    fake_gpu.launches.clear()
+    graph.launch()
+    graph.launch()
+    assert FakeCapture.launched == [0, 0]
+    assert fake_gpu.launches == []
+    assert {stream for _, stream in fake_blas.calls} == {0, 0xCA97, 0x6000}
+    assert ratios(get_backend("cuda").host(a), get_backend("cuda").host(l)).max() <= 1.5
+    with pytest.raises(ValueError, match=r"how: got 'hybrid.*expected a plan that the GPU does by"):
+        FactorizationGraph(device(), replace(how, hybrid=True), *addresses, 150, 1)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("bad", [-1.0, np.nan])
+def test_panels_on_the_host(fake_blas: FakeCublas, spd: Spd, upper: bool, bad: float) -> None:
+    """Of each matrix by itself: info, columns to the one that fails and zeros are as without the host."""
+    a = spd(4, 70, dtype="float64")
+    for member, k in ((1, 6), (2, 70)):
+        a[member, k - 1, k - 1] = bad
+    a[2, 40, 40] = bad
+    panel = Panel("float64", "col" if upper else "row", 32, threads=64, row_threads=64)
+    blocking, found = Blocking(32, 32, "left"), []
+    for hybrid in (False, True):
+        l, info = large.factor_device(memory.view(on_device(a)), upper, Plan(panel, blocking, hybrid=hybrid))
+        assert get_backend("cuda").host(info).tolist() == [0, 6, 41, 0]
+        found.append(stored(get_backend("cuda").host(l), upper))
+    for member, columns in ((0, 70), (1, 5), (2, 40), (3, 70)):
+        for l in found:
+            np.testing.assert_allclose(l[member, :, :columns], found[0][member, :, :columns], rtol=1e-12, atol=1e-14)
+    assert np.isfinite(found[1]).all()
+    assert {name for name, _ in fake_blas.calls} >= {"dsyrk", "dgemm", "dtrsm"}
 
 
 @pytest.mark.parametrize("upper", [False, True])
