@@ -93,7 +93,7 @@ def _by_blocks(
         blocked.factor(HybridCalls(gpu, how.panel, l, info, n, batch, stream, block=room), n, how.blocking)
         return
     own = None if given else _work(how, n, batch, stream)
-    blocks, zeros = _blocks(gpu, how, n, batch), given or _address(own)
+    blocks, zeros = blocks_to_a_matrix(gpu, how, n, batch), given or _address(own)
     calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
     blocked.factor(calls, n, how.blocking)
 
@@ -102,7 +102,7 @@ def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: in
     """Queue one kernel that factors whole matrices."""
     a, l, info, given = addresses
     all_of_it, own = Block.diagonal(0, n), None if given else _work(how, n, batch, stream)
-    blocks, zeros = _blocks(gpu, how, n, batch), given or _address(own)
+    blocks, zeros = blocks_to_a_matrix(gpu, how, n, batch), given or _address(own)
     calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
     if isinstance(how.panel, FusedPanel):
         calls.panel_from(a, all_of_it, zeros=True)
@@ -110,7 +110,7 @@ def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: in
         calls.potrf_from(a, l, all_of_it)
 
 
-def _blocks(gpu: Device, how: Plan, n: int, batch: int) -> int:
+def blocks_to_a_matrix(gpu: Device, how: Plan, n: int, batch: int) -> int:
     """Blocks of threads to a matrix of order n: its share, as far as there are tiles for them."""
     if not isinstance(how.panel, FusedPanel):
         return 1
