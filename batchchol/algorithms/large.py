@@ -17,7 +17,8 @@ from batchchol.algorithms import blocked
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.hybrid import HybridCalls
 from batchchol.algorithms.level3 import Block
-from batchchol.algorithms.plans import ALONE, Plan, plan
+from batchchol.algorithms.plan_tables import chosen
+from batchchol.algorithms.plans import ALONE, Plan
 from batchchol.backends.cuda import cublas, memory, support
 from batchchol.backends.cuda.dense import slices
 from batchchol.backends.cuda.device import Device, device
@@ -36,7 +37,7 @@ _TILES_OF_TWO = 5
 
 
 def factor_device(
-    a: memory.View, upper: bool, chosen: Plan | None = None, room: memory.View | None = None
+    a: memory.View, upper: bool, given: Plan | None = None, room: memory.View | None = None
 ) -> tuple[Any, Any]:
     """Factors and info of an array (..., n, n) of the GPU, as GPUArrays; all is queued on the default stream.
 
@@ -51,7 +52,7 @@ def factor_device(
         If cuBLAS is needed, and CuPy cannot be imported.
     """
     *outer, n, _ = a.shape
-    how = chosen or plan(n, prod(outer), a.dtype.name, upper)
+    how = given or chosen(device(), n, prod(outer), a.dtype.name, upper).plan
     if how.blocking is not None:
         cublas.prepare(side=how.blocking.ahead)
     purpose = f"room for the factors of {prod(outer):,} matrices of order {n:,}"
@@ -147,7 +148,7 @@ def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDA
     """Factors and info of an array of the host, (batch, n, n), as arrays of the host; in slices that fit the GPU."""
     gpu, n = device(), a.shape[-1]
     l, info = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}"), np.empty(len(a), np.int32)
-    how = plan(n, len(a), a.dtype.name, upper)
+    how = chosen(gpu, n, len(a), a.dtype.name, upper).plan
     if how.blocking is not None:
         cublas.prepare(side=how.blocking.ahead)
     for first, last in slices(len(a), n * n * a.itemsize + _INFO.itemsize):

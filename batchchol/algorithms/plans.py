@@ -42,6 +42,13 @@ _FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
         "float64": ((161, {"ib": 8, "resident": 2}), (0, {"nb": 32, "ib": 8, "threads": 64, "resident": 4})),
     }
 )
+# What is chosen of the kernels.
+_AXES: Mapping[type, tuple[str, ...]] = MappingProxyType(
+    {
+        FusedPanel: ("nb", "ib", "lb", "threads", "resident", "update"),
+        Panel: ("nb", "ib", "rows", "threads", "row_threads"),
+    }
+)
 # Float32 tiles to this order are worth it: of larger ones a multiprocessor holds one.
 _LAST_TILE = 160
 # Large float64 matrices are cut into panels, which launches of these widths factor, by their order. Of many
@@ -82,6 +89,38 @@ class Plan:
         return f"{self.blocking.looking} looking{ahead}, nb = {self.blocking.nb}{width}, {tiles}"
 
 
+def values_of(how: Plan) -> dict[str, str | int]:
+    """The choices of a plan by name, as tables and data have them; those that are not there it does without."""
+    panel, cut = how.panel, how.blocking
+    fused = isinstance(panel, FusedPanel)
+    values: dict[str, str | int] = {"kind": "hybrid" if how.hybrid else "fused" if fused else "tiles"}
+    values |= {name: getattr(panel, name) for name in _AXES[FusedPanel if fused else Panel]}
+    if how.blocks is not None:
+        values["blocks"] = how.blocks
+    if cut is not None:
+        values |= {"looking": cut.looking, "ahead": int(cut.ahead), "columns": cut.nb, "width": cut.tile}
+    return values
+
+
+def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
+    """The plan of a dtype and an order, "row" or "col", with these choices.
+
+    Raises
+    ------
+    SpecError, ValueError, KeyError, TypeError
+        If they make none.
+    """
+    kind, cut = values["kind"], None
+    if kind not in ("fused", "tiles", "hybrid"):
+        raise SpecError(f"kind={kind!r}: expected 'fused', 'tiles' or 'hybrid'")
+    made = FusedPanel if kind == "fused" else Panel
+    panel = made(dtype, order, **{name: values[name] for name in _AXES[made]})
+    if "columns" in values:
+        fused = kind == "fused"
+        cut = Blocking(values["width"], values["columns"], values["looking"], bool(values["ahead"]), fused)
+    return Plan(panel, cut, values.get("blocks"), kind == "hybrid")
+
+
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     """How `batch` matrices of order n are factored where nothing else is asked for: as was fast on an H100."""
@@ -98,17 +137,30 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
 
 
 def ways(n: int, batch: int, dtype: str) -> list[Plan]:
-    """The plans among which `plan` was chosen: one launch by several tiles, panels of it, and tiles by themselves."""
+    """The plans among which to choose: one launch by several tiles, panels of it, and tiles by themselves."""
     threads = (128, 256) if n > 256 or batch == 1 else (64, 128, 256)
-    found = [Plan(*tiled(n, batch, dtype))]
+    found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
     for nb, ib, lb, count, resident in product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4)):
         with suppress(SpecError):
             found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))
     if n > ALONE and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor")
-        found += [Plan(panel, Blocking(width, _PANEL, "left", fused=True)) for _, width in _WIDTHS]
-        found.append(Plan(panel, Blocking(512, _PANEL // 2, ahead=True, fused=True)))
+        for width, columns in product((256, 512, 1024), (1024, 2048)):
+            found.append(Plan(panel, Blocking(width, columns, "left", fused=True)))
+            found.append(Plan(panel, Blocking(width, columns, ahead=True, fused=True)))
     return list(dict.fromkeys(found))
+
+
+def _ways_of_tiles(n: int, batch: int, dtype: str) -> list[Plan]:
+    """Tiles that are not alone, with other columns that a panel has, and rows that a block solves for."""
+    panel, cut = tiled(n, batch, dtype)
+    if cut is None:
+        return []
+    ahead = (False, True) if batch == 1 else (False,)
+    return [
+        Plan(replace(panel, ib=ib, rows=rows), replace(cut, nb=times * cut.tile, ahead=each))
+        for ib, rows, times, each in product((8, 16), (32, 64), (1, 2, 4), ahead)
+    ]
 
 
 def tiled(n: int, batch: int, dtype: str, upper: bool = False) -> tuple[Panel, Blocking | None]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 from math import log
 
+from batchchol.algorithms.plan_tables import Chosen, chosen
 from batchchol.algorithms.plans import MEASURED_ON, plan
 from batchchol.backends import get_backend
+from batchchol.backends.cuda.device import device
 from batchchol.batches.sizes import architecture, matrices, positive, size
 from batchchol.cli.options import BACKEND, DTYPE, MATH, declare, option
 from batchchol.defaults.request import Request
+from batchchol.defaults.user import Planned
+from batchchol.measure.plan_rows import words as plan_words
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
 from kernelgen import CUDA, MAX_N, Problem, SpecError
@@ -58,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_larger(arguments: argparse.Namespace) -> int:
-    """Print how arrays above the orders of kernels are factored, by no tables: order, batch and dtype decide."""
+    """Print how arrays above the orders of kernels are factored, and why: the user's entry, or what ships."""
     if arguments.layout not in (None, "canonical"):
         raise SpecError(f"--layout: got {arguments.layout!r}, expected 'canonical' above n = {MAX_N}")
     n, dtype = arguments.n, arguments.dtype
@@ -70,11 +74,37 @@ def _run_larger(arguments: argparse.Namespace) -> int:
     if backend is not None and backend.name == "cpu":
         print("  way        LAPACK, its matrices spread over the cores")
         return 0
-    how = plan(n, batch, dtype, upper=False)
+    if backend is None:
+        how, entry = Chosen(plan(n, batch, dtype, upper=False))
+    else:
+        how, entry = chosen(device(), n, batch, dtype, upper=False)
     print(f"  way        {how.name}")
-    print(f"  because    it was among the fastest of those that were measured on {MEASURED_ON}")
+    if entry is None:
+        print(f"  because    it was among the fastest of those that were measured on {MEASURED_ON}")
+    else:
+        _print_entry(entry, n, batch)
     print(f"  needs      {'nothing else' if how.blocking is None else 'CuPy, for cuBLAS'}")
     return 0
+
+
+def _print_entry(entry: Planned, n: int, batch: int) -> None:
+    """Print what was measured of a plan, and of the next best."""
+    said = entry.about
+    tuned = f"tuned at n={entry.n}, batch={entry.batch:,} on {said.get('date', 'an unknown day')}"
+    among = f"{said['measured']} ways measured" if "measured" in said else "ways measured"
+    if entry.kept:
+        print(f"  because    it comes with the library; {tuned} ({among}): no other was faster by {entry.margin:.1%}")
+    else:
+        before = "could not run" if entry.incumbent_ns is None else f"took {_seconds(entry.incumbent_ns / 1e9)}"
+        print(f"  because    {tuned} ({among}); what was used before {before}, the margin was {entry.margin:.1%}")
+    print(f"  measured   {_seconds(entry.ns / 1e9)} a matrix, {_number(flops(entry.n) / entry.ns)} GFLOP/s")
+    if (entry.n, entry.batch) == (n, batch):
+        print(f"  expected   {_seconds(entry.ns * batch / 1e9)} for {batch:,} matrices")
+    if entry.runner_up is None or entry.runner_up_ns is None:
+        print("  runner-up  not known: nothing else was measured there")
+        return
+    change = f"{entry.runner_up_ns / entry.ns - 1:+.1%}{_why_not(entry.ns, entry.runner_up_ns, entry.margin)}"
+    print(f"  runner-up  {_seconds(entry.runner_up_ns / 1e9)} ({change}): {plan_words(entry.runner_up)}")
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Request, str]:

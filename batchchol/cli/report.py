@@ -10,12 +10,14 @@ from pathlib import Path
 
 from batchchol.batches.sizes import positive
 from batchchol.cli.options import declare, option
+from batchchol.errors import DataFileError
 from batchchol.files import beside, check_folder, check_writable, for_reading
+from batchchol.measure import plan_rows
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.row import Row
 from batchchol.measure.timing import busy_warning, disagreement
 from batchchol.operations.roofline import fraction_text
-from batchchol.report import gflops_plot
+from batchchol.report import gflops_plot, larger
 from batchchol.report.data import require
 from batchchol.report.importance import GOOD, Forest, why_not
 from batchchol.report.page import Report, make
@@ -30,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the input and the outputs."""
     declare(
         parser,
-        option("file", type=Path, metavar="DATA", help="a sweep's folder or Parquet file, or tune's CSV file"),
+        option(
+            "file",
+            type=Path,
+            metavar="DATA",
+            help="a sweep's folder or Parquet file, or tune's CSV file, that of larger matrices too",
+        ),
         option(
             "--winners",
             type=Path,
@@ -62,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.winners is not None:
         check_writable(arguments.winners)
         return _keep_winners(arguments)
-    return _explain(arguments) if _is_data_set(arguments.file) else _show(arguments)
+    if _is_data_set(arguments.file):
+        return _explain(arguments)
+    return (_show_larger if plan_rows.is_of_plans(arguments.file) else _show)(arguments)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -77,6 +86,24 @@ def _show(arguments: argparse.Namespace) -> int:
         print(warning)
     if arguments.plot is not None:
         for path in draw(rows, arguments.plot):
+            print(f"plot: {path}")
+    return 0
+
+
+def _show_larger(arguments: argparse.Namespace) -> int:
+    """The best plans of larger matrices, what each choice is worth, and a plot."""
+    if arguments.plot is not None:
+        gflops_plot.require_matplotlib()
+        check_folder(arguments.plot.parent)
+    measured = plan_rows.read(arguments.file)
+    rows = larger.correct(measured)
+    if not rows:
+        raise DataFileError(arguments.file, "reading", "no plan in it was measured and kept the promise")
+    print(larger.table(rows))
+    print(f"\n{len(rows)} of {len(measured)} plans; the best with each value over the best of all, mean (cases):\n")
+    print(larger.choices(rows))
+    if arguments.plot is not None:
+        for path in larger.draw(rows, arguments.plot):
             print(f"plot: {path}")
     return 0
 

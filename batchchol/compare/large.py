@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.large import factor_at
-from batchchol.algorithms.plans import Plan, plan, tiled, ways
+from batchchol.algorithms.plan_tables import chosen
+from batchchol.algorithms.plans import Plan, tiled, ways
 from batchchol.api import cholesky, cholesky_ex
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_protocol
@@ -124,7 +125,8 @@ def entrants(
     """
     function: Callable[[Any], Any]
     if backend.name == "cuda":
-        name, function, spec = "cholesky_ex", cholesky_ex, plan(n, batch, dtype, False).name
+        how = chosen(device(), n, batch, dtype, False).plan
+        name, function, spec = "cholesky_ex", cholesky_ex, how.name
     else:
         name, function, spec = "cholesky", partial(cholesky, backend=backend.name), "LAPACK"
     make = partial(_array_call, spec=spec, function=function)
@@ -195,7 +197,6 @@ def sample_large(
     ResidualError
         If the result is wrong.
     """
-    check_range("n", n, MAX_N + 1)
     tile, cut = tiled(n, batch, dtype)
     panel = replace(tile, ib=ib, rows=rows, threads=threads)
     how = Plan(panel, cut and Blocking(panel.nb, nb or panel.nb, looking, ahead))
@@ -226,23 +227,50 @@ def sample_fused(
     blocks
         Blocks of threads to a matrix.
     """
-    check_range("n", n, MAX_N + 1)
     panel = FusedPanel(dtype, "row", nb, ib, lb, threads, resident, update)
     return _sample(Plan(panel, None, blocks), n, batch, protocol, samples)
 
 
 def _sample(how: Plan, n: int, batch: int, protocol: str | None, samples: int) -> Sample:
-    backend = get_backend("cuda")
-    chosen, gpu = check_protocol(backend, protocol), device()
-    arena = LargeArena(backend, "diagonally_dominant", n, batch, how.panel.dtype)
-    info = arena.info()
+    return PlanBench(n, batch, how.panel.dtype, protocol).sample(how, samples)
 
-    def call(index: int) -> None:
-        a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
-        factor_at(gpu, how, a, l, int(info.gpudata), n, batch)
 
-    before = backend.conditions()
-    timing = Stopwatch(gpu).measure(arena.calls(call), samples, chosen)
-    conditions = {"before": before, "after": backend.conditions()}
-    ratio = arena.result(timing.last, info=info).ratio(backend, arena.math)
-    return Sample(timing.seconds, ratio, chosen, backend.floor(chosen), conditions)
+class PlanBench:
+    """Times ways to factor the same larger matrices, out of place, on cold data, and checks a result of each.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    BatchcholError
+        If there is no GPU, or too little memory.
+    """
+
+    def __init__(self, n: int, batch: int, dtype: str, protocol: str | None = None) -> None:
+        check_range("n", n, MAX_N + 1)
+        self._backend = get_backend("cuda")
+        self.protocol = check_protocol(self._backend, protocol)
+        self._arena = LargeArena(self._backend, "diagonally_dominant", n, batch, dtype)
+        self._info = self._arena.info()
+
+    def sample(self, how: Plan, samples: int) -> Sample:
+        """Seconds of a call by a plan.
+
+        Raises
+        ------
+        BatchcholError
+            If it takes CuPy, and there is none, or too little memory.
+        ResidualError
+            If the result is wrong.
+        """
+        arena, gpu, backend = self._arena, device(), self._backend
+
+        def call(index: int) -> None:
+            a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
+            factor_at(gpu, how, a, l, int(self._info.gpudata), arena.n, arena.batch)
+
+        before = backend.conditions()
+        timing = Stopwatch(gpu).measure(arena.calls(call), samples, self.protocol)
+        conditions = {"before": before, "after": backend.conditions()}
+        ratio = arena.result(timing.last, info=self._info).ratio(backend, arena.math)
+        return Sample(timing.seconds, ratio, self.protocol, backend.floor(self.protocol), conditions)

@@ -24,7 +24,7 @@ from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.solves import solves
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
-from batchchol.defaults.user import Placed, Tuned, UserTable, load, merge
+from batchchol.defaults.user import Placed, Planned, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
 from kernelgen.schedules import DEFAULT_THREADS
@@ -343,6 +343,7 @@ def learn(
     arch: str | None,
     entries: Iterable[Tuned],
     placements: Iterable[Placed] = (),
+    plans: Iterable[Planned] = (),
 ) -> Path:
     """Put what was measured on a device into the user's table, for the next call in any process; return its file.
 
@@ -353,7 +354,7 @@ def learn(
     CacheError
         If it cannot be written.
     """
-    path = merge(device, arch or target, entries, placements)
+    path = merge(device, arch or target, entries, placements, plans)
     forget()
     return path
 

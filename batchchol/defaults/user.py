@@ -24,6 +24,7 @@ from batchchol.defaults.tables import Case, schedule_of, values_of, without_none
 from batchchol.errors import CacheError, DataFileError, SettingError
 from batchchol.files import read_file, replace_file
 from kernelgen import KernelSpec, Layout, Problem, Schedule
+from kernelgen.targets import ELEMENT_BYTES
 
 FORMAT = 1
 FOLDER = "tables"
@@ -97,12 +98,41 @@ _PLACE = ("section", "dtype", "n", "batch")
 
 
 @dataclass(frozen=True)
+class Planned:
+    """How larger matrices of a dtype, an order and a batch are factored, by the choices of its plan; as `Tuned`."""
+
+    dtype: str
+    n: int
+    batch: int
+    plan: Mapping[str, str | int]
+    ns: float
+    kept: bool
+    incumbent: Mapping[str, str | int]
+    incumbent_ns: float | None
+    margin: float
+    runner_up: Mapping[str, str | int] | None = None
+    runner_up_ns: float | None = None
+    about: Mapping[str, str | int] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """The entry as its file has it."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in _PLANNED} | _numbers(self)
+        plans = {"plan": self.plan, "incumbent": self.incumbent, "runner_up": self.runner_up}
+        values |= {name: dict(choices) for name, choices in plans.items() if choices is not None}
+        return without_none(values | {"runner_up_ns": self.runner_up_ns, "about": dict(self.about)})
+
+
+_PLANNED = ("dtype", "n", "batch")
+
+
+@dataclass(frozen=True)
 class UserTable:
     """The entries of a file."""
 
     path: Path | None = None
     entries: tuple[Tuned, ...] = ()
     placements: tuple[Placed, ...] = ()
+    plans: tuple[Planned, ...] = ()
 
 
 def enabled() -> bool:
@@ -155,10 +185,18 @@ def load(device: str, architecture: str, target: str) -> UserTable:
         _warn(f"{path} is not used: {_reason(error)}; tune again, or remove it")
         return UserTable()
     entries = _parsed(path, content["entries"], lambda values: _tuned(values, target))
-    return UserTable(path, tuple(entries), tuple(_parsed(path, content["placements"], _placed)))
+    placements = _parsed(path, content["placements"], _placed)
+    plans = _parsed(path, content["plans"], _planned)
+    return UserTable(path, tuple(entries), tuple(placements), tuple(plans))
 
 
-def merge(device: str, architecture: str, entries: Iterable[Tuned], placements: Iterable[Placed] = ()) -> Path:
+def merge(
+    device: str,
+    architecture: str,
+    entries: Iterable[Tuned],
+    placements: Iterable[Placed] = (),
+    plans: Iterable[Planned] = (),
+) -> Path:
     """Put entries into the table of a device, in place of those of the same case, order and batch; return its file.
 
     Raises
@@ -174,6 +212,7 @@ def merge(device: str, architecture: str, entries: Iterable[Tuned], placements: 
             content = _known(path, device, architecture)
             content["entries"] = _merged(content["entries"], entries, (*_CASE, "n", "batch"))
             content["placements"] = _merged(content["placements"], placements, _PLACE)
+            content["plans"] = _merged(content["plans"], plans, _PLANNED)
             replace_file(path, _render(content).encode())
     except (OSError, DataFileError) as error:
         raise CacheError(
@@ -200,12 +239,16 @@ def _locked(path: Path) -> Iterator[None]:
 def _content(path: Path, device: str, architecture: str) -> dict[str, Any]:
     """What a file says, an empty table if there is none; its entries are not checked."""
     empty = {"format": FORMAT, "device": device, "architecture": architecture, "entries": [], "placements": []}
+    empty["plans"] = []
     try:
         content = json.loads(read_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return empty
     except (ValueError, RecursionError) as error:
         raise ValueError(f"damaged: {_reason(error)}") from error
+    if isinstance(content, dict):
+        # What is newer than the format's first files.
+        content.setdefault("plans", [])
     if not isinstance(content, dict) or not all(isinstance(content.get(key), type(empty[key])) for key in empty):
         raise ValueError("damaged: not a table")
     if content["format"] > FORMAT:
@@ -232,7 +275,7 @@ def _known(path: Path, device: str, architecture: str) -> dict[str, Any]:
         return _content(path, device, architecture)
 
 
-def _merged(known: Sequence[Any], new: Iterable[Tuned | Placed], names: Sequence[str]) -> list[Any]:
+def _merged(known: Sequence[Any], new: Iterable[Tuned | Placed | Planned], names: Sequence[str]) -> list[Any]:
     """Old and new entries, the new where both are about the same; unknown ones stay as they are."""
     merged: dict[str, Any] = {}
     for values in (*known, *(each.values() for each in new)):
@@ -306,6 +349,22 @@ def _placed(values: Mapping[str, Any]) -> Placed:
     return Placed(section, dtype, n, batch, layout, incumbent=incumbent, **_timed(values))
 
 
+def _planned(values: Mapping[str, Any]) -> Planned:
+    dtype, runner_up = values["dtype"], values.get("runner_up")
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f"dtype={dtype!r}")
+    return Planned(
+        dtype,
+        _positive(values, "n"),
+        _positive(values, "batch"),
+        dict(values["plan"]),
+        incumbent=dict(values["incumbent"]),
+        runner_up=None if runner_up is None else dict(runner_up),
+        runner_up_ns=_number(values, "runner_up_ns"),
+        **_timed(values),
+    )
+
+
 def _timed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "ns": _number(values, "ns"),
@@ -316,7 +375,7 @@ def _timed(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _numbers(each: Tuned | Placed) -> dict[str, Any]:
+def _numbers(each: Tuned | Placed | Planned) -> dict[str, Any]:
     return {name: getattr(each, name) for name in ("kept", "ns", "incumbent_ns", "margin")}
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from batchchol import interrupts
 from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
-from batchchol.batches.sizes import architecture, matrices, names, orders, positive, sizes
+from batchchol.batches.sizes import architecture, counts, matrices, names, orders, positive, sizes
 from batchchol.cli.options import BACKEND, declare, option
-from batchchol.cli.tune import case, search, space
+from batchchol.cli.tune import case, larger, search, space
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import check_writable, read_file, replace_file
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declare(
         parser,
         BACKEND,
-        option("--n", type=orders, help="orders, such as 8,16-20"),
+        option("--n", type=counts, help="orders, such as 8,16-20; above 128: how to factor them on a GPU"),
         option("--dtype", choices=("float32", "float64"), help="default: float32"),
         option("--math", type=names(MATHS), metavar="LIST", help="default: ieee"),
         option("--family", choices=(*FAMILIES, "all"), help="kernels to measure (default: all)"),
@@ -109,6 +109,8 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the options ask for: a space, a table out of files, every schedule into a file, or single cases."""
+    if larger.is_larger(arguments.n):
+        return larger.run(arguments)
     search.wanted(arguments)
     if arguments.arch and not (arguments.source or arguments.compile_only):
         raise BatchcholError(

@@ -10,14 +10,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from batchchol.algorithms import large, plans
+from batchchol.algorithms import large, plan_tables
 from batchchol.backends.cuda.device import device
 
 
 def factored(a: Tensor, dtype: str, upper: bool, stream: int | None) -> tuple[Tensor, Tensor]:
     """Factors and info of C-contiguous matrices."""
     n, batch = a.shape[-1], prod(a.shape[:-2])
-    how = plans.plan(n, batch, dtype, upper)
+    how = plan_tables.chosen(device(), n, batch, dtype, upper).plan
     if how.blocking is not None:
         return _by_torch(a, upper)
     l, info = torch.empty_like(a), torch.empty(a.shape[:-2], dtype=torch.int32, device=a.device)

@@ -1,0 +1,148 @@
+"""Larger matrices of one order and batch tuned: all ways to factor them briefly, the best in turns with today's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from statistics import median
+
+from batchchol.algorithms.plan_tables import Chosen
+from batchchol.algorithms.plans import Plan, values_of, ways
+from batchchol.defaults.user import Planned
+from batchchol.errors import BatchcholError
+from batchchol.measure.timing import Sample, disagreement
+from batchchol.progress import Progress, Show
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, ns
+from kernelgen import KernelSource, SpecError
+from kernelgen.emit.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panel import potf2, triangle, trsm
+
+ROUNDS, _CHALLENGERS = 3, 2
+
+Measure = Callable[[Plan, int], Sample]
+"""The seconds of calls by a plan, so many samples of them."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Larger matrices of an order, and what is used for them today."""
+
+    n: int
+    batch: int
+    dtype: str
+    today: Chosen
+
+
+@dataclass
+class Tried:
+    """A plan with the seconds of its samples, and the residual ratio; or the reason why it could not be measured."""
+
+    plan: Plan
+    seconds: list[float] = field(default_factory=list)
+    ratio: float = 0.0
+    message: str = ""
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+def candidates(wanted: Wanted) -> list[Plan]:
+    """All ways to factor them, today's first."""
+    return list(dict.fromkeys((wanted.today.plan, *ways(wanted.n, wanted.batch, wanted.dtype))))
+
+
+def sources(plans: Iterable[Plan]) -> list[KernelSource]:
+    """The kernels of plans."""
+    found: list[KernelSource] = []
+    for panel in dict.fromkeys(each.panel for each in plans):
+        if isinstance(panel, FusedPanel):
+            found.append(fused_panel(panel))
+        else:
+            found += [triangle(panel.dtype, panel.order), potf2(panel)]
+            with suppress(SpecError):
+                # One for matrices that are a tile themselves may have no room for rows below it.
+                found.append(trsm(panel))
+    return list(dict.fromkeys(found))
+
+
+def tune_larger(
+    measure: Measure,
+    wanted: Wanted,
+    plans: Sequence[Plan],
+    about: Mapping[str, str | int],
+    *,
+    seconds: float,
+    show: Show = lambda _: None,
+) -> tuple[Planned, list[Tried]]:
+    """The entry for the user's table, and all that was tried, the fastest first.
+
+    Every plan, of which today's is the first, is measured briefly, until `seconds` are over; the best of them are
+    then measured in turns with today's, which only gives way past a margin: 3%, or what the rounds of either differ
+    by.
+
+    Raises
+    ------
+    BatchcholError
+        If nothing could be measured.
+    """
+    begin, today = time.monotonic(), wanted.today.plan
+    tried: list[Tried] = []
+    for each in plans:
+        if tried and time.monotonic() - begin > seconds:
+            break
+        tried.append(_tried(measure, each, FIRST_SAMPLES))
+        failed = sum(bool(done.message) for done in tried)
+        show(Progress(len(tried), len(plans), 0, failed, time.monotonic() - begin, None, "ways"))
+    known = sorted((each for each in tried if each.seconds), key=lambda each: each.median)
+    if not known:
+        raise BatchcholError(f"nothing could be measured: {'; '.join(sorted({each.message for each in tried})[:3])}")
+    rivals = dict.fromkeys((today, *[each.plan for each in known if each.plan != today][:_CHALLENGERS]))
+    taken = [_tried(measure, each, FINAL_SAMPLES) for _ in range(ROUNDS) for each in rivals]
+    counted = {**about, "date": date.today().isoformat(), "measured": len(tried), "candidates": len(plans)}
+    return _decided(wanted, taken, counted), known + [each for each in tried if not each.seconds]
+
+
+def _tried(measure: Measure, how: Plan, samples: int) -> Tried:
+    try:
+        sample = measure(how, samples)
+    except (BatchcholError, SpecError) as error:
+        return Tried(how, message=" ".join(str(error).split()))
+    return Tried(how, list(sample.seconds), sample.ratio)
+
+
+def _decided(wanted: Wanted, rounds: Iterable[Tried], about: Mapping[str, str | int]) -> Planned:
+    """The winner by measurements in turns: another plan than today's only if it is faster by more than the margin."""
+    today = wanted.today.plan
+    medians: dict[Plan, list[float]] = {}
+    for each in rounds:
+        if each.seconds:
+            medians.setdefault(each.plan, []).append(each.median)
+    times = {how: median(found) for how, found in medians.items()}
+    if not times:
+        raise BatchcholError("nothing could be measured again")
+    others = sorted((how for how in times if how != today), key=lambda how: times[how])
+    rivals = [how for how in (today, *others[:1]) if how in times]
+    margin = max(MARGIN, *(disagreement(min(medians[how]), max(medians[how])) for how in rivals))
+    stays = today in times and not (others and times[today] > times[others[0]] * (1 + margin))
+    best = today if stays else others[0]
+    second = next((how for how in sorted(times, key=lambda how: times[how]) if how != best), None)
+    taken = {how: ns(spent, wanted.batch) for how, spent in times.items()}
+    users = wanted.today.entry is not None and not wanted.today.entry.kept
+    return Planned(
+        wanted.dtype,
+        wanted.n,
+        wanted.batch,
+        values_of(best),
+        taken[best],
+        kept=best == today and not users,
+        incumbent=values_of(today),
+        incumbent_ns=taken.get(today),
+        margin=round(margin, 4),
+        runner_up=None if second is None else values_of(second),
+        runner_up_ns=None if second is None else taken[second],
+        about=dict(about),
+    )
