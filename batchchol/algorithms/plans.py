@@ -45,7 +45,7 @@ _FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
 # What is chosen of the kernels.
 _AXES: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
-        FusedPanel: ("nb", "ib", "lb", "threads", "resident", "update"),
+        FusedPanel: ("nb", "ib", "lb", "threads", "resident", "update", "depth"),
         Panel: ("nb", "ib", "rows", "threads", "row_threads"),
     }
 )

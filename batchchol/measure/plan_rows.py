@@ -12,7 +12,7 @@ from batchchol.errors import DataFileError
 from batchchol.files import for_reading
 
 CHOICES = (
-    *("kind", "nb", "ib", "lb", "rows", "threads", "row_threads", "resident", "update", "blocks"),
+    *("kind", "nb", "ib", "lb", "rows", "threads", "row_threads", "resident", "update", "depth", "blocks"),
     *("looking", "ahead", "columns", "width"),
 )
 """Of plans, see `batchchol.algorithms.plans.values_of`; a plan lacks some of them."""

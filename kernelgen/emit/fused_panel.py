@@ -50,6 +50,8 @@ class FusedPanel:
     update : {"fma", "tensor"}
         What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one
         of 24, whose error is a part of what the sums of matrices of such orders have anyway.
+    depth : int
+        Columns that tensor cores take at once in float64: 4, 8 or 16, no more than `lb` and `ib`.
     timed : bool
         Whether the kernel writes down how long each phase of a task takes: for finding out, it takes longer.
 
@@ -68,6 +70,7 @@ class FusedPanel:
     threads: int = 256
     resident: int = 1
     update: str = "fma"
+    depth: int = 4
     timed: bool = False
     family: ClassVar[str] = "panel"
 
@@ -81,6 +84,7 @@ class FusedPanel:
             ("threads", (64, 96, 128, 160, 192, 256, 512)),
             ("resident", (1, 2, 3, 4)),
             ("update", UPDATES),
+            ("depth", (4, 8, 16)),
         ):
             if (value := getattr(self, name)) not in values:
                 raise SpecError(f"{name}={value!r}: expected one of {values}")
@@ -90,6 +94,12 @@ class FusedPanel:
             raise SpecError(
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
                 "among these threads"
+            )
+        if self.depth > min(self.lb, self.ib) or (
+            self.depth > 4 and (self.dtype, self.update) != ("float64", "tensor")
+        ):
+            raise SpecError(
+                f"depth={self.depth}: expected 4, or up to lb and ib where tensor cores update in float64"
             )
         if self.shared_bytes > MAX_SHARED_BYTES - _DECLARED:
             raise SpecError(
@@ -130,7 +140,8 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
     """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
-    entry = f"{letter}panel_{panel.order}_{sizes}_{panel.update}{'_timed' if panel.timed else ''}"
+    update = f"{panel.update}{panel.depth if panel.depth > 4 else ''}"
+    entry = f"{letter}panel_{panel.order}_{sizes}_{update}{'_timed' if panel.timed else ''}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",
@@ -150,6 +161,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         math="ieee",
         tensor=panel.update == "tensor",
         timed=panel.timed,
+        depth=panel.depth,
         staged=False,
         spec=panel,
         warps_down=panel.warps_down,

@@ -26,17 +26,21 @@ PANELS = [
     FusedPanel("float64", "row", 32, ib=32, lb=16, threads=64),
     FusedPanel("float32", "row", 48, ib=16, lb=16, threads=96, update="tensor"),
     FusedPanel("float64", "col", 32, ib=16, lb=8, threads=64, update="tensor"),
+    FusedPanel("float64", "row", 32, ib=16, lb=16, threads=64, update="tensor", depth=16),
 ]
-NAMES = [f"{panel.dtype} {panel.order} {panel.update}" for panel in PANELS]
+NAMES = [f"{panel.dtype} {panel.order} {panel.update} {panel.depth}" for panel in PANELS]
 
 
 def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int = 3) -> tuple[Array, Array]:
     """What becomes of matrices, with NaN where there was nothing, and the info."""
     batch, n, _ = a.shape
     memory, made, info = stored(a, panel.order), np.full_like(a, np.nan), np.full(batch, -1, np.int32)
-    work = np.zeros((batch, 1 + panel.tiles(n)), np.int32)
+    tiles = panel.tiles(n)
+    # Behind an even number of counts, nine 64-bit times of each tile of a lower triangle.
+    times = 1 + 9 * tiles * (tiles + 1) if panel.timed else 0
+    work = np.zeros(batch * (1 + tiles) + times, np.int32)
     source = fused_panel(panel)
-    sizes = n, columns or n, n, n * n, 0, panel.tiles(n), blocks, 1
+    sizes = n, columns or n, n, n * n, 0, tiles, blocks, 1
     compile_program((source,)).launch(source, batch * blocks, memory, made, info, work, *sizes)
     return stored(made, panel.order), info
 
@@ -73,6 +77,12 @@ def test_failing(panel: FusedPanel, spd: Spd) -> None:
     assert info.tolist() == [*minors, 0]
     for member, k in enumerate([*minors, n + 1]):
         np.testing.assert_allclose(l[member, :, : k - 1], good[member, :, : k - 1], rtol=1e-4, atol=1e-4)
+
+
+def test_times_change_nothing(spd: Spd) -> None:
+    a = spd(1, 100)
+    for found, expected in zip(run(replace(PANELS[3], timed=True), a), run(PANELS[3], a), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_what_cannot_be_is_refused() -> None:
