@@ -14,6 +14,7 @@ from batchchol.backends.cuda import memory
 from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import most_general_order
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -63,8 +64,9 @@ def _general() -> Iterator[Case]:
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
-        for split in (None, 4, 8, 16, 32) if turn % 2 else (2, 8, 32):
-            schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn // 2 % 2], split=split)
+        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (2, 8, 32, 160, 512):
+            threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
+            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
             if n <= most_general_order(problem.dtype, split):
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
                 yield Case(spec, layout, BATCHES[turn % len(BATCHES)])

@@ -57,8 +57,8 @@ def lu_factor(
     Parameters
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
-        The matrices; a batch in any layout. On the CPU kernels are for orders up to 128, and LAPACK factors larger
-        ones; on a GPU they are for orders up to 64, in float64 up to 32.
+        The matrices; a batch in any layout. Kernels are for orders up to 128; larger ones LAPACK factors on the
+        CPU, and a GPU refuses.
     backend : str, optional
         For arrays of the host, "cpu" or "cuda"; by default BATCHCHOL_BACKEND, else "cpu". What "cuda" is to factor is
         copied to the GPU and back.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
+from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 
@@ -24,7 +25,7 @@ def general(plain: KernelSpec, chunk: int | None) -> KernelSpec:
         str(problem.operation.fixed["looking"]),
         "full" if gpu or straight else "tiles",
         split=split,
-        threads=SPLIT_THREADS if split else None,
+        threads=SPLIT_THREADS if split and split <= WARP else None,
         stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
     )
     return replace(plain, schedule=schedule)

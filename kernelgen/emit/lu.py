@@ -9,7 +9,7 @@ from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import PANEL, SplitStage
+from kernelgen.schedules.general_stage import PANEL, SplitStage, WarpsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -43,13 +43,15 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
     stage, variables = schedule.general_stage(problem, spec.layout), variables_of(spec) | {"warp": WARP}
-    if isinstance(stage, SplitStage):
+    if isinstance(stage, WarpsStage):
+        text = render("thread/lu_warps.cu.jinja", **variables, stage=stage)
+    elif isinstance(stage, SplitStage):
         text = render("thread/lu_split.cu.jinja", **variables, stage=stage, panel=PANEL, pieces=True, anywhere=True)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gesv"))
         text = render("thread/lu.cu.jinja", **variables, programs=programs, stage=stage)
     launch = Launch(
-        threads, threads // (schedule.split or 1), stage.shared_bytes(threads), schedule.cache or "shared"
+        threads, max(threads // (schedule.split or 1), 1), stage.shared_bytes(threads), schedule.cache or "shared"
     )
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 

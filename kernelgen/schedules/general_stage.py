@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
+from types import MappingProxyType
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
 from kernelgen.operations import Operation
-from kernelgen.problem import Problem
-from kernelgen.refusals import require
+from kernelgen.problem import MAX_N, Problem
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the 255 registers of a thread, those that can be elements of its general matrix.
@@ -17,8 +17,14 @@ MAX_GENERAL_REGISTERS = 200
 MAX_ROW_REGISTERS = 128
 # Columns that are eliminated between two moves of the others.
 PANEL = 4
-# Threads that a matrix is split over: two are slower (131,072 systems of n = 16 on an H100: 165 µs, four 146).
+# Threads of a warp that share a matrix: two are slower (131,072 systems of n = 16 on an H100: 165 µs, four 146).
 SPLITS = (4, 8, 16, WARP)
+# The most threads to a matrix.
+MAX_SPLIT = 16 * WARP
+# Columns of a matrix that each of its warps has.
+WIDTHS = MappingProxyType({"float32": 16, "float64": 12})
+# Right-hand sides that the warps of a matrix solve for at a time.
+WARPS_RHS = 4
 
 
 @dataclass(frozen=True)
@@ -129,30 +135,82 @@ class SplitStage:
         return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
 
 
+@dataclass(frozen=True)
+class WarpsStage:
+    """Several warps to a general matrix, which have its columns in their registers, `WIDTHS` or so to each.
+
+    The lanes of a warp have rows. What a warp finds while it factors its columns the others read in shared memory:
+    multipliers, and where rows are. Where a matrix is solved by at once, a further warp has right-hand sides.
+    """
+
+    problem: Problem
+    split: int
+
+    @property
+    def warps(self) -> int:
+        """Those that have columns of a matrix."""
+        return self.split // WARP
+
+    @property
+    def threads(self) -> int:
+        """Those of a block, which has one matrix."""
+        return self.split + WARP * self.problem.operation.forgets
+
+    @property
+    def rows(self) -> int:
+        """Rows of a lane, the last of which not every lane has."""
+        return -(-self.problem.n // WARP)
+
+    @property
+    def width(self) -> int:
+        """Columns of a warp; the last one may have fewer."""
+        return -(-self.problem.n // self.warps)
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread that have elements of its rows."""
+        return self.rows * self.width * ELEMENT_BYTES[self.problem.dtype] // 4
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def line(self) -> int:
+        """Scalars of a row of a warp's columns, in whole pieces."""
+        return -(-self.width // self.piece) * self.piece
+
+    @property
+    def rhs(self) -> int:
+        """Right-hand sides at a time."""
+        return min(WARPS_RHS, self.width)
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block: multipliers, two rows of each warp, right-hand sides and solutions; places, the info."""
+        operation, height = self.problem.operation, self.rows * WARP
+        scalars = 2 * (height * self.width + threads // WARP * self.line) * operation.factors
+        scalars += 2 * height * self.rhs * operation.has_columns
+        return scalars * ELEMENT_BYTES[self.problem.dtype] + 4 * 4 * height + PIECE_BYTES
+
+
 def most_general_order(dtype: str, split: int | None = None) -> int:
     """The largest order of general matrices that kernels of GPUs are for with `split` threads to a matrix."""
     if split is None:
         return isqrt(MAX_GENERAL_REGISTERS * 4 // ELEMENT_BYTES[dtype])
     scalars = MAX_ROW_REGISTERS * 4 // ELEMENT_BYTES[dtype]
-    return max(n for n in range(1, scalars + 1) if -(-n // split) * n <= scalars)
+    rows, columns = min(split, WARP), max(split // WARP, 1)
+    return max(n for n in range(1, MAX_N + 1) if -(-n // rows) * -(-n // columns) <= scalars)
 
 
 def most_threads(operation: Operation) -> int | None:
     """The most threads to a matrix, None for one, of an operation on general matrices."""
-    return None if "split" in operation.fixed else WARP
+    return None if "split" in operation.fixed else MAX_SPLIT
 
 
 def least_split(problem: Problem) -> int | None:
-    """The fewest of `SPLITS`, None for one thread to a matrix, with registers for the general matrices of a problem.
-
-    Raises
-    ------
-    SpecError
-        If a warp has too few.
-    """
-    n, dtype, threads = problem.n, problem.dtype, most_threads(problem.operation)
-    if threads is None or n <= most_general_order(dtype):
+    """The threads to each general matrix of a problem, None for one: the fewest of a warp, or warps of `WIDTHS`."""
+    n, dtype = problem.n, problem.dtype
+    if most_threads(problem.operation) is None or n <= most_general_order(dtype):
         return None
-    most = most_general_order(dtype, threads)
-    require(n <= most, "n", n, f"a warp has no registers for a general matrix of {dtype}; use up to {most}")
-    return next(split for split in SPLITS if n <= most_general_order(dtype, split))
+    return next((split for split in SPLITS if n <= most_general_order(dtype, split)), WARP * -(-n // WIDTHS[dtype]))

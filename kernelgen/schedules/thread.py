@@ -26,8 +26,10 @@ from kernelgen.schedules.axes import (
 from kernelgen.schedules.general_stage import (
     MAX_GENERAL_REGISTERS,
     MAX_ROW_REGISTERS,
+    MAX_SPLIT,
     GeneralStage,
     SplitStage,
+    WarpsStage,
     most_general_order,
 )
 from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
@@ -80,7 +82,7 @@ class ThreadSchedule(BaseSchedule):
     threads: int | None = number(1, MAX_THREADS, None, "threads of a GPU's block", only="gpu")
     blocks: int | None = resident_blocks()
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
-    split: int | None = number(1, WARP, None, "threads of a matrix", only="gpu")
+    split: int | None = number(1, MAX_SPLIT, None, "threads of a matrix", only="gpu")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         operation = problem.operation
@@ -93,8 +95,9 @@ class ThreadSchedule(BaseSchedule):
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged or operation.general else "l1")
-        threads = self.threads or DEFAULT_THREADS
         split = None if self.split == 1 else self.split
+        block = WarpsStage(problem, split).threads if split and split > WARP else DEFAULT_THREADS
+        threads = self.threads or block
         return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -150,9 +153,11 @@ class ThreadSchedule(BaseSchedule):
         rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
-    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SplitStage:
+    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SplitStage | WarpsStage:
         """What the warps of a GPU have in shared memory of general matrices."""
-        return SplitStage(problem, self.split) if self.split else GeneralStage(problem, layout)
+        if self.split is None:
+            return GeneralStage(problem, layout)
+        return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
         """How a warp's threads stage the triangles that they solve by."""
@@ -189,7 +194,11 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     m, n, gpu = problem.rows, problem.n, schedule.threads is not None
     operations = general_operations(problem)
     # Several threads each update all of their rows in every step: some of them have been pivots already.
-    operations = -(-n // schedule.split) * n * (n + 1) // 2 if schedule.split else operations
+    if schedule.split and schedule.split > WARP:
+        # Warps update in loops.
+        operations = -(-n // WARP) * (-(-n * WARP // schedule.split)) ** 2
+    elif schedule.split:
+        operations = -(-n // schedule.split) * n * (n + 1) // 2
     code = f"n={n} is {operations:,} operations of straight-line code"
     works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
     require(schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", schedule.unroll, works)
@@ -204,9 +213,13 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     works = "general matrices stay in registers, use 'full'"
     require(schedule.unroll == "full", "unroll", schedule.unroll, works)
     split = schedule.split
-    require(split is None or split & (split - 1) == 0, "split", split, "use a power of two")
+    works = f"use a power of two, or a multiple of {WARP}"
+    require(split is None or split & (split - 1) == 0 or split % WARP == 0, "split", split, works)
     stage, most = schedule.general_stage(problem, layout), most_general_order(problem.dtype, split)
-    if isinstance(stage, SplitStage):
+    if isinstance(stage, WarpsStage):
+        works = f"a block has one matrix, whose {stage.warps} warps of columns take {stage.threads}; use those"
+        require(threads == stage.threads, "threads", threads, works)
+    if isinstance(stage, SplitStage | WarpsStage):
         who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
     else:
         who, registers, limit = "a thread", m * n * ELEMENT_BYTES[problem.dtype] // 4, MAX_GENERAL_REGISTERS

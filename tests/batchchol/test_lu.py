@@ -191,11 +191,11 @@ def test_on_a_gpu(cuda: Backend) -> None:
     assert_solves(a[0], b[0], cuda.host(lu_solve(lu, pivots, on_device(b[0]))))
     assert_solves(a[0], b[0], cuda.host(solve(batch, on_device(b[0]), assume_a="gen")))
     for call in (
-        lambda: lu_factor(on_device(np.eye(65))),
-        lambda: solve(np.eye(65), np.ones(65), assume_a="gen", backend="cuda"),
+        lambda: lu_factor(on_device(np.eye(129))),
+        lambda: solve(np.eye(129), np.ones(129), assume_a="gen", backend="cuda"),
     ):
         with pytest.raises(
-            ValueError, match=r"^a: got matrices of order 65, expected at most 32 .* copy them to the host"
+            ValueError, match=r"^a: got matrices of order 129, expected at most 128 .* copy them to the host"
         ):
             call()
     with pytest.raises(TypeError, match=r"^pivots: got ndarray, expected an array on the GPU"):

@@ -64,7 +64,17 @@ BY_ROWS = [
     )
     for op in OPS
 ]
-emulated = CompiledTogether([*ON_GPUS, *BY_ROWS])
+# By several warps to a matrix: rows of all lanes and not, columns of all warps and not.
+BY_COLUMNS = [
+    lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, split=split)
+    for n, layout, order, dtype, math, split in (
+        (35, "canonical", "row", "float32", "ieee", 96),
+        (11, "chunked", "col", "float64", "fast", 160),
+        (32, "interleaved", "row", "float64", "ieee", 64),
+    )
+    for op in OPS
+]
+emulated = CompiledTogether([*ON_GPUS, *BY_ROWS, *BY_COLUMNS])
 
 
 def kernel_for(spec: KernelSpec) -> Any:
@@ -77,7 +87,7 @@ def systems(spec: KernelSpec, nrhs: int) -> tuple[Array, Array]:
     return a, random.standard_normal((len(a), n, nrhs)).astype(dtype)
 
 
-@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS, *BY_COLUMNS], ids=lambda spec: spec.name)
 def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None:
     a, b = systems(spec, 1)
     math, kernel = spec.problem.math, kernel_for(spec)
@@ -119,7 +129,7 @@ def _factors(a: Array) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize(
     "spec",
-    [ON_CPUS[12], ON_CPUS[14], ON_GPUS[3], ON_GPUS[5], BY_ROWS[0], BY_ROWS[5]],
+    [ON_CPUS[12], ON_CPUS[14], ON_GPUS[3], ON_GPUS[5], BY_ROWS[0], BY_ROWS[5], BY_COLUMNS[0], BY_COLUMNS[5]],
     ids=lambda spec: spec.name,
 )
 def test_numbers_that_are_not_finite_harm_no_neighbour(spec: KernelSpec) -> None:
