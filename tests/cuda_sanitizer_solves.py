@@ -64,7 +64,7 @@ def _general() -> Iterator[Case]:
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
-        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (2, 8, 32, 160, 512):
+        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (2, 8, 32, 160, 480):
             threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
             schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
             if n <= most_general_order(problem.dtype, split):

@@ -9,7 +9,7 @@ from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import PANEL, SplitStage, WarpsStage
+from kernelgen.schedules.general_stage import PANEL, SharedStage, SplitStage, WarpsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -45,6 +45,8 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     stage, variables = schedule.general_stage(problem, spec.layout), variables_of(spec) | {"warp": WARP}
     if isinstance(stage, WarpsStage):
         text = render("thread/lu_warps.cu.jinja", **variables, stage=stage)
+    elif isinstance(stage, SharedStage):
+        text = render("thread/lu_staged.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     elif isinstance(stage, SplitStage):
         text = render("thread/lu_split.cu.jinja", **variables, stage=stage, panel=PANEL, pieces=True, anywhere=True)
     else:

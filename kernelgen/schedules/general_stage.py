@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 from types import MappingProxyType
+from typing import ClassVar
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
 from kernelgen.operations import Operation
@@ -19,8 +20,8 @@ MAX_ROW_REGISTERS = 128
 PANEL = 4
 # Threads of a warp that share a matrix: two are slower (131,072 systems of n = 16 on an H100: 165 µs, four 146).
 SPLITS = (4, 8, 16, WARP)
-# The most threads to a matrix.
-MAX_SPLIT = 16 * WARP
+# The most threads to a matrix: a block has a warp for right-hand sides besides.
+MAX_SPLIT = 15 * WARP
 # Columns of a matrix that each of its warps has.
 WIDTHS = MappingProxyType({"float32": 16, "float64": 12})
 # Right-hand sides that the warps of a matrix solve for at a time.
@@ -52,6 +53,54 @@ class GeneralStage:
     def shared_bytes(self, threads: int) -> int:
         """Those of a block of threads."""
         return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
+
+
+@dataclass(frozen=True)
+class SharedStage:
+    """Room for general matrices of a warp, one to a thread, which has `PANEL` columns at a time in registers.
+
+    A piece of a row of each is next to those of the others, so that threads that read different rows read different
+    banks. Behind them are right-hand sides, or pivots and then the order of rows.
+    """
+
+    problem: Problem
+    width: ClassVar[int] = PANEL
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def panels(self) -> int:
+        """How often there are columns in registers."""
+        return -(-self.problem.n // self.width)
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread that have elements of a panel, and the places of rows."""
+        return self.problem.n * (self.width * ELEMENT_BYTES[self.problem.dtype] // 4 + 1)
+
+    @property
+    def rhs(self) -> int:
+        """Right-hand sides at a time, such as leave registers for other things."""
+        return self.width if self.registers <= MAX_ROW_REGISTERS else 2
+
+    @property
+    def line(self) -> int:
+        """Bytes of a row of all matrices."""
+        return self.panels * self.width * ELEMENT_BYTES[self.problem.dtype] * WARP
+
+    @property
+    def bytes(self) -> int:
+        """Those of a warp."""
+        n = self.problem.n
+        behind = ELEMENT_BYTES[self.problem.dtype] if self.problem.operation.forgets else 4
+        return n * self.line + WARP * (n | 1) * behind
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block of threads."""
+        return threads // WARP * self.bytes
 
 
 @dataclass(frozen=True)

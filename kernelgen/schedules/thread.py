@@ -28,6 +28,7 @@ from kernelgen.schedules.general_stage import (
     MAX_ROW_REGISTERS,
     MAX_SPLIT,
     GeneralStage,
+    SharedStage,
     SplitStage,
     WarpsStage,
     most_general_order,
@@ -153,10 +154,10 @@ class ThreadSchedule(BaseSchedule):
         rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
-    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SplitStage | WarpsStage:
+    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SharedStage | SplitStage | WarpsStage:
         """What the warps of a GPU have in shared memory of general matrices."""
         if self.split is None:
-            return GeneralStage(problem, layout)
+            return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
         return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
@@ -206,8 +207,9 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(gpu or schedule.staged is True, "staged", schedule.staged, works)
     if not gpu:
         return
-    works = "a GPU's warps bring general matrices of arrays to shared memory in any case, use None"
-    require(schedule.staged is None, "staged", schedule.staged, works)
+    works = "only LU factorizations by a thread to a matrix have it in shared memory, use None"
+    alone = problem.operation.factors and not problem.operation.rectangular and schedule.split is None
+    require(not schedule.staged or alone, "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
     works = "general matrices stay in registers, use 'full'"
@@ -219,7 +221,9 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     if isinstance(stage, WarpsStage):
         works = f"a block has one matrix, whose {stage.warps} warps of columns take {stage.threads}; use those"
         require(threads == stage.threads, "threads", threads, works)
-    if isinstance(stage, SplitStage | WarpsStage):
+    if isinstance(stage, SharedStage):
+        who, registers, limit = "a thread", stage.registers, MAX_GENERAL_REGISTERS
+    elif isinstance(stage, SplitStage | WarpsStage):
         who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
     else:
         who, registers, limit = "a thread", m * n * ELEMENT_BYTES[problem.dtype] // 4, MAX_GENERAL_REGISTERS

@@ -120,7 +120,7 @@ REFUSED = [
     ("stride", 32, "target 'avx2' has no such choice"),
     ("rhs", 0, "an integer from 1 to 16"),
     ("rhs", 2, "potrf has no right-hand sides, use None"),
-    ("split", 0, "an integer from 1 to 512"),
+    ("split", 0, "an integer from 1 to 480"),
     ("split", 2, "target 'avx2' has no such choice"),
     ("pdl", 1, "True, False or None"),
     ("pdl", True, "target 'avx2' has no such choice"),

@@ -74,7 +74,18 @@ BY_COLUMNS = [
     )
     for op in OPS
 ]
-emulated = CompiledTogether([*ON_GPUS, *BY_ROWS, *BY_COLUMNS])
+# By a thread to a matrix in shared memory: whole panels and not, whole pieces and not.
+STAGED = [
+    lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, staged=True)
+    for n, layout, order, dtype, math in (
+        (12, "canonical", "row", "float32", "ieee"),
+        (7, "canonical", "col", "float64", "fast"),
+        (5, "chunked", "col", "float32", "fast"),
+        (6, "interleaved", "row", "float64", "ieee"),
+    )
+    for op in ("getrf", "gesv")
+]
+emulated = CompiledTogether([*ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED])
 
 
 def kernel_for(spec: KernelSpec) -> Any:
@@ -87,7 +98,7 @@ def systems(spec: KernelSpec, nrhs: int) -> tuple[Array, Array]:
     return a, random.standard_normal((len(a), n, nrhs)).astype(dtype)
 
 
-@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS, *BY_COLUMNS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED], ids=lambda spec: spec.name)
 def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None:
     a, b = systems(spec, 1)
     math, kernel = spec.problem.math, kernel_for(spec)
@@ -129,7 +140,7 @@ def _factors(a: Array) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize(
     "spec",
-    [ON_CPUS[12], ON_CPUS[14], ON_GPUS[3], ON_GPUS[5], BY_ROWS[0], BY_ROWS[5], BY_COLUMNS[0], BY_COLUMNS[5]],
+    [ON_CPUS[12], ON_CPUS[14], *ON_GPUS[3:6:2], *BY_ROWS[:6:5], *BY_COLUMNS[:6:5], *STAGED[:2]],
     ids=lambda spec: spec.name,
 )
 def test_numbers_that_are_not_finite_harm_no_neighbour(spec: KernelSpec) -> None:
