@@ -42,7 +42,7 @@ def test_general_matrices_pass_and_a_wrong_info_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = make_spec(3, 1, op="getrf", looking="right", layout="canonical", order="row")
-    monkeypatch.setattr(general, "random_spec", lambda random: spec)
+    monkeypatch.setattr(general, "random_spec", lambda random, backend: spec)
     monkeypatch.setattr(general, "MOST", 60)
     assert general.main(["--case", "3", "--seed", "1", "--matrices", "1"]) == 0
     right = general.reference

@@ -1,12 +1,13 @@
-"""Differential fuzzing of LU factorizations and of solves by general matrices, on the CPU, against float64.
+"""Differential fuzzing of LU factorizations and of solves by general matrices, on the CPU or a GPU, against float64.
 
-    python -m tests.fuzz.general [--matrices 1000000] [--seconds 600] [--seed 0]
+    python -m tests.fuzz.general [--backend cuda] [--matrices 1000000] [--seconds 600] [--seed 0]
 
 A case is a random kernel of "getrf", "getrs" or "gesv" on a batch in which matrices of all kinds are mixed: normal
 ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
-ones; everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing wherever rounding
-cannot decide; the componentwise error of factors and solutions; and the bits of good matrices beside others. A case
-depends on the seed and its number alone: `--case` repeats one. The exit status is 1 after a failure.
+ones; on the CPU everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing
+wherever rounding cannot decide; the componentwise error of factors and solutions; and the bits of good matrices
+beside others. A case depends on the seed and its number alone: `--case` repeats one. The exit status is 1 after a
+failure.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchchol import get_backend
 from batchchol.artifacts.c_library import supported_targets
+from batchchol.batches.batch import Batch
 from batchchol.defaults.general import STRAIGHT_LINE
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
-from kernelgen import KernelSpec, SpecError
+from kernelgen import MAX_N, KernelSpec, SpecError
+from kernelgen.gpu import WARP
+from kernelgen.schedules.general_stage import MAX_SPLIT
 
-from ..kernel_runs import kernel_of, make_spec
+from ..kernel_runs import layout_of, make_spec
 from ..lu_runs import matrices, reference, run
 
 Array = NDArray[Any]
@@ -38,26 +43,46 @@ GOOD = ("normal", "graded", "columns", "large")
 # What the largest element of a column exceeds the others by, where rounding does not decide which one it is.
 CLEAR = 1e-3
 ELEMENTS, MOST = 2_000_000, 20_000
+# Kernels of a GPU that are built at a time.
+TOGETHER = 16
 
 
-def random_spec(random: np.random.Generator) -> KernelSpec:
-    """Any kernel of a SIMD target; small orders more often than large ones."""
+def random_spec(random: np.random.Generator, backend: str = "cpu") -> KernelSpec:
+    """Any kernel of a SIMD target or a GPU; small orders more often than large ones."""
     while True:
-        n, layout = 1 + int(48 * random.random() ** 2), str(random.choice(["canonical", "interleaved", "chunked"]))
         choices = {
             "op": str(random.choice(OPS)),
-            # Straight-line code of larger ones takes a compiler minutes.
-            "unroll": str(random.choice(["full", "tiles"])) if n <= STRAIGHT_LINE else "tiles",
-            "layout": layout,
+            "layout": str(random.choice(["canonical", "interleaved", "chunked"])),
             "order": str(random.choice(["row", "col"])),
             "dtype": str(random.choice(["float32", "float64"])),
             "math": str(random.choice(["ieee", "fast"])),
-            "target": str(random.choice(supported_targets())),
         }
+        choices |= _of_gpu(random) if backend == "cuda" else _of_cpu(random)
         try:
-            return make_spec(n, 1, looking="right", **choices)
+            return make_spec(nb=1, looking="right", **choices)
         except SpecError:
             continue
+
+
+def _of_cpu(random: np.random.Generator) -> dict[str, Any]:
+    n = 1 + int(48 * random.random() ** 2)
+    # Straight-line code of larger ones takes a compiler minutes.
+    unroll = str(random.choice(["full", "tiles"])) if n <= STRAIGHT_LINE else "tiles"
+    return {"n": n, "unroll": unroll, "target": str(random.choice(supported_targets()))}
+
+
+def _of_gpu(random: np.random.Generator) -> dict[str, Any]:
+    """A thread to a matrix, in registers or shared memory, or several threads or warps."""
+    largest, splits, staged = (
+        (14, (None,), None),
+        (26, (None,), True),
+        (64, (4, 8, 16, 32), None),
+        (MAX_N, tuple(range(2 * WARP, MAX_SPLIT + 1, WARP)), None),
+    )[random.integers(4)]
+    split = splits[random.integers(len(splits))]
+    threads = int(random.choice([32, 64, 128])) if split is None or split <= WARP else None
+    n = 1 + int(largest * random.random())
+    return {"n": n, "unroll": "full", "target": "cuda", "split": split, "threads": threads, "staged": staged}
 
 
 def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: str) -> Array:
@@ -79,10 +104,10 @@ def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: 
     return a.astype(dtype)
 
 
-def check_case(seed: int, case: int) -> int:
+def check_case(seed: int, case: int, backend: str = "cpu") -> int:
     """Run one case; the number of matrices. An assertion says what is wrong."""
     random = np.random.default_rng([seed, case])
-    spec = random_spec(random)
+    spec = random_spec(random, backend)
     n, dtype, math, op = spec.problem.n, spec.problem.dtype, spec.problem.math, spec.problem.op
     size = int(random.integers(1, min(MOST, max(40, ELEMENTS // n**2)) + 1))
     kinds, nrhs = random.choice(KINDS, size), int(random.integers(1, 6))
@@ -94,13 +119,14 @@ def check_case(seed: int, case: int) -> int:
     pivots, info, clear = reference(a)
     good = np.isin(kinds, GOOD) & (info == 0)
     sure = good | np.isin(kinds, EXACT) | ((kinds == "denormal") & (math == "ieee")) | np.isin(kinds, ("nan", "inf"))
-    kernel, label = kernel_of(spec), f"{spec.name}, chunk {chunk}, {size} matrices"
+    label = f"{spec.name}, chunk {chunk}, {size} matrices"
     given: tuple[Array, ...] = (a,) if op == "getrf" else (a, b)
     if op == "getrs":
         with np.errstate(all="ignore"):
             given = (*_factored(a), b)
-    found = run(spec, *given, chunk=chunk, kernel=kernel)
-    alone = run(spec, *(each[good] for each in given), chunk=chunk, kernel=kernel) if good.any() else None
+    ran = run_there if backend == "cuda" else run
+    found = ran(spec, *given, chunk=chunk)
+    alone = ran(spec, *(each[good] for each in given), chunk=chunk) if good.any() else None
     results, others = (each if isinstance(each, tuple) else (each,) for each in (found, alone))
     if alone is not None:
         for result, other in zip(results, others, strict=True):
@@ -127,25 +153,49 @@ def _factored(a: Array) -> tuple[Array, Array]:
     return lu_factor_ex(a)[:2]
 
 
-def cases(first: int | None) -> Iterator[int]:
-    return iter([first]) if first is not None else count()
+def run_there(spec: KernelSpec, a: Array, *beside: Array, chunk: int | None = None) -> Any:
+    """As `lu_runs.run`, on a GPU."""
+    gpu, n = get_backend("cuda"), spec.problem.n
+    matrices = gpu.from_dense(a, layout_of(spec, chunk))
+    if spec.problem.op == "getrf":
+        results: list[Any] = [matrices.like(), gpu.place(np.full((len(a), n), -1, np.int32))]
+    else:
+        results = [gpu.place(np.full_like(beside[-1], np.nan))]
+    info = [] if spec.problem.op == "getrs" else [gpu.info(matrices, spec)]
+    gpu.kernel(spec)(matrices, *map(gpu.place, beside), *results, *info, threads=1)
+    arrays = [gpu.host(each.to_dense() if isinstance(each, Batch) else each) for each in (*results, *info)]
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def cases(first: int | None, seed: int, backend: str) -> Iterator[int]:
+    """The numbers of cases, whose kernels are built some at a time for a GPU."""
+    if first is not None:
+        yield first
+        return
+    for case in count():
+        if backend == "cuda" and case % TOGETHER == 0:
+            numbers = range(case, case + TOGETHER)
+            get_backend("cuda").build([random_spec(np.random.default_rng([seed, each]), backend) for each in numbers])
+        yield case
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.general", description=__doc__.split("\n")[0])
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--matrices", type=int, default=1_000_000, help="matrices after which it ends")
     parser.add_argument("--seconds", type=float, default=600, help="seconds after which it ends")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run this case alone")
     options = parser.parse_args(arguments)
     begin, done, kernels = time.monotonic(), 0, 0
-    for case in cases(options.case):
+    for case in cases(options.case, options.seed, options.backend):
         if done >= options.matrices or time.monotonic() - begin > options.seconds:
             break
         try:
-            done += check_case(options.seed, case)
+            done += check_case(options.seed, case, options.backend)
         except AssertionError as error:
-            print(f"{error}\npython -m tests.fuzz.general --seed {options.seed} --case {case}", flush=True)
+            where = "" if options.backend == "cpu" else f" --backend {options.backend}"
+            print(f"{error}\npython -m tests.fuzz.general{where} --seed {options.seed} --case {case}", flush=True)
             return 1
         kernels += 1
     print(f"nothing found: {done:,} matrices by {kernels} kernels in {time.monotonic() - begin:.0f} s")
