@@ -15,7 +15,8 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     """
     problem, shape = spec.problem, schedule.shape(spec.problem)
     solves = problem.operation.forgets
-    staged = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
+    by_rows = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
+    staged = by_rows and problem.dtype == "float32"
     room = shape.room(staged=staged)
     text = render(
         "warp/warp.cu.jinja",

@@ -23,15 +23,16 @@ from kernelgen.schedules.axes import (
     resident_blocks,
     word,
 )
-from kernelgen.targets import Target
+from kernelgen.targets import ELEMENT_BYTES, Target
 
 # Order of a tile of tensor cores' results, and of a block of its rows.
 TILE, BLOCK = 8, 16
 # The lanes of a matrix's panel in shared memory begin at other banks than those of its neighbours.
 _SPREAD = 4
-MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 2, 8
+MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 8, 8
+MAX_SINGLE_WARPS = 2
 # Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
-MAX_TILE_REGISTERS = 176
+MAX_TILE_REGISTERS = {"float32": 176, "float64": 128}
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ class WarpShape:
         return 1 if self.warps == 1 else 2
 
     @property
-    def declared_bytes(self) -> int:
-        """Shared memory of a block but for its stages: panels, and the diagonal tiles that canonical ones have."""
-        return 4 * self.teams * self.matrices * (self.panels * self.panel + TILE * TILE)
+    def declared(self) -> int:
+        """Scalars in shared memory of a block but for its stages: panels, and canonical ones' diagonal tiles."""
+        return self.teams * self.matrices * (self.panels * self.panel + TILE * TILE)
 
     @property
     def folds(self) -> int:
@@ -163,13 +164,14 @@ class WarpShape:
 
 @dataclass(frozen=True)
 class WarpSchedule(BaseSchedule):
-    """A warp or two for a few whole matrices, their triangles in its registers, for float32.
+    """A warp or a few for a few whole matrices, their triangles in its registers.
 
     `matrices` and `warps` are those of a team, `teams` how many teams make a block of threads: None is two, or one of
     two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
     says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
-    for one of 24, or "fma", multiply-adds; None is the first for math "fast", and the second for "ieee". `unroll` is
-    "full" for straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
+    for one of 24, or "fma", multiply-adds; None is the first for math "fast", and the second for "ieee". float64 has
+    tensor cores of its own, and no choice, and takes up to eight warps, float32 up to two. `unroll` is "full" for
+    straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
     """
 
     family: ClassVar[str] = "warp"
@@ -192,20 +194,26 @@ class WarpSchedule(BaseSchedule):
         require(self.warps == 1 or self.teams in (None, 1), "teams", self.teams, works)
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
-        update = self.update or ("tensor" if problem.math == "fast" else "fma")
+        tensor = problem.math == "fast" or problem.dtype == "float64"
+        update = self.update or ("tensor" if tensor else "fma")
         teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
         return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
-        works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
-        require(problem.dtype == "float32", "dtype", problem.dtype, works)
         check_stride(self, layout)
-        registers = 4 * self.matrices * self.shape(problem).most_tiles
+        if problem.dtype == "float64":
+            works = "in float64 a warp factors, and no more; use another family"
+            require(problem.op == "potrf", "op", problem.op, works)
+            require(self.update != "fma", "update", self.update, "float64 is updated by tensor cores; use 'tensor'")
+        elif self.warps > MAX_SINGLE_WARPS:
+            require(False, "warps", self.warps, f"float32 has up to {MAX_SINGLE_WARPS} warps; use fewer")
+        most = MAX_TILE_REGISTERS[problem.dtype]
+        registers = ELEMENT_BYTES[problem.dtype] * self.matrices * self.shape(problem).most_tiles
         field = "matrices" if self.matrices > 1 else "warps"
-        works = f"n={problem.n} is {registers} registers of each thread, over {MAX_TILE_REGISTERS}; use "
+        works = f"n={problem.n} is {registers} registers of each thread, over {most}; use "
         works += "fewer" if self.matrices > 1 else "more"
-        require(registers <= MAX_TILE_REGISTERS, field, getattr(self, field), works)
+        require(registers <= most, field, getattr(self, field), works)
         most = MAX_SHARED_BYTES if problem.operation.forgets else MAX_DECLARED_BYTES
         taken = self._shared_bytes(problem, layout)
         works = f"n={problem.n} is {taken:,} bytes of shared memory, over {most:,}; use fewer"
@@ -213,10 +221,10 @@ class WarpSchedule(BaseSchedule):
 
     def _shared_bytes(self, problem: Problem, layout: str) -> int:
         """Shared memory of a block: what it declares, or what solves keep, with stages where there can be one."""
-        shape = self.shape(problem)
+        shape, each = self.shape(problem), ELEMENT_BYTES[problem.dtype]
         if not problem.operation.forgets:
-            return shape.declared_bytes
-        return 4 * shape.teams * shape.matrices * shape.room(staged=layout == "canonical")
+            return each * shape.declared
+        return each * shape.teams * shape.matrices * shape.room(staged=layout == "canonical")
 
     def shape(self, problem: Problem) -> WarpShape:
         """How matrices are spread over warps, registers and shared memory."""

@@ -45,7 +45,7 @@ def specs(draw: st.DrawFn) -> KernelSpec:
     op = draw(st.sampled_from(list(OPERATIONS)))
     families = [name for name, family in FAMILIES.items() if op in family.operations]
     family = draw(st.sampled_from(families)) if TARGETS[target].gpu else "thread"
-    dtypes = ["float32"] if family in ("warp", "strip") else ["float32", "float64"]
+    dtypes = ["float32"] if family == "strip" else ["float32", "float64"]
     drawn = [draw(st.sampled_from(words)) for words in (dtypes, ["lower", "upper"], MATHS)]
     rows = draw(st.none() | st.integers(1, MAX_N)) if OPERATIONS[op].rectangular else None
     try:
