@@ -14,13 +14,14 @@ from kernelgen import KernelSource
 from .cuda_programs import compile_program
 
 CONTEXT = 0xC0DE
-ILLEGAL_ADDRESS, NO_BINARY, INVALID_VALUE = 700, 209, 1
+ILLEGAL_ADDRESS, NO_BINARY, INVALID_VALUE, INVALID_CONTEXT = 700, 209, 1, 201
 SECONDS_PER_STEP = 1e-9
 FOREIGN_CODE = b"code of another GPU"
 DESCRIPTIONS = {
     ILLEGAL_ADDRESS: "an illegal memory access was encountered",
     NO_BINARY: "no kernel image",
     INVALID_VALUE: "invalid argument",
+    INVALID_CONTEXT: "invalid device context",
 }
 ATTRIBUTES = {
     "L2_CACHE_SIZE": 1 << 16,

@@ -24,7 +24,7 @@ from batchchol import backends
 from batchchol.artifacts.cuda_cache import Module
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.cuda import device, functions, memory
-from batchchol.backends.cuda.driver import Driver
+from batchchol.backends.cuda.driver import Driver, _Configuration
 from kernelgen import KernelSource
 
 from .fake_gpu import (
@@ -33,6 +33,7 @@ from .fake_gpu import (
     DESCRIPTIONS,
     FOREIGN_CODE,
     ILLEGAL_ADDRESS,
+    INVALID_CONTEXT,
     INVALID_VALUE,
     NO_BINARY,
     Error,
@@ -249,6 +250,16 @@ class FakeDriver(Driver):
         values = [_argument(code, int(address or 0)) for code, address in zip(codes, addresses, strict=True)]
         self.gpu.early += [entry] * pdl
         self.gpu.run(entry, blocks, threads, shared_bytes, stream, values)
+
+    def launch_configured(self, configuration: int, function: int, parameters: int, _: None) -> int:
+        if self.gpu.current != CONTEXT:
+            return INVALID_CONTEXT
+        given, entry = _Configuration.from_address(configuration), list(self.gpu.sources)[function]
+        assert given.count == 0, "launched early"
+        grid, block = (given.grid_y, given.grid_z), (given.block_y, given.block_z)
+        assert grid == block == (1, 1)
+        self.launch(function, given.grid_x, given.block_x, given.shared_bytes, given.stream or 0, parameters, entry)
+        return 0
 
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
         (ctypes.c_uint32 * count).from_address(address)[:] = [word & 0xFFFFFFFF] * count

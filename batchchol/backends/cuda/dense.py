@@ -20,6 +20,7 @@ from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.backends.cuda.device import Device, word_of
 from batchchol.backends.cuda.functions import Function
 from batchchol.backends.cuda.kernels import CudaKernel
+from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.batches.batch import check_dtype
 from batchchol.batches.layouts import array_shape
 from kernelgen import KernelSource, KernelSpec, Layout
@@ -88,6 +89,11 @@ class Factorization:
             of_slice.run(a + matrices, l + matrices, info + first * _INFO.itemsize, stream=stream, room=room)
 
     @cached_property
+    def prepared(self) -> PreparedLaunch | None:
+        """A launch for a stream and these addresses, where nothing is copied; else None."""
+        return self._whole.prepared
+
+    @cached_property
     def _whole(self) -> Launches:
         return self._launches(self.batch)
 
@@ -137,6 +143,14 @@ class Launches:
         with self.gpu.queueing():
             for launch in self.launches:
                 self._run(launch, addresses, stream)
+
+    @cached_property
+    def prepared(self) -> PreparedLaunch | None:
+        """The one launch, laid out, where nothing is packed; else None."""
+        if self.packed:
+            return None
+        (launch,) = self.launches
+        return self.gpu.prepared(launch.function, launch.items, len(launch.places), launch.words)
 
     def _run(self, launch: _Launch, addresses: tuple[int, ...], stream: Any) -> None:
         words = [addresses[place] for place in launch.places]

@@ -21,6 +21,7 @@ import numpy as np
 from batchchol.artifacts.nvcc import architecture_of
 from batchchol.backends.cuda.driver import Driver
 from batchchol.backends.cuda.functions import Arguments, Function, Loader
+from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.errors import BackendUnavailable, DeviceError, install
 from kernelgen import KernelSource
 from kernelgen.gpu import PDL_CAPABILITY
@@ -179,6 +180,14 @@ class Device:
                 return self._run(function, items, words, stream)
         self._run(function, items, words, stream)
 
+    def prepared(self, function: Function, items: int, addresses: int, words: Sequence[int]) -> PreparedLaunch:
+        """`run` of a kernel whose arguments are so many addresses and then these words, laid out for launches."""
+        launch = function.launch
+        blocks = launch.grid(items, self.multiprocessors)
+        handle = function.code.handle or self.loader.handle(function)
+        geometry = blocks, launch.threads, launch.shared_bytes
+        return PreparedLaunch(self, handle, function.entry, geometry, addresses, words)
+
     def resident_blocks(self, function: Function) -> int:
         """Blocks of a kernel that a multiprocessor holds at once; 0 if it has no room for one."""
         launch = function.launch
@@ -299,6 +308,9 @@ def import_pycuda() -> Any:
 
 def stream_address(stream: Any) -> int:
     """The address of a stream: an integer, PyCUDA's `handle`, CuPy's `ptr` or torch's `cuda_stream`."""
+    # Making the union of the two types takes longer than the rest.
+    if type(stream) is int:
+        return stream
     if isinstance(stream, int | np.integer):
         return int(stream)
     for name in ("handle", "ptr", "cuda_stream"):

@@ -82,6 +82,12 @@ class Driver:
     """libcuda, which PyCUDA has loaded and initialised before.
 
     Every method raises DeviceLost, DeviceError or WrongArchitecture for what the driver refuses.
+
+    Attributes
+    ----------
+    launch_configured : callable
+        cuLaunchKernelEx, which raises nothing: the addresses of a CUlaunchConfig, the handle of a kernel, the address
+        of an array of the addresses of its arguments, and None; its status.
     """
 
     def __init__(self) -> None:
@@ -96,7 +102,7 @@ class Driver:
             self._get_current,
             self._set_words,
             self._launch,
-            self._launch_configured,
+            self.launch_configured,
             self._record_event,
             self._wait_event,
             self._ask_capturing,
@@ -167,7 +173,7 @@ class Driver:
         if pdl and not (stream and self.is_capturing(stream)):
             early = ctypes.addressof(self._early)
             configuration = _Configuration(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, early, 1)
-            status = self._launch_configured(ctypes.addressof(configuration), function, parameters, None)
+            status = self.launch_configured(ctypes.addressof(configuration), function, parameters, None)
         else:
             status = self._launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters, None)
         if status:

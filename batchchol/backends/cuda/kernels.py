@@ -12,6 +12,7 @@ from batchchol.backends.base import memory_of
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import Device
 from batchchol.backends.cuda.functions import Function
+from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.batches.layouts import stride
 from batchchol.errors import CompilerNotFound
 from kernelgen import KernelSpec, Layout
@@ -73,6 +74,13 @@ class CudaKernel:
         """
         columns = () if self.spec.problem.operation.columns is None else (nrhs,)
         self.gpu.run(self.function, batch, (*addresses, *columns, *self.geometry(batch, layout)), stream)
+
+    def prepared(self, nrhs: int, batch: int, layout: Layout) -> PreparedLaunch:
+        """`launch` laid out for many launches: called with a stream and the addresses."""
+        operation = self.spec.problem.operation
+        columns = () if operation.columns is None else (nrhs,)
+        words = (*columns, *self.geometry(batch, layout))
+        return self.gpu.prepared(self.function, batch, len(operation.arguments), words)
 
     def words(self, *arrays: Any) -> tuple[int, ...]:
         """The arguments of the code, 64 bits each.

@@ -15,20 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchchol.api import device_addresses as at
 from batchchol.api.arguments import check_square
 from batchchol.api.columns import Fit, check_columns_dtype, fit
+from batchchol.api.device_addresses import Case, Place
 from batchchol.api.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
-from batchchol.backends import get_backend
-from batchchol.backends.base import Form
-from batchchol.backends.cuda import dense, support
+from batchchol.backends.cuda import support
 from batchchol.backends.cuda.device import device
 from batchchol.batches.checks import check_math, check_order
-from batchchol.defaults.lookup import generation
 from batchchol.interop.torch import larger
 from batchchol.interop.torch.failures import check_tensor, raise_here
-from batchchol.plan import array_choice, check_array_spec, chosen_kernel
-from kernelgen import MAX_N, Layout, Problem, SpecError
+from kernelgen import MAX_N, Layout
 
 _CANONICAL = Layout.canonical()
 _DTYPES: dict[Any, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -40,37 +38,32 @@ class Room(int):
     tensor: Tensor
 
 
-class Case(NamedTuple):
-    """What decides which kernel runs on matrices."""
+class Known(NamedTuple):
+    """What is known of matrices of this shape: their case, and a tensor that their infos are made like.
 
-    n: int
-    batch: int
-    dtype: str
-    upper: bool
-    math: str
+    Describing a new tensor to torch takes three times as long as naming one like it.
+    """
 
-    @property
-    def form(self) -> Form:
-        """That of the matrices as a batch."""
-        return Form(self.n, self.batch, self.dtype, _CANONICAL)
+    case: Case
+    info: Tensor
 
     @classmethod
-    def of(cls, a: Tensor, upper: bool, math: str) -> Case:
-        """That of a call."""
-        return _case(a.shape, a.dtype, upper, math)
+    def of(cls, a: Tensor, upper: bool, math: str) -> Known:
+        """That of the matrices of a call."""
+        return _known(a.shape, a.dtype, a.device, upper, math)
 
 
-# Working it out takes as long as allocating a result.
 @lru_cache(maxsize=1024)
-def _case(shape: tuple[int, ...], dtype: Any, upper: bool, math: str) -> Case:
+def _known(shape: Any, dtype: Any, where: Any, upper: bool, math: str) -> Known:
     check_math(math)
-    return Case(shape[-1], prod(shape[:-2]), _DTYPES[dtype].name, upper, math)
+    case = Case(shape[-1], prod(shape[:-2]), _DTYPES[dtype].name, upper, math)
+    return Known(case, torch.empty((), dtype=torch.int32, device=where).expand(shape[:-2]))
 
 
 def cholesky(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Factors and info."""
     l, info = _factored(_matrices("a", a), upper, math)
-    return l, _judged(info, upper, "cholesky_ex", check)
+    return l, _judged(info, upper, "cholesky_ex") if check else info
 
 
 def cholesky_repaired(
@@ -79,8 +72,8 @@ def cholesky_repaired(
     """Factors, info and what was added."""
     a = _matrices("a", a)
     l, info = _factored(a, upper, math)
-    added = _repaired(a, info, jitter, Case.of(a, upper, math), l=l)
-    return l, _judged(info, upper, "cholesky_ex", check), added
+    added = _repaired(a, info, jitter, Known.of(a, upper, math).case, l=l)
+    return l, _judged(info, upper, "cholesky_ex") if check else info, added
 
 
 def solve(
@@ -88,7 +81,7 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """Solutions and info."""
     x, info, _ = _solved(_matrices("a", a), b, upper, math)
-    return x, _judged(info, upper, "solve_ex", check)
+    return x, _judged(info, upper, "solve_ex") if check else info
 
 
 def solve_repaired(
@@ -96,7 +89,7 @@ def solve_repaired(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Solutions, info and what was added."""
     x, info, added = _solved(_matrices("a", a), b, upper, math, jitter)
-    return x, _judged(info, upper, "solve_ex", check), added
+    return x, _judged(info, upper, "solve_ex") if check else info, added
 
 
 def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
@@ -107,32 +100,40 @@ def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> 
 def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
     """Inverses."""
     l = _matrices("L", L)
-    found = _inverted("potri", l, upper, math)
-    return _solved_by_factors(l, _identity(l), upper, math) if found is None else found[0]
+    if l.shape[-1] > MAX_N:
+        return _solved_by_factors(l, _identity(l), upper, math)
+    known, inverse = Known.of(l, upper, math), _like(l)
+    if l.numel():
+        nothing = torch.empty_like(known.info)
+        at.invert_by_factors(known.case, _place(l), l.data_ptr(), inverse.data_ptr(), nothing.data_ptr())
+    return inverse
 
 
 def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Inverses and info."""
     a = _matrices("a", a)
-    inverse, info = _inverted("poinv", a, upper, math) or _solved(a, _identity(a), upper, math)[:2]
-    return inverse, _judged(info, upper, "inv_ex", check)
+    if a.shape[-1] > MAX_N or not a.numel():
+        inverse, info, _ = _solved(a, _identity(a), upper, math)
+    else:
+        known = Known.of(a, upper, math)
+        inverse, info = _like(a), torch.empty_like(known.info)
+        at.invert(known.case, _place(a), a.data_ptr(), inverse.data_ptr(), info.data_ptr())
+    return inverse, _judged(info, upper, "inv_ex") if check else info
 
 
 def slogdet(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Signs, logarithms and info."""
     a = _matrices("a", a)
-    case, sign, logabsdet = Case.of(a, upper, math), a.new_empty(a.shape[:-2]), a.new_empty(a.shape[:-2])
-    kernel = _kernel("logdet", case, 0, generation()) if a.numel() else None
-    if kernel is None:
+    case, sign, logabsdet = Known.of(a, upper, math).case, a.new_empty(a.shape[:-2]), a.new_empty(a.shape[:-2])
+    if case.n > MAX_N or not a.numel():
         l, info = _factored(a, upper, math)
         factors, status, signs, logs = _addresses(l, info, sign, logabsdet)
         what = case.n, case.batch, _CANONICAL, case.dtype
-        support.log_determinants(device(), factors, status, signs, logs, *what, stream=_stream(a))
+        support.log_determinants(device(), factors, status, signs, logs, *what, stream=_stream(a) or None)
     else:
         info = _info(a)
-        _queue(kernel, a, logabsdet, info)
-        support.signs(device(), info.data_ptr(), sign.data_ptr(), case.batch, case.dtype, stream=_stream(a))
-    return sign, logabsdet, _judged(info, upper, "slogdet_ex", check)
+        at.log_determinants(case, _place(a), *_addresses(a, sign, logabsdet, info))
+    return sign, logabsdet, _judged(info, upper, "slogdet_ex") if check else info
 
 
 def _matrices(argument: str, a: Tensor) -> Tensor:
@@ -148,14 +149,13 @@ def _matrices(argument: str, a: Tensor) -> Tensor:
 
 
 def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
-    l = torch.empty_like(a, memory_format=torch.contiguous_format)
-    info = _info(a)
+    known, l = Known.of(a, upper, math), _like(a)
+    info = torch.empty_like(known.info)
     if not a.numel():
         return l, info.zero_()
     if a.shape[-1] > MAX_N:
-        return larger.factored(a, _DTYPES[a.dtype].name, upper, _stream(a))
-    found = _factorization(Case.of(a, upper, math), generation())
-    found.queue(*_addresses(a, l, info), stream=_stream(a), room=_room_of(a))
+        return larger.factored(a, known.case.dtype, upper, _stream(a) or None)
+    at.factor(known.case, _place(a), a.data_ptr(), l.data_ptr(), info.data_ptr())
     return l, info
 
 
@@ -163,55 +163,48 @@ def _solved(
     a: Tensor, b: Tensor, upper: bool, math: str, jitter: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Solutions by matrices, their info, and what `jitter` added to each."""
-    how, case, added = _fit(a, b, "matrices"), Case.of(a, upper, math), None
-    kernel = _kernel("posv", case, how.nrhs, generation()) if a.numel() and how.nrhs else None
-    if kernel is None:
+    how, known = _fit(a, b, "matrices"), Known.of(a, upper, math)
+    case = known.case
+    if case.n > MAX_N or not a.numel() or not how.nrhs:
         l, info = _factored(a, upper, math)
-        if jitter is not None:
-            added = _repaired(a, info, jitter, case, l=l)
+        added = None if jitter is None else _repaired(a, info, jitter, case, l=l)
         return _solved_by_factors(l, b, upper, math), info, added
-    columns, x, info = _panels(b, how), a.new_empty(how.panels), _info(a)
-    if jitter is not None and repairs_itself(kernel):
-        check_jitter(jitter)
+    columns, info = _panels(b, how), torch.empty_like(known.info)
+    x = _like(columns)
+    places = a.data_ptr(), columns.data_ptr(), x.data_ptr(), info.data_ptr()
+    if jitter is None:
+        at.solve(case, how.nrhs, _place(a), *places)
+        return _unfolded(x, how), info, None
+    check_jitter(jitter)
+    kernel = at.kernel_of("posv", case, how.nrhs)
+    if repairs_itself(kernel):
         added = a.new_empty(info.shape)
-        places = _addresses(a, columns, x, info, added)
-        run_repairing(kernel, places, how.nrhs, case.form, jitter, _stream(a))
+        run_repairing(kernel, (*places, added.data_ptr()), how.nrhs, case.form, jitter, _stream(a) or None)
     else:
-        _queue(kernel, a, columns, x, info, nrhs=how.nrhs)
-        if jitter is not None:
-            added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
+        at.solve(case, how.nrhs, _place(a), *places)
+        added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
     return _unfolded(x, how), info, added
 
 
 def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     how = _fit(l, b, "factors")
-    x = l.new_empty(how.panels)
-    if l.numel() and how.nrhs:
-        kernel = _kernel("potrs", Case.of(l, upper, math), how.nrhs, generation())
-        if kernel is None:
-            x = larger.solved(l, _panels(b, how).reshape(how.panels), upper)
-        else:
-            _queue(kernel, l, _panels(b, how), x, nrhs=how.nrhs)
+    columns = _panels(b, how)
+    x = _like(columns)
+    if l.shape[-1] > MAX_N and l.numel() and how.nrhs:
+        x = larger.solved(l, columns.reshape(how.panels), upper)
+    elif l.numel() and how.nrhs:
+        addresses = l.data_ptr(), columns.data_ptr(), x.data_ptr()
+        at.solve_by_factors(Known.of(l, upper, math).case, how.nrhs, _place(l), *addresses)
     return _unfolded(x, how)
 
 
-def _inverted(op: str, matrices: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor] | None:
-    """Inverses, by matrices or factors, and info; None where there is no kernel for them."""
-    if not matrices.numel() or (kernel := _kernel(op, Case.of(matrices, upper, math), 0, generation())) is None:
-        return None
-    inverse, info = torch.empty_like(matrices, memory_format=torch.contiguous_format), _info(matrices)
-    _queue(kernel, matrices, inverse, info)
-    return inverse, info
+def _like(a: Tensor) -> Tensor:
+    """An uninitialised C-contiguous tensor like one."""
+    return torch.empty_like(a, memory_format=torch.contiguous_format)
 
 
 def _identity(a: Tensor) -> Tensor:
     return torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
-
-
-def _queue(kernel: Any, matrices: Tensor, *tensors: Tensor, nrhs: int = 0) -> None:
-    """Queue a kernel for matrices or factors, and its other arguments."""
-    places, batch = _addresses(matrices, *tensors), prod(matrices.shape[:-2])
-    kernel.launch(places, nrhs, batch, _CANONICAL, _stream(matrices), room=_room_of(matrices))
 
 
 def _info(a: Tensor) -> Tensor:
@@ -221,46 +214,30 @@ def _info(a: Tensor) -> Tensor:
 
 def _panels(b: Tensor, how: Fit) -> Tensor:
     """Right-hand sides as a kernel's array."""
-    return (b if how.plain else b.reshape(how.given).expand(how.whole).permute(how.axes)).contiguous()
+    if how.plain:
+        return b.contiguous()
+    return b.reshape(how.given).expand(how.whole).permute(how.axes).contiguous()
 
 
 def _unfolded(x: Tensor, how: Fit) -> Tensor:
     """Solutions of a kernel's array in the order of the right-hand sides."""
     if how.folded:
         x = x.reshape(how.apart).permute(how.back).contiguous()
-    return x.reshape(how.x)
+    return x if x.shape == how.x else x.reshape(how.x)
 
 
 def _fit(a: Tensor, b: Tensor, what: str) -> Fit:
     check_tensor("b", b)
     if b.device != a.device:
         raise ValueError(f"b: got a tensor of {b.device}, expected one of {a.device}, where the {what} are")
-    check_columns_dtype(_DTYPES[b.dtype], _DTYPES[a.dtype], what)
+    return _fitted(a.shape, b.shape, a.dtype, b.dtype, what)
+
+
+@lru_cache(maxsize=1024)
+def _fitted(a: Any, b: Any, a_dtype: Any, b_dtype: Any, what: str) -> Fit:
+    check_columns_dtype(_DTYPES[b_dtype], _DTYPES[a_dtype], what)
     # With as many axes as the matrices right-hand sides are not taken for a vector each.
-    return fit(tuple(a.shape[:-2]), a.shape[-1], (1,) * (a.ndim - b.ndim) + tuple(b.shape), what)
-
-
-@lru_cache(maxsize=1024)
-def _factorization(case: Case, _: object) -> dense.Factorization:
-    """What factors matrices: chosen once, and anew when other kernels are the best."""
-    gpu = get_backend("cuda")
-    uplo = "upper" if case.upper else "lower"
-    check_array_spec(case.n, case.dtype, case.upper, None, case.math)
-    problem = Problem(case.n, case.dtype, uplo, math=case.math)
-    return dense.Factorization(gpu, *array_choice(gpu, problem, case.batch, None, host=False), case.batch)
-
-
-@lru_cache(maxsize=1024)
-def _kernel(op: str, case: Case, nrhs: int, _: object) -> Any:
-    """What does an operation; None where there is no kernel that takes matrices."""
-    if case.n > MAX_N:
-        return None
-    try:
-        return chosen_kernel(op, get_backend("cuda"), case.form, case.upper, None, case.math, argument="a", nrhs=nrhs)
-    except SpecError:
-        if op == "potrs":
-            raise
-        return None
+    return fit(tuple(a[:-2]), a[-1], (1,) * (len(a) - len(b)) + tuple(b), what)
 
 
 def _repaired(
@@ -290,18 +267,17 @@ def _repaired(
             case.dtype,
             uplo="upper" if case.upper else "lower",
             multiples=(jitter, GROWTH, TRIES),
-            stream=_stream(a),
+            stream=_stream(a) or None,
         )
     return added
 
 
-def _judged(info: Tensor, upper: bool, instead: str, check: bool) -> Tensor:
-    """The info; of calls that raise, once the GPU has written it."""
-    if check:
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"raising waits for the GPU, which no stream that is captured can: use {instead}")
-        if info.any():
-            raise_here(info.cpu().numpy(), None, upper, instead)
+def _judged(info: Tensor, upper: bool, instead: str) -> Tensor:
+    """The info of a call that raises, once the GPU has written it."""
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"raising waits for the GPU, which no stream that is captured can: use {instead}")
+    if info.any():
+        raise_here(info.cpu().numpy(), None, upper, instead)
     return info
 
 
@@ -309,17 +285,24 @@ def _addresses(*tensors: Tensor) -> tuple[int, ...]:
     return tuple([tensor.data_ptr() for tensor in tensors])
 
 
-def _stream(a: Tensor) -> int | None:
-    """The address of torch's current stream; None if it is the default one."""
+def _stream(a: Tensor) -> int:
+    """The address of torch's current stream, 0 if it is the default one."""
     # What torch compiles asks so too: an object for the stream would take as long as a launch.
-    return torch._C._cuda_getCurrentRawStream(a.get_device()) or None
+    address: int = torch._C._cuda_getCurrentRawStream(a.get_device())
+    return address
 
 
-def _room_of(a: Tensor) -> Callable[[int, str], Room]:
-    """Makes room where a tensor is, for as long as somebody has it."""
+def _place(a: Tensor) -> Place:
+    """Torch's current stream and allocator, where a tensor is."""
+    return Place(_stream(a), _room_on(a.device))
+
+
+@lru_cache
+def _room_on(where: Any) -> Callable[[int, str], Room]:
+    """Makes room on a device, for as long as somebody has its address."""
 
     def room(nbytes: int, purpose: str) -> Room:
-        tensor = torch.empty(nbytes, dtype=torch.uint8, device=a.device)
+        tensor = torch.empty(nbytes, dtype=torch.uint8, device=where)
         address = Room(tensor.data_ptr())
         address.tensor = tensor
         return address

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -29,12 +30,25 @@ class Autograd:
         after = torch._C._after_autograd_keyset
         done_by = {getattr(torch._C.DispatchKey, key): each for key, each in self.done_by.items()}
 
+        @lru_cache
+        def implementation(keys: int) -> Callable[..., Any] | None:
+            return done_by.get((torch._C.DispatchKeySet.from_raw_repr(keys) & after).highestPriorityTypeId())
+
         def kernel(keyset: Any, *args: Any) -> Any:
-            wanted = torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
-            if not wanted:
-                implementation = done_by.get((keyset & after).highestPriorityTypeId())
-                if implementation is not None:
-                    return implementation(*args)
+            if not (torch.is_grad_enabled() and _wants_gradient(args)):
+                done = implementation(keyset.raw_repr())
+                if done is not None:
+                    return done(*args)
             return general(keyset, *args)
 
         self.library.impl(name, kernel, key, with_keyset=with_keyset)
+
+
+def _wants_gradient(args: tuple[Any, ...]) -> bool:
+    """Whether a gradient of one of the tensors is wanted, which come first."""
+    for arg in args:
+        if not isinstance(arg, Tensor):
+            return False
+        if arg.requires_grad:
+            return True
+    return False

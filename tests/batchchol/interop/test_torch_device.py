@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 
 from batchchol.algorithms import plans  # noqa: E402
 from batchchol.algorithms.plans import Plan  # noqa: E402
+from batchchol.api import device_addresses  # noqa: E402
 from batchchol.backends.cuda import dense, memory  # noqa: E402
 from batchchol.interop.torch import device as operators  # noqa: E402
 from kernelgen import Layout  # noqa: E402
@@ -26,8 +27,7 @@ def emulated(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """The fake GPU, whose memory is the host's: tensors of the CPU stand for its own, on a stream of torch's."""
     monkeypatch.setattr(operators, "_stream", lambda a: STREAM)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    for remembered in (operators._factorization, operators._kernel):
-        remembered.cache_clear()
+    device_addresses.forget()
     return fake_gpu
 
 

@@ -148,7 +148,7 @@ def test_early_launches_are_told_so_but_not_to_a_graph(driver: Driver, library: 
         launched.append(arguments)
         return 0
 
-    driver.__dict__.update(_launch=plain, _launch_configured=configured, _early=_Attribute(6, (1,)))
+    driver.__dict__.update(_launch=plain, launch_configured=configured, _early=_Attribute(6, (1,)))
     library.capturing.add(7)
     for stream, pdl in ((0, True), (8, True), (7, True), (8, False)):
         driver.launch(5, 132, 64, 1000, stream, 4096, "potrf", pdl=pdl)
@@ -159,7 +159,7 @@ def test_early_launches_are_told_so_but_not_to_a_graph(driver: Driver, library: 
 
 
 def test_a_failed_early_launch_names_the_kernel(driver: Driver) -> None:
-    driver.__dict__.update(_launch_configured=lambda *arguments: 1, _early=_Attribute(6, (1,)))
+    driver.__dict__.update(launch_configured=lambda *arguments: 1, _early=_Attribute(6, (1,)))
     with pytest.raises(DeviceError, match=r"launching potrf on 132 blocks of 64 threads: words"):
         driver.launch(5, 132, 64, 0, 0, 4096, "potrf", pdl=True)
 
