@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import Wanted, check_threads, is_general
 from batchchol.api.failures import raise_failures
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.log_determinants import LogDeterminantInfo, log_determinants
 from batchchol.api.lu import lu_factor_ex
 from batchchol.batches.batch import Batch
@@ -68,6 +69,7 @@ def slogdet(
     return LogDeterminant(sign, logabsdet)
 
 
+@takes_foreign(LogDeterminantInfo)
 def slogdet_ex(
     a: Batch | ArrayLike,
     *,

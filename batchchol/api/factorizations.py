@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from batchchol.api.arguments import check_on_gpu, check_threads, square_matrices
 from batchchol.api.device_factorizations import factor_there
 from batchchol.api.failures import raise_failures
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.host_factorizations import checked_out, factor_host, room_for
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.artifacts.no_compiler import warn
@@ -169,6 +170,7 @@ def cholesky_ex(
     out: Any = None,
     jitter: float | str | None = None,
 ) -> Cholesky | RepairedCholesky: ...
+@takes_foreign(Cholesky)
 def cholesky_ex(
     a: ArrayLike,
     *,

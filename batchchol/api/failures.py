@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.backends import get_backend
 from batchchol.batches.batch import Batch
 
 
@@ -52,7 +51,11 @@ def raise_dependent(info: Any, instead: str) -> None:
 
 def _on_host(info: Any) -> NDArray[np.int32]:
     """The info itself, or a copy of one on a GPU."""
-    return info if isinstance(info, np.ndarray) else get_backend("cuda").host(info)
+    if isinstance(info, np.ndarray):
+        return info
+    from batchchol.backends.cuda import memory
+
+    return memory.to_host(memory.as_gpuarray(info, "info"))
 
 
 def _raise_first(info: NDArray[np.int32], what: str, instead: str) -> None:

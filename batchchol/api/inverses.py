@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from batchchol.api.arguments import Wanted, check_threads, is_general, square_matrices
 from batchchol.api.failures import raise_failures, raise_singular
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.inversions import inverted
 from batchchol.api.solves import cho_solve, solve_ex
 from batchchol.batches.batch import Batch
@@ -76,6 +77,7 @@ def inv(
     return inverse
 
 
+@takes_foreign(Inverse)
 def inv_ex(
     a: Batch | ArrayLike,
     *,
@@ -107,6 +109,7 @@ def inv_ex(
     return Inverse(inverse, info)
 
 
+@takes_foreign()
 def cho_inverse(
     L: Batch | ArrayLike,
     *,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads, contiguous
 from batchchol.api.failures import raise_dependent
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
 from batchchol.backends import lapack_qr
 from batchchol.batches.checks import check_math, check_unmasked
@@ -76,6 +77,7 @@ def lstsq(
     return x
 
 
+@takes_foreign()
 def lstsq_ex(
     a: ArrayLike,
     b: ArrayLike,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from batchchol.api.arguments import Wanted, check_on_gpu, check_threads, square_matrices
 from batchchol.api.device_solves import located
 from batchchol.api.failures import raise_singular
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.solves import solutions
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack_lu
@@ -109,6 +110,7 @@ def lu_factor(
     return LU(lu, pivots)
 
 
+@takes_foreign()
 def lu_factor_ex(
     a: Batch | ArrayLike,
     *,
@@ -143,6 +145,7 @@ def lu_factor_ex(
     return _of_array(a, chosen_backend(backend) or DEFAULT_BACKEND, wanted, in_place)
 
 
+@takes_foreign()
 def lu_solve(
     LU: Batch | ArrayLike,
     pivots: ArrayLike,

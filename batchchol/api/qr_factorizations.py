@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, room_for, run
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
@@ -31,6 +32,7 @@ class Reflectors(NamedTuple):
     tau: Any
 
 
+@takes_foreign()
 def qr(
     a: Batch | ArrayLike,
     mode: str = "reduced",

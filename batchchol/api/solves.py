@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from batchchol.api import device_solves, host_solves
 from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads, is_general
 from batchchol.api.failures import raise_failures, raise_singular
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.repairs import check_jitter
 from batchchol.api.solve_determinants import by_one_kernel, logarithms
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
@@ -150,6 +151,7 @@ def solve(
     return x
 
 
+@takes_foreign(Solution)
 def solve_ex(
     a: Batch | ArrayLike,
     b: ArrayLike,
@@ -229,6 +231,7 @@ def _solved_with_logdet(a: Any, b: Any, backend: str | None, wanted: Wanted) -> 
     return SolutionLogDeterminant(x, info, logs)
 
 
+@takes_foreign()
 def cho_solve(
     L: Batch | ArrayLike,
     b: ArrayLike,

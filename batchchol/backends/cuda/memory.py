@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from batchchol.backends.cuda import support
 from batchchol.backends.cuda.device import device, stream_address
 from batchchol.backends.cuda.pool import Memory, Pool
+from batchchol.batches.batch import check_dtype
 
 _MINUS_ONE = 0xFFFFFFFF
 _INFO = np.dtype(np.int32)
@@ -195,17 +197,42 @@ def view(a: Any, argument: str = "a") -> View:
     # What this library made is known, and asking takes as long as a launch.
     if isinstance(address := getattr(a, "gpudata", None), Memory) and a.flags.c_contiguous:
         return View(int(address), a.shape, a.dtype)
+    found, strides = _described(a, argument)
+    if strides is not None:
+        raise ValueError(
+            f"{argument}: got a device array of shape {found.shape} and strides {strides}, expected a C-contiguous "
+            "one: make it so where it comes from (torch's .contiguous(), cupy.ascontiguousarray)"
+        )
+    return found
+
+
+def contiguous(a: Any, argument: str = "a") -> Any:
+    """`as_gpuarray`, or a copy, queued on the default stream, of an array that is not C-contiguous.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not on this GPU, has a mask or too many axes apart, or is neither C-contiguous nor of float32 or
+        float64.
+    """
+    found, strides = _described(a, argument)
+    if strides is None:
+        return as_gpuarray(a, argument)
+    size = check_dtype(argument, found.dtype).itemsize
+    copy = empty(found.shape, found.dtype, f"a contiguous copy of {argument}")
+    steps = [step // size for step in strides]
+    support.gather(device(), found.address, int(copy.gpudata), found.shape, steps, found.dtype.name)
+    return copy
+
+
+def _described(a: Any, argument: str) -> tuple[View, tuple[int, ...] | None]:
+    """Where an array lies on this GPU, and its strides in bytes unless it is C-contiguous; see `view`."""
     if not is_device_array(a):
         raise TypeError(f"{argument}: got {type(a).__name__}, expected an array on a GPU")
     described = a.__cuda_array_interface__
     if described.get("mask") is not None:
         raise TypeError(f"{argument}: got a device array with a mask, expected one without")
     shape, dtype, strides = tuple(described["shape"]), np.dtype(described["typestr"]), described.get("strides")
-    if strides is not None and not _contiguous(shape, strides, dtype.itemsize):
-        raise ValueError(
-            f"{argument}: got a device array of shape {shape} and strides {tuple(strides)}, expected a C-contiguous "
-            "one: make it so where it comes from (torch's .contiguous(), cupy.ascontiguousarray)"
-        )
     gpu, address = device(), int(described["data"][0])
     with gpu.at_hand("taking over a device array"):
         if (stream := described.get("stream")) not in (None, _LEGACY_STREAM):
@@ -215,7 +242,8 @@ def view(a: Any, argument: str = "a") -> View:
                 f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
                 "or start the process with CUDA_VISIBLE_DEVICES"
             )
-    return View(address, shape, dtype)
+    packed = strides is None or _contiguous(shape, strides, dtype.itemsize)
+    return View(address, shape, dtype), None if packed else tuple(strides)
 
 
 def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -> bool:

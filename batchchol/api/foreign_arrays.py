@@ -1,0 +1,75 @@
+"""Calls on arrays of libraries on a GPU: results are arrays of the same library, on its current stream.
+
+What is called most is done in the library's memory (`foreign_calls`). All else is done with PyCUDA's arrays on the
+default stream, with waits between that and the library's; results are views of those. Arrays that are not
+C-contiguous are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, TypeVar, cast
+
+from batchchol.backends.cuda.libraries import Library, library_of
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], Call]:
+    """Have a public call take arrays of other libraries, the first one of which says whose its results are.
+
+    `result` makes what is returned of several results.
+    """
+
+    def decorated(call: Call) -> Call:
+        name = call.__name__
+
+        @wraps(call)
+        def called(*given: Any, **named: Any) -> Any:
+            library = library_of(given[0] if given else _first(named))
+            if library is None:
+                return call(*given, **named)
+            found = _quick(name)(library, *given, **named)
+            if found is None:
+                return _converted(call, library, given, named)
+            return found[0] if result is None else result(*found)
+
+        return cast(Call, called)
+
+    return decorated
+
+
+def _first(named: dict[str, Any]) -> Any:
+    """The matrices of a call that names all of its arguments."""
+    return next((named[name] for name in ("a", "L", "LU") if name in named), None)
+
+
+@cache
+def _quick(name: str) -> Callable[..., Any]:
+    """What does a call in the library's own memory, or returns None where it is not for that: imported late."""
+    from batchchol.api import foreign_calls
+
+    return getattr(foreign_calls, name, lambda *_, **__: None)
+
+
+def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A call with PyCUDA's arrays in place of the library's, and its results as the library's."""
+    from batchchol.backends.cuda import memory
+
+    def taken(argument: Any) -> Any:
+        return memory.contiguous(argument) if memory.is_device_array(argument) else argument
+
+    out, stream = named.get("out"), library.stream()
+    results = call(*map(taken, given), **{name: each if each is out else taken(each) for name, each in named.items()})
+
+    def turned(result: Any) -> Any:
+        if result is out or not memory.is_device_array(result):
+            return result
+        if stream and named.get("stream") is None:
+            memory.share(stream, result)
+        return library.over(result)
+
+    if not isinstance(results, tuple):
+        return turned(results)
+    return type(results)(*map(turned, results))
