@@ -15,7 +15,7 @@ from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice, generation
 from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
-from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem
+from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem, SpecError
 from kernelgen.problem import MATHS
 
 # The operations that "posv" is together.
@@ -156,7 +156,17 @@ def kernel_choice(
     """
     # Before they are looked up: arrays have no hash.
     check_choice(given, math)
+    _check_order(argument, form.n)
     return _kernel_choice(op, device, form, upper, given, math, argument, generation())
+
+
+def _check_order(argument: str, n: int) -> None:
+    """Refuse matrices that no kernel is for."""
+    if n > MAX_N:
+        raise SpecError(
+            f"{argument}: got matrices of order {n}, expected at most {MAX_N} in a batch: use to_dense(), arrays may "
+            "be larger"
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -194,6 +204,7 @@ def chosen_kernel(
 ) -> Kernel:
     """The kernel of `kernel_choice`, loaded, and kept as well; or two kernels, called as one, that are faster."""
     check_choice(given, math)
+    _check_order(argument, form.n)
     return _chosen_kernel(op, device, form, upper, given, math, min(nrhs, MANY), argument, generation())
 
 

@@ -77,7 +77,8 @@ class Plan:
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
         if isinstance(self.panel, FusedPanel):
             blocks = f"{self.blocks} blocks to a matrix" if self.blocks else "one launch"
-            by = ", tensor cores" if self.panel.update == "tensor" else ""
+            deep = f" of depth {self.panel.depth}" if self.panel.depth > 4 else ""
+            by = f", tensor cores{deep}" if self.panel.update == "tensor" else ""
             beside = f", {self.panel.resident} a multiprocessor" if self.panel.resident > 1 else ""
             tiles = f"{blocks}, {tiles}{beside}, steps of {self.panel.lb}{by}"
         if self.blocking is None:

@@ -22,7 +22,7 @@ from batchchol.batches.checks import flag
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import check_array_spec, prepare, prepare_lower
-from kernelgen import KernelSpec
+from kernelgen import MAX_N, KernelSpec
 
 Real = TypeVar("Real", np.float32, np.float64)
 
@@ -238,7 +238,7 @@ def factor(
     stream: Any = None,
     math: str | None = None,
 ) -> Factor:
-    """Factor a batch in its own layout, without packing, where it lives.
+    """Factor a batch in its own layout, without packing, where it lives; any order, above 128 canonical in rows.
 
     While a graph is recorded (`batchchol.backends.cuda.graphs.record`), the result is written when that is launched.
 
@@ -301,6 +301,8 @@ def factor(
     if backend is not None and chosen_backend(backend) != batch.backend:
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     check_threads(threads)
+    if batch.n > MAX_N:
+        return _factor_larger(batch, spec, out, math, threads, stream)
     try:
         prepared = prepare(batch, spec, out, math)
     except CompilerNotFound as error:
@@ -318,6 +320,25 @@ def factor(
         else:
             recorder.add(kernel, batch, result, info, stream)
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
+
+
+def _factor_larger(
+    batch: Batch, spec: KernelSpec | None, out: Batch | None, math: str | None, threads: int | None, stream: Any
+) -> Factor:
+    """The lower factors of a batch of an order that no kernel is for: by LAPACK, or as a GPU does it."""
+    check_array_spec(batch.n, batch.dtype_name, False, spec, math)
+    if batch.backend == "cpu":
+        return _factor_by_lapack(batch, out, threads, stream)
+    if stream is not None:
+        raise ValueError(f"stream: got one for matrices of order {batch.n}, expected None above {MAX_N}")
+    if current_recorder() is not None:
+        raise ValueError(f"batch: got matrices of order {batch.n} for a graph, expected at most {MAX_N}")
+    from batchchol.algorithms.large import factor_device
+    from batchchol.backends.cuda import memory
+
+    result: Any = prepare_lower(batch, out)
+    _, info = factor_device(memory.view(batch.data), False, room=memory.view(result.data))
+    return Factor(result, info)
 
 
 def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:

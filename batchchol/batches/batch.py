@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.artifacts.c_library import supported_targets
-from batchchol.batches.checks import check_order, check_unmasked, integer
+from batchchol.batches.checks import check_unmasked, integer
 from batchchol.batches.host_memory import aligned_empty
-from batchchol.batches.layouts import array_shape, checked_sizes, dense_view, padded
+from batchchol.batches.layouts import LARGER, array_shape, checked_sizes, dense_view, padded
 from batchchol.batches.packing import Slots, assign, check_writeable, pack, unpack
 from kernelgen import MAX_N, SIMD_TARGETS, Layout
 
@@ -38,7 +38,7 @@ class Batch:
     n, batch : int
         The order of each matrix, and how many there are.
     layout : Layout
-        Where their elements lie.
+        Where their elements lie. Above n = 128 only canonical, in rows.
     triangle : {None, "lower", "upper"}
         The triangle that has a meaning; None if both have. The other one reads as zeros in `to_dense` and `get`.
     backend : str
@@ -126,7 +126,7 @@ class Batch:
         """
         element = element_dtype("dtype", dtype)
         n, batch = checked_sizes(n, batch)
-        layout = default_layout(element) if layout is None else layout
+        layout = default_layout(element, n) if layout is None else layout
         shape = array_shape(n, batch, layout)
         data = aligned_empty(shape, element, f"a batch of shape {shape}")
         if missing := padded(batch, layout) - batch:
@@ -286,12 +286,14 @@ class Batch:
         return Slots(self.data, self.n, self.batch, self.layout, first, last)
 
 
-def default_layout(dtype: DTypeLike = "float32") -> Layout:
+def default_layout(dtype: DTypeLike = "float32", n: int = 1) -> Layout:
     """The layout in which this machine factors fastest: chunks of as many matrices as its widest SIMD holds.
 
     A group is then one contiguous block; larger chunks and the interleaved layout spread it (measured: 1.2 to 2.7
-    times slower).
+    times slower). Above the orders of kernels matrices lie one after the other, in rows.
     """
+    if n > MAX_N:
+        return LARGER
     return Layout.chunked(SIMD_TARGETS[supported_targets()[0]].lanes(dtype_name(element_dtype("dtype", dtype))))
 
 
@@ -341,12 +343,11 @@ def check_dtype(
 
 
 def check_stack(shape: tuple[int, ...]) -> None:
-    """Refuse an array `a` that is not of shape (batch, n, n), or whose matrices no kernel is for."""
+    """Refuse an array `a` that is not of shape (batch, n, n), or whose matrices are empty."""
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ValueError(f"a: got shape {tuple(shape)}, expected (batch, n, n): reshape it")
-    check_order("a", shape[1], "cholesky takes larger ones, as an array of the host")
     if not shape[1]:
-        raise ValueError(f"a: got matrices of order 0, expected 1 to {MAX_N}: cholesky takes empty ones too")
+        raise ValueError("a: got matrices of order 0, expected 1 or more: cholesky takes empty ones too")
 
 
 def _check_triangle(triangle: str | None) -> None:

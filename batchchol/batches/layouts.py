@@ -10,6 +10,8 @@ from kernelgen import MAX_N, Layout
 
 # An interleaved batch is padded to whole groups of this many matrices: enough for every SIMD width and GPU warp.
 INTERLEAVED_PADDING = 32
+LARGER = Layout.canonical("row")
+"""The layout of matrices that are larger than any kernel's."""
 
 
 def group_matrices(layout: Layout) -> int:
@@ -34,8 +36,8 @@ def checked_sizes(n: int, batch: int) -> tuple[int, int]:
         If one is not an integer, or out of range.
     """
     n, batch = integer("n", n), integer("batch", batch)
-    if not 1 <= n <= MAX_N:
-        raise ValueError(f"n: got {n}, expected 1 to {MAX_N}: cholesky takes arrays of any order")
+    if n < 1:
+        raise ValueError(f"n: got {n}, expected 1 or more: cholesky takes empty matrices too")
     if batch < 0:
         raise ValueError(f"batch: got {batch} matrices, expected 0 or more")
     return n, batch
@@ -55,6 +57,8 @@ def array_shape(n: int, batch: int, layout: Layout, m: int | None = None) -> tup
     n, batch = checked_sizes(n, batch)
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: got {layout!r}, expected a Layout, such as Layout.chunked(32)")
+    if n > MAX_N and layout != LARGER:
+        raise ValueError(f"layout: got {layout} for matrices of order {n}, expected {LARGER!r} above {MAX_N}")
     room, rows = padded(batch, layout), n if m is None else m
     axes = (rows, n) if layout.order == "row" else (n, rows)
     if layout.kind == "canonical":

@@ -13,9 +13,10 @@ from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.batches.batch import Batch, check_dtype, check_stack, dtype_name, element_dtype
 from batchchol.batches.checks import check_unmasked, integer
-from batchchol.batches.layouts import array_shape, checked_sizes, padded
+from batchchol.batches.layouts import LARGER, array_shape, checked_sizes, padded
 from batchchol.defaults import lookup
-from kernelgen import CUDA, Layout
+from kernelgen import CUDA, MAX_N, Layout
+from kernelgen.emit.panel import triangle
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +97,10 @@ class DeviceBatch(Batch):
         self._check_dense(tuple(matrices.shape), matrices.dtype)
         start = integer("start", start)
         slots = self._slots(start, start + int(matrices.shape[0]))
-        if slots.first < slots.last:
+        if self.n > MAX_N:
+            matrix = self.n**2 * self.dtype.itemsize
+            support.copy(device(), int(matrices.gpudata), self.address + slots.first * matrix, matrices.nbytes)
+        elif slots.first < slots.last:
             support.pack(
                 device(),
                 int(matrices.gpudata),
@@ -120,6 +124,9 @@ class DeviceBatch(Batch):
 
     def unpack_to(self, address: int, start: int, stop: int) -> None:
         """Write matrices start, ..., stop - 1 to a place on the device, (stop - start, n, n) in row order."""
+        if self.n > MAX_N:
+            self._copy_to(address, start, stop)
+            return
         support.unpack(
             device(),
             self.address,
@@ -133,6 +140,17 @@ class DeviceBatch(Batch):
             clear=self.cleared,
         )
 
+    def _copy_to(self, address: int, start: int, stop: int) -> None:
+        """The same for matrices of orders that kernels are not for, which lie as they are to be."""
+        matrix = self.n**2 * self.dtype.itemsize
+        source, clear = self.address + start * matrix, self.cleared
+        if clear is None:
+            support.copy(device(), source, address, (stop - start) * matrix)
+            return
+        # The lower triangle of columns is the upper one of rows.
+        kernel = triangle(self.dtype_name, "row" if clear == "upper" else "col")
+        device().launch(kernel, (stop - start) * self.n, (source, address, self.n))
+
     def to_host(self) -> Batch:
         """A copy in the host's memory, in the same layout."""
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
@@ -144,6 +162,8 @@ def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = Non
     In one math, or in both together if nobody says.
     """
     gpu, named = device(), dtype_name(element_dtype("dtype", dtype))
+    if n > MAX_N:
+        return LARGER
     where = {"target": CUDA.name, "arch": gpu.architecture, "device": gpu.model}
     return lookup.default_layout(n, dtype=named, batch=batch, math=math, **where)
 

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import cho_solve, cholesky, cholesky_ex, get_backend, inv, slogdet, solve, solve_ex
+from batchchol import (
+    Layout,
+    SpecError,
+    cho_solve,
+    cholesky,
+    cholesky_ex,
+    factor,
+    get_backend,
+    inv,
+    slogdet,
+    solve,
+    solve_ex,
+)
 from batchchol.algorithms import large
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
@@ -173,6 +185,31 @@ def test_large_ones_are_factored_one_by_one(fake_blas: FakeCublas, spd: Spd, mon
     assert get_backend("cuda").host(info).tolist() == [0, 41]
     assert ratios(a[:1], get_backend("cuda").host(l)[:1]).max() <= 1.5
     assert {name for name, _ in fake_blas.calls} == {"sgemm", "ssyrk"}
+
+
+@pytest.mark.usefixtures("fake_blas")
+def test_batches_on_a_gpu(spd: Spd) -> None:
+    """They lie in rows; parts go in and out, and triangles that have no meaning read as zeros."""
+    a, gpu = spd(3, 130), get_backend("cuda")
+    batch = gpu.from_dense(a)
+    batch.put(1, on_device(2 * a[:1]))
+    a[1] = 2 * a[0]
+    np.testing.assert_array_equal(gpu.host(batch.get(1, 3)), a[1:])
+    np.testing.assert_array_equal(gpu.host(batch.marked("upper").get(1, 3)), np.triu(a[1:]))
+    np.testing.assert_array_equal(gpu.host(batch.marked("lower").to_dense()), np.tril(a))
+    for out in (None, batch):
+        l, info = factor(batch, out=out)
+        assert not gpu.host(info).any()
+        assert l.triangle == "lower"
+        assert ratios(a, gpu.host(l.to_dense())).max() <= 1.5
+    b = np.random.default_rng(1).random((3, 130), np.float32)
+    with pytest.raises(SpecError, match=r"a: got matrices of order 130, expected at most 128 .* use to_dense\(\)"):
+        solve(gpu.from_dense(a), on_device(b))
+    np.testing.assert_allclose(gpu.host(cho_solve(l, on_device(b))), solve(a, b), rtol=1e-4)
+    with pytest.raises(ValueError, match="stream: got one for matrices of order 130, expected None above 128"):
+        factor(batch, stream=0x77)
+    with pytest.raises(ValueError, match="layout: got interleaved-col for matrices of order 130, expected"):
+        gpu.empty(130, 2, Layout.interleaved())
 
 
 @pytest.mark.parametrize("upper", [False, True])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, cholesky, cholesky_ex, default_spec
+from batchchol import Batch, Layout, SpecError, cholesky, cholesky_ex, default_spec, factor, inv
 from batchchol.backends import lapack
 from batchchol.batches.host_memory import aligned_empty
 
@@ -153,8 +153,19 @@ def test_nothing_is_written_around_the_factors(spd: Spd, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(room[[0, -1]], 7)
 
 
-def test_batches_point_to_cholesky(spd: Spd) -> None:
-    with pytest.raises(ValueError, match="a: got matrices of order 130, expected at most 128: cholesky takes larger"):
-        Batch.from_dense(spd(2, N))
-    with pytest.raises(ValueError, match="n: got 130, expected 1 to 128: cholesky takes arrays of any order"):
-        Batch.empty(N, 2)
+def test_larger_batches(spd: Spd) -> None:
+    """They are canonical, in rows; what takes kernels says what to do."""
+    a = spd(3, N)
+    a[1, 70, 70] = -1
+    batch = Batch.from_dense(a)
+    assert batch.layout == Layout.canonical("row")
+    for out in (None, batch):
+        l, info = factor(batch, out=out)
+        assert info.tolist() == [0, 71, 0]
+        np.testing.assert_array_equal(l.to_dense()[::2], cholesky(a[::2]))
+    with pytest.raises(
+        ValueError, match=r"layout: got chunked32-col for matrices of order 130, expected Layout.*128"
+    ):
+        Batch.empty(N, 2, Layout.chunked(32))
+    with pytest.raises(SpecError, match=r"a: got matrices of order 130, expected at most 128 .* use to_dense\(\)"):
+        inv(batch)

@@ -184,16 +184,13 @@ def test_from_dense_of_other_shapes_and_dtypes_is_refused() -> None:
     for dtype in ("int64", "float16", "complex64"):
         with pytest.raises(TypeError, match=f"^a: got dtype {dtype}, expected float32 or float64"):
             Batch.from_dense(np.ones((2, 3, 3), dtype=dtype))
-    with pytest.raises(ValueError, match="a: got matrices of order 0, expected 1 to 128: cholesky takes"):
+    with pytest.raises(ValueError, match="a: got matrices of order 0, expected 1 or more: cholesky takes"):
         Batch.from_dense(np.ones((2, 0, 0)))
-    with pytest.raises(ValueError, match=r"a: got matrices of order 129, expected at most 128: cholesky takes"):
-        Batch.from_dense(np.ones((2, 129, 129), dtype=np.float32))
 
 
 def test_empty_of_what_cannot_be_is_refused() -> None:
-    for n in (0, 129, 10**6):
-        with pytest.raises(ValueError, match=f"n: got {n}, expected 1 to 128: cholesky takes"):
-            Batch.empty(n, 10**6)
+    with pytest.raises(ValueError, match="n: got 0, expected 1 or more: cholesky takes"):
+        Batch.empty(0, 10**6)
     with pytest.raises(ValueError, match="batch: got -1"):
         Batch.empty(3, -1)
     for n, count, argument in [(True, 4, "n"), ("6", 4, "n"), (6.0, 4, "n"), (6, True, "batch"), (6, None, "batch")]:
