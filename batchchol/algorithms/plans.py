@@ -152,6 +152,12 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     return list(dict.fromkeys(found))
 
 
+def hybrids(n: int, dtype: str) -> list[Plan]:
+    """Plans whose diagonal blocks the host factors, for comparison: they keep it busy, and need CuPy."""
+    found = [Blocking(nb, nb, "left") for nb in (128, 256, 512, 1024) if 4 * nb <= n]
+    return [Plan(Panel(dtype, "row", _TILE), cut, hybrid=True) for cut in found]
+
+
 def _ways_of_tiles(n: int, batch: int, dtype: str) -> list[Plan]:
     """Tiles that are not alone, with other columns that a panel has, and rows that a block solves for."""
     panel, cut = tiled(n, batch, dtype)

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
 from batchchol.algorithms.plan_tables import chosen
-from batchchol.algorithms.plans import Plan, tiled, ways
+from batchchol.algorithms.plans import Plan, hybrids, tiled, ways
 from batchchol.api import cholesky, cholesky_ex
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import check_protocol
@@ -21,7 +22,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import aligned_empty
-from batchchol.compare.contenders import Arena, Contender, Entrant, Latest, Result
+from batchchol.compare.contenders import BOTH, SINGLE, Arena, Contender, Entrant, Latest, Result
 from batchchol.compare.heat import Venue
 from batchchol.datasets.generation import generate
 from batchchol.measure.stopwatch import Stopwatch
@@ -137,17 +138,48 @@ def entrants(
 
 
 def _ways(arena: LargeArena) -> Sequence[Contender]:
-    """All ways to factor, into the arena's room for factors."""
+    """All ways to factor, into the arena's room for factors; of one matrix also hybrids, and look-ahead as graphs."""
+    n, batch, dtype = arena.n, arena.batch, arena.dtype
+    everything = ways(n, batch, dtype)
+    found = [_way(arena, how) for how in everything]
+    if batch == 1:
+        found += [_way(arena, how, SINGLE) for how in hybrids(n, dtype)]
+        found += [_graph(arena, how) for how in everything if how.blocking is not None and how.blocking.ahead]
+    return found
+
+
+def _way(arena: LargeArena, how: Plan, protocols: tuple[str, ...] = BOTH) -> Contender:
     gpu, info = device(), arena.info()
 
-    def contender(how: Plan) -> Contender:
-        def call(index: int) -> None:
-            a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
-            factor_at(gpu, how, a, l, int(info.gpudata), arena.n, arena.batch)
+    def call(index: int) -> None:
+        factor_at(gpu, how, *_places(arena, index), int(info.gpudata), arena.n, arena.batch)
 
-        return Contender(how.name, arena.calls(call), lambda index: arena.result(index, info=info), math="ieee")
+    def result(index: int) -> Any:
+        return arena.result(index, info=info)
 
-    return [contender(how) for how in ways(arena.n, arena.batch, arena.dtype)]
+    return Contender(how.name, arena.calls(call), result, protocols=protocols, math="ieee")
+
+
+def _graph(arena: LargeArena, how: Plan) -> Contender:
+    """A plan as a CUDA graph of each set."""
+    gpu, info = device(), arena.info()
+    made: dict[int, FactorizationGraph] = {}
+
+    def call(index: int) -> None:
+        if index not in made:
+            places = *_places(arena, index), int(info.gpudata)
+            made[index] = FactorizationGraph(gpu, how, *places, arena.n, arena.batch)
+        made[index].launch()
+
+    def result(index: int) -> Any:
+        return arena.result(index, info=info)
+
+    return Contender(f"{how.name}, as a graph", arena.calls(call), result, math="ieee")
+
+
+def _places(arena: LargeArena, index: int) -> tuple[int, int]:
+    """The addresses of the matrices of a set, and of room for their factors."""
+    return int(arena.input(index).gpudata), int(arena.output(index).gpudata)
 
 
 def _array_call(arena: LargeArena, spec: str, function: Callable[[Any], Any]) -> Sequence[Contender]:
@@ -266,8 +298,7 @@ class PlanBench:
         arena, gpu, backend = self._arena, device(), self._backend
 
         def call(index: int) -> None:
-            a, l = (int(array.gpudata) for array in (arena.input(index), arena.output(index)))
-            factor_at(gpu, how, a, l, int(self._info.gpudata), arena.n, arena.batch)
+            factor_at(gpu, how, *_places(arena, index), int(self._info.gpudata), arena.n, arena.batch)
 
         before = backend.conditions()
         timing = Stopwatch(gpu).measure(arena.calls(call), samples, self.protocol)

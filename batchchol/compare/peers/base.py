@@ -89,6 +89,34 @@ def on_pointers(arena: Arena, spec: str, factor: Callable[[int, int], None], ord
     )
 
 
+LOOPED = 64
+"""Matrices of a set that a routine for one matrix is called for in a loop at most."""
+
+
+def in_a_loop(
+    arena: Arena, spec: str, each: Sequence[Callable[[], object]], info: Any, order: str = "col", **how: Any
+) -> Contender:
+    """A routine for one matrix, called for those of a set in turn, in place; `each` has a call for every matrix.
+
+    `info` is the device array that they write; None if they raise errors. `how` are further attributes.
+    """
+
+    def call(index: int) -> None:
+        for factor in each[index * arena.batch : (index + 1) * arena.batch]:
+            factor()
+
+    def result(index: int) -> Any:
+        return arena.result(index, info=info, order=order)
+
+    return Contender(spec, arena.calls(call), result, **{"restore": arena.restore, **how})
+
+
+def addresses_of(arena: Arena) -> list[int]:
+    """The addresses of all matrices of an arena's room."""
+    room: Any = arena.room.data
+    return [int(room.gpudata) + member * arena.matrix_bytes for member in range(arena.sets * arena.batch)]
+
+
 def pointers_to(arena: BaseArena, array: Any) -> Any:
     """The addresses of the parts of a device array that belong to each matrix of an arena, on the device."""
     count = int(array.shape[0])

@@ -9,7 +9,16 @@ from typing import Any
 
 from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Arena, Contender
-from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, on_pointers, pointers_to
+from batchchol.compare.peers.base import (
+    LOOPED,
+    Peer,
+    addresses_of,
+    first_pointer,
+    in_a_loop,
+    lapack_name,
+    on_pointers,
+    pointers_to,
+)
 from batchchol.compare.solves import BaseSolveArena, FusedArena, SolveArena
 from batchchol.errors import BatchcholError
 from kernelgen import MAX_N, Layout
@@ -18,8 +27,6 @@ from kernelgen.targets import ELEMENT_BYTES
 _LOWER, _UPPER = 0, 1  # CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER
 _MODES = {_LOWER: "lower", _UPPER: "upper"}
 _DEFAULT_STREAM = 0
-# Matrices of a set that `potrf` is called for in a loop at most.
-_LOOP = 64
 
 
 def contenders(arena: Arena) -> list[Contender]:
@@ -27,7 +34,7 @@ def contenders(arena: Arena) -> list[Contender]:
     batched = [_batched(arena, mode, f"{_MODES[mode]}, in place") for mode in _MODES]
     if arena.n <= MAX_N:
         return batched
-    return batched + [_in_a_loop(arena, mode) for mode in _MODES if arena.batch <= _LOOP]
+    return batched + [_in_a_loop(arena, mode) for mode in _MODES if arena.batch <= LOOPED]
 
 
 def _batched(arena: Arena, mode: int, how: str) -> Contender:
@@ -44,21 +51,11 @@ def _batched(arena: Arena, mode: int, how: str) -> Contender:
 
 def _in_a_loop(arena: Arena, mode: int) -> Contender:
     """`potrf` on one matrix of a set after the other."""
-    room: Any = arena.room.data
-    info, first, count = arena.info(), int(room.gpudata), arena.sets * arena.batch
-    addresses = [first + member * arena.matrix_bytes for member in range(count)]
-    status = [int(info.gpudata) + member % arena.batch * info.dtype.itemsize for member in range(count)]
+    info, addresses = arena.info(), addresses_of(arena)
+    status = [int(info.gpudata) + member % arena.batch * info.dtype.itemsize for member in range(len(addresses))]
     each = potrf(addresses, arena.n, arena.dtype, status, mode)
-
-    def call(index: int) -> None:
-        for factor in each[index * arena.batch : (index + 1) * arena.batch]:
-            factor()
-
     order, name = "row" if mode == _UPPER else "col", lapack_name("potrf", arena.dtype)
-    spec = f"cusolverDn{name.capitalize()}, {_MODES[mode]}, in place"
-    return Contender(
-        spec, arena.calls(call), lambda index: arena.result(index, info=info, order=order), arena.restore
-    )
+    return in_a_loop(arena, f"cusolverDn{name.capitalize()}, {_MODES[mode]}, in place", each, info, order)
 
 
 def solvers(arena: SolveArena) -> list[Contender]:

@@ -17,6 +17,7 @@ import pytest
 
 from batchchol.backends import Backend, get_backend
 from batchchol.compare.contenders import SINGLE, Arena, Contender
+from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import PEERS, cusolver, find, jax_lax, magma, mathdx
 from batchchol.errors import BatchcholError, ResidualError
 
@@ -188,6 +189,15 @@ int NAME(int uplo, int n, REAL **a, int lda, int *info, int batch, void *queue) 
 }
 POTRF(magma_spotrf_batched, float)
 POTRF(magma_dpotrf_batched, double)
+#define ONE(NAME, BATCHED, REAL)                                                                         \\
+int NAME(int uplo, int n, REAL *a, int lda, int *info)                                                   \\
+{                                                                                                        \\
+    return BATCHED(uplo, n, &a, lda, info, 1, (void *)0x1234567890);                                     \\
+}
+ONE(magma_spotrf_native, magma_spotrf_batched, float)
+ONE(magma_dpotrf_native, magma_dpotrf_batched, double)
+ONE(magma_spotrf_gpu, magma_spotrf_batched, float)
+ONE(magma_dpotrf_gpu, magma_dpotrf_batched, double)
 """
 
 
@@ -290,6 +300,23 @@ def test_magma(dtype: str, backend: Backend, fake_magma: Path) -> None:
     (contender,) = GPU_PEERS["magma"].contenders(arena)
     all_right(arena, contender)
     assert contender.restore is not None, "it overwrites its input"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_magma_of_larger_matrices(dtype: str, backend: Backend, fake_magma: Path) -> None:
+    """In a batch, and on the GPU alone or with the host's help one after the other, in single calls."""
+    arena = LargeArena(backend, "wishart", 130, 2, dtype, "ieee")
+    batched, *ones = GPU_PEERS["magma"].contenders(arena)
+    letter = {"float32": "s", "float64": "d"}[dtype]
+    assert [each.spec for each in ones] == [f"magma_{letter}potrf_{how}, in place" for how in ("native", "gpu")]
+    for contender in (batched, *ones):
+        contender.restore()
+        contender.calls[0]()
+        assert contender.result(0).ratio(backend, "ieee") <= 1.5
+    assert {each.protocols for each in ones} == {SINGLE}
+    ctypes.memset(int(arena.room.data.gpudata), 0, 4 * arena.n)
+    with pytest.raises(BatchcholError, match=r"magma_.potrf_native: info is 1, expected 0"):
+        ones[0].calls[0]()
 
 
 def test_what_magma_refuses_is_an_error(backend: Backend, fake_magma: Path, monkeypatch: pytest.MonkeyPatch) -> None:

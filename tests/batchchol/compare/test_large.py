@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from batchchol.algorithms import plans
+from batchchol.algorithms.blocked import Blocking
 from batchchol.backends import Backend, get_backend
 from batchchol.compare import comparison, large
 from batchchol.compare.comparison import compare
@@ -19,7 +20,9 @@ from batchchol.compare.peers import cusolver
 from batchchol.errors import ResidualError
 from batchchol.measure import stopwatch
 from batchchol.operations.roofline import Ceilings
+from kernelgen.emit.panel import Panel
 
+from ... import fake_cublas
 from ...fake_pycuda import FakeGpu
 from .test_gpu_peers import floats
 
@@ -107,6 +110,23 @@ def test_ways_take_part_if_asked(backend: Backend, monkeypatch: pytest.MonkeyPat
     for way in found:
         way.calls[0]()
         assert 0 < arena.verify(way, 0) <= 1.5
+
+
+def test_hybrids_and_graphs_take_part_for_one_matrix(
+    backend: Backend, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cublas.install(monkeypatch, fake_gpu)
+    ahead = plans.Plan(Panel("float64", "row", 32, threads=64), Blocking(32, 64, ahead=True))
+    monkeypatch.setattr(large, "ways", lambda *_: [ahead])
+    monkeypatch.setattr(large, "hybrids", lambda n, dtype: plans.hybrids(n, dtype)[:1])
+    arena = LargeArena(backend, "wishart", 512, 1, "float64", cold=False)
+    _, hybrid, graph = large._ways(arena)
+    assert (hybrid.spec, hybrid.protocols) == ("hybrid, left looking, nb = 128 on the host", ("single",))
+    assert graph.spec == f"{ahead.name}, as a graph"
+    for way in (hybrid, graph):
+        way.calls[0]()
+        assert 0 < arena.verify(way, 0) <= 1.5
+    fake_cublas.forget()
 
 
 def test_rows_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
