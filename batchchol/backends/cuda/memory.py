@@ -172,6 +172,13 @@ def is_writeable(a: Any) -> bool:
     return not a.__cuda_array_interface__["data"][1]
 
 
+def over(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """A GPUArray in memory at an address, which it does not keep."""
+    from pycuda.gpuarray import GPUArray
+
+    return GPUArray(shape, dtype, gpudata=address)
+
+
 def as_gpuarray(a: Any, argument: str = "a") -> Any:
     """Another library's array on this GPU as a GPUArray of the same memory, which it keeps alive.
 

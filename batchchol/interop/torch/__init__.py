@@ -53,15 +53,15 @@ def cholesky(a: Tensor, *, upper: bool = False, math: str = "ieee", jitter: floa
     Parameters
     ----------
     a : Tensor, shape (..., n, n)
-        The matrices, for `jitter` on a GPU of orders up to 128. Only the lower triangle is used, or the upper one if
-        `upper` is set. The gradient is symmetric, as that of torch.linalg.cholesky.
+        The matrices. Only the lower triangle is used, or the upper one if `upper` is set. The gradient is symmetric,
+        as that of torch.linalg.cholesky.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
     math : {"ieee", "fast"}
         As for `batchchol.cholesky`.
     jitter : float or "auto", optional
         As for `batchchol.solve`. Gradients are those at the matrices with what was added to them, which they take for
-        a constant.
+        a constant. On a GPU it waits for orders above 128, and is no part of a graph.
 
     Returns
     -------

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from batchchol.algorithms import large, plan_tables
+from batchchol.api.larger_repairs import repair_larger
+from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 
 
@@ -26,6 +29,21 @@ def factored(a: Tensor, dtype: str, upper: bool, stream: int | None) -> tuple[Te
     addresses = a.data_ptr(), l.data_ptr(), info.data_ptr()
     large.factor_at(device(), how, *addresses, n, batch, stream, work.data_ptr())
     return l, info
+
+
+def repaired(a: Tensor, l: Tensor, info: Tensor, jitter: float, dtype: str, upper: bool) -> Tensor:
+    """What is added to the diagonals of those that fail; their factors and info are written anew.
+
+    The host looks at the info, and waits for it.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("jitter for orders above 128 waits for the GPU, which no stream that is captured allows")
+    matrices = memory.View(a.data_ptr(), tuple(a.shape), np.dtype(dtype))
+    status = memory.over(info.data_ptr(), tuple(info.shape), np.dtype(np.int32))
+    added = repair_larger(jitter, matrices, upper, l.data_ptr(), status)
+    # What was copied to the GPU is there before work on torch's stream, which knows nothing of it.
+    device().synchronize()
+    return torch.from_numpy(memory.to_host(added)).to(a.device)
 
 
 def solved(l: Tensor, b: Tensor, upper: bool) -> Tensor:

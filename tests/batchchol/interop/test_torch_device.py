@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 
-from batchchol.algorithms import plans  # noqa: E402
+from batchchol.algorithms import plan_tables, plans  # noqa: E402
+from batchchol.algorithms.plan_tables import Chosen  # noqa: E402
 from batchchol.algorithms.plans import Plan  # noqa: E402
 from batchchol.api import device_addresses  # noqa: E402
 from batchchol.backends.cuda import dense, memory  # noqa: E402
@@ -80,7 +81,8 @@ def test_larger_orders(
 ) -> None:
     """One launch, and, if it is not upper, what torch.linalg does in place of what is cut into panels."""
     if not upper:
-        monkeypatch.setattr(plans, "plan", lambda *_: Plan(*plans.tiled(300, 3, dtype)))
+        panels = Chosen(Plan(*plans.tiled(300, 3, dtype)))
+        monkeypatch.setattr(plan_tables, "chosen", lambda *_: panels)
     a, how = torch.from_numpy(spd(3, n, dtype=dtype)), {"upper": upper}
     b, expected = torch.ones(2, 3, n, 1, dtype=a.dtype), torch.linalg.cholesky(a, upper=upper)
     torch.testing.assert_close(operators.cholesky(a, **how)[0], expected, rtol=1e-4, atol=1e-4)
@@ -90,6 +92,11 @@ def test_larger_orders(
     torch.testing.assert_close(operators.slogdet(a, **how)[1], torch.linalg.slogdet(a)[1], rtol=1e-5, atol=1e-4)
     a[1, 70, 70], a[2, 100, 3], a[2, 3, 100] = -1, torch.nan, torch.nan
     assert operators.cholesky(a, **how)[1].tolist() == [0, 71, 101]
+    l, info, added = operators.cholesky_repaired(a[:2].contiguous(), 1e-1, **how)
+    assert info.tolist() == [0, 0]
+    assert added[0] == 0
+    repaired = a[1] + added[1] * torch.eye(n, dtype=a.dtype)
+    torch.testing.assert_close(l[1], torch.linalg.cholesky(repaired, upper=upper), rtol=1e-4, atol=1e-4)
 
 
 def test_failures_and_repairs(emulated: FakeGpu, spd: Spd) -> None:
@@ -114,6 +121,8 @@ def test_what_cannot_be_captured(emulated: FakeGpu, spd: Spd, monkeypatch: pytes
     with pytest.raises(RuntimeError, match=r"^raising waits for the GPU, which no stream that is captured"):
         operators.cholesky(a, check=True)
     assert not operators.solve_repaired(a, a, 1e-6)[2].any()
+    with pytest.raises(RuntimeError, match=r"^jitter for orders above 128 waits for the GPU"):
+        operators.cholesky_repaired(torch.eye(129), 1e-6)
 
 
 def test_nothing(emulated: FakeGpu) -> None:
@@ -125,10 +134,6 @@ def test_nothing(emulated: FakeGpu) -> None:
 
 
 def test_what_is_refused(emulated: FakeGpu) -> None:
-    with pytest.raises(
-        ValueError, match=r"^a: got matrices of order 129, expected at most 128: jitter repairs larger"
-    ):
-        operators.solve_repaired(torch.eye(129), torch.ones(129, 1), 1e-6)
     with pytest.raises(ValueError, match=r"^a: got shape \(3, 2\), expected square matrices"):
         operators.cholesky(torch.ones(3, 2))
     with pytest.raises(ValueError, match=r"^b: got a tensor of meta, expected one of cpu, where the matrices are"):
