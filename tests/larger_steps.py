@@ -36,7 +36,8 @@ from kernelgen.emit.panel import Panel
 
 from .larger_times import ABOUT, DATASETS, DTYPES, cusolver, matrices, median
 
-COLUMNS = (*("part", "dtype", "n", "nb", "looking", "at", "who", "phase", "seconds", "gflops", "share"), *ABOUT)
+_OWN = ("part", "dtype", "n", "batch", "nb", "looking", "at", "who", "phase", "seconds", "gflops", "share")
+COLUMNS = (*_OWN, *ABOUT)
 # Those of Haidar, Abdelfattah, Tomov and Dongarra (2017).
 N, NB = 20_480, 512
 ONE = (512, 1024, 2048, 4096, 8192, 16_384)
@@ -54,7 +55,7 @@ def main() -> None:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for row in rows():
-            writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
+            writer.writerow({"batch": 1, **{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)
 

@@ -1,0 +1,43 @@
+"""Of `tests.larger_steps`: what the times of tiles say, and the figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .larger_steps import _covered, _panel_times
+from .larger_steps_plot import figure
+
+
+def test_phases_and_what_no_update_hides() -> None:
+    """The first tile takes 100 ns; then two tasks, whose updates end at 450 and 500 of 800 ns, and overlap."""
+    # Begin and end, cycles of 2 ns: begin, loaded, updated, its factor there, solved for, stored; waited.
+    tiles = [
+        [1000, 1100, 0, 0, 0, 0, 0, 0, 0],
+        [1100, 1500, 500, 525, 675, 680, 690, 700, 25],
+        [1200, 1800, 100, 125, 250, 300, 350, 400, 0],
+    ]
+    spent, bare, whole = _panel_times(np.array(tiles, np.uint64))
+    assert whole == pytest.approx(800e-9)
+    np.testing.assert_allclose(spent, np.array([50, 25, 250, 55, 60, 60]) * 2e-9)
+    # Updates run from 1200 to 1450, and from 1250 to 1500.
+    assert bare == pytest.approx(500e-9)
+
+
+def test_overlapping_intervals_count_once() -> None:
+    assert _covered(np.array([5.0, 0.0, 1.0]), np.array([6.0, 3.0, 2.0])) == 4
+
+
+def test_the_figure_has_what_was_measured() -> None:
+    pytest.importorskip("matplotlib")
+    about = {"n": "1024", "nb": "512", "gpu": "a GPU", "date": "today"}
+    rows = [
+        {**about, "part": part, "dtype": dtype, "looking": looking, "at": at, "who": who, "gflops": "5"}
+        for dtype in ("float32", "float64")
+        for part, who, at in (("update", "cublas", "512"), ("bound", "cublas", ""), ("whole", "batchchol", ""))
+        for looking in ("left", "right")
+    ]
+    rows += [{**row, "who": "cusolver, lower", "gflops": "4"} for row in rows if row["part"] == "whole"]
+    single, double = figure(rows).axes
+    for axes in (single, double):
+        assert [line.get_ydata()[0] for line in axes.lines] == [5, 5, 5, 5, 5, 4]
