@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .harness import SAMPLES, Question, Taken, grid, library, skipping
@@ -10,16 +11,20 @@ from .harness import SAMPLES, Question, Taken, grid, library, skipping
 AHEAD = "right, ahead"
 
 
+def _apart(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a case, look-ahead apart from `looking` where there is that."""
+    if "looking" not in named:
+        return dict(named)
+    looking = str(named["looking"])
+    return {**named, "ahead": looking == AHEAD, "looking": looking.partition(",")[0]}
+
+
 class _Larger(Question):
     """Seconds of a factorization, out of place, on cold data. Orders are not the grid's n."""
 
     def device_factor(self, *_: Any) -> Taken:
-        named = dict(self.named)
-        if "looking" in named:
-            named["ahead"] = named["looking"] == AHEAD
-            named["looking"] = str(named["looking"]).partition(",")[0]
         with skipping():
-            sample = library.larger(**{**named, "samples": SAMPLES})
+            sample = library.larger(**{**_apart(self.named), "samples": SAMPLES})
         return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})
 
 
@@ -68,4 +73,23 @@ class LargerFused(
     def device_factor(self, *_: Any) -> Taken:
         with skipping():
             sample = library.fused(**{**self.named, "samples": SAMPLES})
+        return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})
+
+
+class LargerPanels(
+    Question,
+    names=("backend", "order", "dtype", "looking", "columns", "width", "graph"),
+    backend=grid.CUDA,
+    order=(4096, 16_384),
+    dtype=("float64",),
+    looking=("left", AHEAD),
+    columns=(1024, 2048),
+    width=(256, 512, 1024),
+    graph=(False, True),
+):
+    """Order × looking × columns of a panel × of a launch × whether a graph launches all of it."""
+
+    def device_factor(self, *_: Any) -> Taken:
+        with skipping():
+            sample = library.panels(**{**_apart(self.named), "samples": SAMPLES})
         return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})

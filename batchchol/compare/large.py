@@ -149,32 +149,46 @@ def _ways(arena: LargeArena) -> Sequence[Contender]:
 
 
 def _way(arena: LargeArena, how: Plan, protocols: tuple[str, ...] = BOTH) -> Contender:
-    gpu, info = device(), arena.info()
-
-    def call(index: int) -> None:
-        factor_at(gpu, how, *_places(arena, index), int(info.gpudata), arena.n, arena.batch)
+    info = arena.info()
 
     def result(index: int) -> Any:
         return arena.result(index, info=info)
 
-    return Contender(how.name, arena.calls(call), result, protocols=protocols, math="ieee")
+    calls = arena.calls(_calls(arena, how, info))
+    return Contender(how.name, calls, result, protocols=protocols, math="ieee")
 
 
 def _graph(arena: LargeArena, how: Plan) -> Contender:
-    """A plan as a CUDA graph of each set."""
-    gpu, info = device(), arena.info()
+    info = arena.info()
+
+    def result(index: int) -> Any:
+        return arena.result(index, info=info)
+
+    calls = arena.calls(_graph_calls(arena, how, info))
+    return Contender(f"{how.name}, as a graph", calls, result, math="ieee")
+
+
+def _calls(arena: LargeArena, how: Plan, info: Any) -> Callable[[int], None]:
+    """What factors a set by a plan."""
+    gpu = device()
+
+    def call(index: int) -> None:
+        factor_at(gpu, how, *_places(arena, index), int(info.gpudata), arena.n, arena.batch)
+
+    return call
+
+
+def _graph_calls(arena: LargeArena, how: Plan, info: Any) -> Callable[[int], None]:
+    """What launches a CUDA graph of a set, which its first call makes."""
     made: dict[int, FactorizationGraph] = {}
 
     def call(index: int) -> None:
         if index not in made:
             places = *_places(arena, index), int(info.gpudata)
-            made[index] = FactorizationGraph(gpu, how, *places, arena.n, arena.batch)
+            made[index] = FactorizationGraph(device(), how, *places, arena.n, arena.batch)
         made[index].launch()
 
-    def result(index: int) -> Any:
-        return arena.result(index, info=info)
-
-    return Contender(f"{how.name}, as a graph", arena.calls(call), result, math="ieee")
+    return call
 
 
 def _places(arena: LargeArena, index: int) -> tuple[int, int]:
@@ -263,6 +277,36 @@ def sample_fused(
     return _sample(Plan(panel, None, blocks), n, batch, protocol, samples)
 
 
+def sample_panels(
+    n: int,
+    *,
+    dtype: str = "float64",
+    looking: str = "left",
+    ahead: bool = False,
+    columns: int = 2048,
+    width: int = 512,
+    depth: int = 4,
+    resident: int = 1,
+    graph: bool = False,
+    protocol: str | None = None,
+    samples: int = 20,
+) -> Sample:
+    """`sample_large` of one matrix by panels, launches of which factor `width` columns with all rows below.
+
+    Parameters
+    ----------
+    looking, ahead, columns, width
+        `looking`, `ahead`, `nb` and `tile` of `batchchol.algorithms.blocked.Blocking`.
+    depth, resident
+        Of `kernelgen.emit.fused_panel.FusedPanel`, with tensor cores and its other defaults.
+    graph
+        Have a CUDA graph launch all of it.
+    """
+    panel = FusedPanel(dtype, "row", update="tensor", depth=depth, resident=resident)
+    how = Plan(panel, Blocking(width, columns, looking, ahead, fused=True))
+    return PlanBench(n, 1, dtype, protocol).sample(how, samples, graph=graph)
+
+
 def _sample(how: Plan, n: int, batch: int, protocol: str | None, samples: int) -> Sample:
     return PlanBench(n, batch, how.panel.dtype, protocol).sample(how, samples)
 
@@ -285,8 +329,8 @@ class PlanBench:
         self._arena = LargeArena(self._backend, "diagonally_dominant", n, batch, dtype)
         self._info = self._arena.info()
 
-    def sample(self, how: Plan, samples: int) -> Sample:
-        """Seconds of a call by a plan.
+    def sample(self, how: Plan, samples: int, *, graph: bool = False) -> Sample:
+        """Seconds of a call by a plan, or of a launch of a CUDA graph that has it.
 
         Raises
         ------
@@ -295,13 +339,10 @@ class PlanBench:
         ResidualError
             If the result is wrong.
         """
-        arena, gpu, backend = self._arena, device(), self._backend
-
-        def call(index: int) -> None:
-            factor_at(gpu, how, *_places(arena, index), int(self._info.gpudata), arena.n, arena.batch)
-
+        arena, backend = self._arena, self._backend
+        call = _graph_calls(arena, how, self._info) if graph else _calls(arena, how, self._info)
         before = backend.conditions()
-        timing = Stopwatch(gpu).measure(arena.calls(call), samples, self.protocol)
+        timing = Stopwatch(device()).measure(arena.calls(call), samples, self.protocol)
         conditions = {"before": before, "after": backend.conditions()}
         ratio = arena.result(timing.last, info=self._info).ratio(backend, arena.math)
         return Sample(timing.seconds, ratio, self.protocol, backend.floor(self.protocol), conditions)

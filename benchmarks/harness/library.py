@@ -250,6 +250,22 @@ def fused(order: int, batch: int, backend: str, **options: Any) -> Sample:
     return sample_fused(order, batch, **options)
 
 
+def panels(order: int, backend: str, **options: Any) -> Sample:
+    """One matrix by panels in several launches on a GPU; see `batchchol.compare.large.sample_panels`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit has none.
+    """
+    try:
+        from batchchol.compare.large import sample_panels
+    except ImportError as error:
+        raise BackendUnavailable(f"panels cannot be timed: {error}") from error
+    get_backend(backend)
+    return sample_panels(order, **options)
+
+
 def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:
     """Seconds of the host that a call on a GPU takes.
 

@@ -157,3 +157,13 @@ def test_samples_of_a_launch(backend: Backend, monkeypatch: pytest.MonkeyPatch) 
     assert 0 < sample.ratio <= 1.5
     with pytest.raises(ValueError, match="n: got 128, expected at least 129"):
         large.sample_fused(128)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_samples_of_panels(graph: bool, backend: Backend, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "WARM_UP_SAMPLES", 0)
+    fake_cublas.install(monkeypatch, fake_gpu)
+    options: dict[str, Any] = {"looking": "right", "ahead": True, "columns": 128, "width": 64, "graph": graph}
+    sample = large.sample_panels(200, samples=1, protocol="single", **options)
+    assert 0 < sample.ratio <= 1.5
+    fake_cublas.forget()
