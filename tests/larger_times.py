@@ -180,10 +180,17 @@ def largest_ratio(a: Any, l: Any) -> float:
 
 def median(call: Callable[[], object], restore: Callable[[], object]) -> float:
     """Seconds between events around single calls."""
+    return float(np.median(seconds_of(call, restore, CALLS, WARM_UP)))
+
+
+def seconds_of(
+    call: Callable[[], object], restore: Callable[[], object], calls: int, warm_up: int = 1
+) -> list[float]:
+    """Seconds of each of `calls` calls, between events, after some that do not count."""
     cupy = import_module("cupy")
 
     seconds = []
-    for _ in range(WARM_UP + CALLS):
+    for _ in range(warm_up + calls):
         restore()
         begin, end = cupy.cuda.Event(), cupy.cuda.Event()
         begin.record()
@@ -191,7 +198,7 @@ def median(call: Callable[[], object], restore: Callable[[], object]) -> float:
         end.record()
         end.synchronize()
         seconds.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
-    return float(np.median(seconds[WARM_UP:]))
+    return seconds[warm_up:]
 
 
 if __name__ == "__main__":

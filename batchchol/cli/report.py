@@ -96,7 +96,7 @@ def _show_larger(arguments: argparse.Namespace) -> int:
         gflops_plot.require_matplotlib()
         check_folder(arguments.plot.parent)
     measured = plan_rows.read(arguments.file)
-    rows = larger.correct(measured)
+    rows = plan_rows.correct(measured)
     if not rows:
         raise DataFileError(arguments.file, "reading", "no plan in it was measured and kept the promise")
     print(larger.table(rows))

@@ -10,6 +10,7 @@ from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading
+from batchchol.operations.residual import RATIO_BOUND
 
 CHOICES = (
     *("kind", "nb", "ib", "lb", "rows", "threads", "row_threads", "resident", "update", "depth", "blocks"),
@@ -99,6 +100,11 @@ def read(path: Path) -> list[PlanRow]:
             return [_row(values) for values in csv.DictReader(stream)]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise DataFileError(path, "reading", f"not a file of plans of larger matrices ({error!r})") from error
+
+
+def correct(rows: Iterable[PlanRow]) -> list[PlanRow]:
+    """The rows that were measured, and whose residual ratio keeps the promise of `ieee`."""
+    return [row for row in rows if row.seconds and row.ratio <= RATIO_BOUND["ieee"]]
 
 
 def _values(row: PlanRow) -> dict[str, Any]:

@@ -8,14 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from batchchol.measure.plan_rows import CHOICES, PlanRow
-from batchchol.operations.residual import RATIO_BOUND
 from batchchol.report import gflops_plot
 from batchchol.tune.winners import grouped
-
-
-def correct(rows: Iterable[PlanRow]) -> list[PlanRow]:
-    """The rows that were measured, and whose residual ratio keeps the promise of `ieee`."""
-    return [row for row in rows if row.seconds and row.ratio <= RATIO_BOUND["ieee"]]
 
 
 def table(rows: Sequence[PlanRow]) -> str:

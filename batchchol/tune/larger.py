@@ -11,11 +11,13 @@ from statistics import median
 
 from batchchol.algorithms.plan_tables import Chosen
 from batchchol.algorithms.plans import Plan, values_of, ways
+from batchchol.algorithms.shipped_plans import Entry, PlanTable
 from batchchol.defaults.user import Planned
 from batchchol.errors import BatchcholError
+from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample, disagreement
 from batchchol.progress import Progress, Show
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, ns
+from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
 from kernelgen import KernelSource, SpecError
 from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.emit.panel import potf2, triangle, trsm
@@ -104,6 +106,18 @@ def tune_larger(
     taken = [_tried(measure, each, FINAL_SAMPLES) for _ in range(ROUNDS) for each in rivals]
     counted = {**about, "date": date.today().isoformat(), "measured": len(tried), "candidates": len(plans)}
     return _decided(wanted, taken, counted), known + [each for each in tried if not each.seconds]
+
+
+def table_of(rows: Iterable[PlanRow]) -> PlanTable:
+    """The fastest plan of each case among rows that are correct, and the next best."""
+    entries, about = [], dict[str, str]()
+    cases = grouped(rows, lambda row: (row.dtype, row.n, row.batch))
+    for dtype, n, batch in sorted(cases):
+        best, *others = sorted(cases[dtype, n, batch], key=lambda row: row.seconds)
+        second = (dict(others[0].plan), ns(others[0].seconds, batch)) if others else (None, None)
+        entries.append(Entry(dtype, n, batch, dict(best.plan), ns(best.seconds, batch), *second))
+        about = dict(best.about)
+    return PlanTable(tuple(entries), about)
 
 
 def _tried(measure: Measure, how: Plan, samples: int) -> Tried:

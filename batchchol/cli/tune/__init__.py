@@ -24,6 +24,7 @@ from batchchol.files import check_writable, read_file, replace_file
 from batchchol.measure.bench import FEW_POINTS
 from batchchol.measure.csv_file import append, check_appendable
 from batchchol.measure.dataset import read_correct
+from batchchol.measure.plan_rows import is_of_plans
 from batchchol.measure.process import Measurer
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row
@@ -192,6 +193,8 @@ def _choose(arguments: argparse.Namespace) -> int:
     """Make the table of defaults from files of rows."""
     if not arguments.table:
         raise BatchcholError("--from: got no --table, say which file the table of defaults goes to")
+    if all(map(is_of_plans, arguments.source)):
+        return larger.choose(arguments.source, arguments.table)
     _check_table(arguments.table)
     rows = [row for path in arguments.source for row in read_correct(path)]
     if arguments.keep_choices:

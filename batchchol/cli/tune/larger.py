@@ -6,6 +6,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from batchchol import interrupts
 from batchchol.algorithms.plan_tables import chosen
@@ -18,14 +19,14 @@ from batchchol.compare.large import PlanBench
 from batchchol.defaults import lookup, user
 from batchchol.defaults.user import Planned
 from batchchol.errors import BatchcholError
-from batchchol.files import check_folder, check_writable
+from batchchol.files import check_folder, check_writable, replace_file
 from batchchol.measure import plan_rows
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.provenance import about
 from batchchol.measure.timing import spread
 from batchchol.operations.roofline import flops
 from batchchol.progress import ProgressDisplay
-from batchchol.tune.larger import Tried, Wanted, candidates, sources, tune_larger
+from batchchol.tune.larger import Tried, Wanted, candidates, sources, table_of, tune_larger
 from kernelgen import CUDA, MAX_N
 
 _STAYS = "today's plan stays; recorded as evidence"
@@ -57,6 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     with interrupts.advice("the cases printed above are decided; run the command again for the others"):
         for n, size in itertools.product(arguments.n, arguments.batch or ["1"]):
             _tune(arguments, n, matrices(size, n, dtype), dtype, keeps=keeps)
+    return 0
+
+
+def choose(files: Sequence[Path], table: Path) -> int:
+    """Make the table of plans that ships, or one like it, from files of what was measured."""
+    check_writable(table)
+    made = table_of(plan_rows.correct(row for path in files for row in plan_rows.read(path)))
+    replace_file(table, made.text().encode())
+    print(f"{table}: {len(made.entries)} entries of {made.about.get('gpu')}")
     return 0
 
 

@@ -13,10 +13,12 @@ import pytest
 from batchchol import BatchcholError, cli
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import Plan, plan, plan_of, values_of, ways
+from batchchol.algorithms.shipped_plans import parse
 from batchchol.backends.cuda.device import device
 from batchchol.cli.tune import larger as command
 from batchchol.defaults import lookup, user
 from batchchol.measure import plan_rows
+from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample
 from batchchol.tune.larger import Wanted, sources, tune_larger
 from kernelgen.emit.fused_panel import FusedPanel
@@ -87,6 +89,28 @@ def test_from_the_command_line_to_the_next_call(tmp_path: Path, capsys: pytest.C
     assert f"| {N} | {BATCH} | float32 | 72 | 0.20 | +200.0% | kind=fused, nb=64, ib=8, lb=16, threads=256" in said
     assert "ib           8 100% (1), 16 33% (1)" in said
     assert (tmp_path / "plot.svg").exists()
+
+
+def test_the_table_that_ships_is_made_of_files(tmp_path: Path) -> None:
+    """The next larger order serves, and the nearest batch; a wrong result does not count."""
+    slow, wrong = plan(N, BATCH, "float32", upper=False), FusedPanel("float32", "row", 128, update="tensor")
+    files = tmp_path / "one.csv", tmp_path / "two.csv"
+    for file, n, batch in zip(files, (N, 2 * N), (1, BATCH), strict=True):
+        plans = {FAST: (1e-3, 0.2), slow: (3e-3, 0.2), Plan(wrong, None): (1e-4, 2.0)}
+        rows = [
+            PlanRow("float32", n, batch, values_of(how), seconds, 0.1, 3, ratio, "single", about={"gpu": "Fake GPU"})
+            for how, (seconds, ratio) in plans.items()
+        ]
+        plan_rows.append(file, [*rows, replace(rows[0], batch=64), PlanRow("float32", n, batch, {}, message="no")])
+    table = tmp_path / "plans.json"
+    assert cli.main(["tune", "--from", *map(str, files), "--table", str(table)]) == 0
+    made = parse(table.read_text())
+    assert made.about["gpu"] == "Fake GPU"
+    assert [(each.n, each.batch) for each in made.entries] == [(N, 1), (N, 64), (2 * N, BATCH), (2 * N, 64)]
+    entry = made.entry(N - 1, 3, "float32")
+    assert (entry.n, entry.batch, plan_of(entry.plan, "float32", "row")) == (N, 1, FAST)
+    assert (entry.ns, entry.runner_up, entry.runner_up_ns) == (1e6, values_of(slow), 3e6)
+    assert [made.entry(n, 40, "float32").n for n in (N, N + 1, 9 * N)] == [N, 2 * N, 2 * N]
 
 
 def test_evidence_leaves_the_shipped_plan(
