@@ -5,8 +5,9 @@
 from the root of the repository writes datasets/larger_steps_h200.csv (--out FILE for another). Of a factorization by
 panels of `nb` columns, `part` update has how fast cuBLAS updates at the step that begins at column `at`: left looking
 by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were as fast as that,
-`part` whole what ours and cuSOLVER's reach. `part` phase has shares of the time of our kernels' blocks of threads by
-what they do, and, as phase "bare", the share of the time in which no block updates: what is not hidden.
+`part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has shares of the time of
+our kernels' blocks of threads by what they do, and, as phase "bare", the share of the time in which no block updates:
+what is not hidden.
 """
 
 from __future__ import annotations
@@ -79,22 +80,24 @@ def steps(dtype: str) -> Iterator[dict[str, Any]]:
     work, info = a.copy(), cupy.empty(1, np.int32)
     calls = DeviceCalls(device(), Panel(dtype, "row", 128), work.data.ptr, info.data.ptr, N, 1)
     named = {"dtype": dtype, "n": N, "nb": NB, "who": "cublas"}
-    for looking in blocked.LOOKINGS:
-        bound = 0.0
+    bounds = dict.fromkeys(blocked.LOOKINGS, 0.0)
+    for looking in bounds:
         for at in range(NB, N, NB):
             seconds, flops, whole = _step(calls, looking, at)
             found = {"seconds": f"{seconds:.6g}", "gflops": f"{flops / seconds / 1e9:.6g}"}
             yield {"part": "update", **named, "looking": looking, "at": at, **found}
             # The first step's panel has no update of its own left of it, the last one none right of it.
-            bound += seconds * (whole if at > NB else whole + _panel_flops(N)) / flops
-        yield {"part": "bound", **named, "looking": looking, **_rate(bound)}
+            bounds[looking] += seconds * (whole if at > NB else whole + _panel_flops(N)) / flops
+        yield {"part": "bound", **named, "looking": looking, **_rate(bounds[looking])}
     addresses = work.data.ptr, work.data.ptr, info.data.ptr
     contenders: list[tuple[str, Callable[[], object]]] = [
         ("batchchol", partial(factor_at, device(), plan(N, 1, dtype, upper=False), *addresses, N, 1))
     ]
     contenders += [(f"cusolver, {how}", call) for how, call in cusolver(work, info)]
     for who, call in contenders:
-        yield {"part": "whole", **named, "who": who, **_rate(median(call, lambda: cupy.copyto(work, a)))}
+        seconds = median(call, lambda: cupy.copyto(work, a))
+        share = min(bounds.values()) / seconds
+        yield {"part": "whole", **named, "who": who, **_rate(seconds), "share": f"{share:.4g}"}
 
 
 def _rate(seconds: float) -> dict[str, str]:

@@ -137,6 +137,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "roofline": Quantity(lambda side: side.best.roofline_fraction, ".0%", "share of the roofline", "more"),
     "us": Quantity(lambda side: side.best.seconds * 1e6, THREE_DIGITS, "µs", "less"),
     "copy_share": Quantity(_column("copy"), ".0%", "share of a copy's rate"),
+    "share": Quantity(_column("share"), ".1%", "share"),
     "more": Quantity(_column("more"), "+.1%", "more than without"),
     "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix", "less"),
     "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio", "less"),
