@@ -140,10 +140,11 @@ class FakeCublas(ModuleType):
         self, dtype: Any, right: int, upper: int, t: int, unit: int, m: int, n: int, alpha: int, *rest: int
     ) -> None:
         a, lda, b, ldb = rest
-        assert not unit
         order = n if right else m
         factor, result = columns(a, dtype, order, order, lda), columns(b, dtype, m, n, ldb)
         triangle = (np.triu if upper else np.tril)(factor)
+        if unit:
+            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(order, dtype=dtype)
         if right:
             result[...] = number(alpha, dtype) * np.linalg.solve(triangle if t else triangle.T, result.T).T
         else:

@@ -16,9 +16,9 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
 from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
+from kernelgen.emit.lu_panel import LARGEST
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
-from kernelgen.schedules.general_stage import most_general_order, most_threads
 
 
 def square_matrices(argument: str, a: ArrayLike) -> NDArray[np.floating]:
@@ -183,12 +183,12 @@ class Wanted(NamedTuple):
         """Refuse a spec or a math that is not for matrices in an array."""
         check_array_spec(n, dtype_name(dtype), self.upper, self.spec, self.math, self.op)
 
-    def check_general_order(self, n: int, dtype: str) -> None:
-        """Refuse general matrices that are too large for a GPU's kernels."""
-        if self.general and n > (most := most_general_order(dtype, most_threads(OPERATIONS[self.op]))):
+    def check_general_order(self, n: int) -> None:
+        """Refuse general matrices that are too large for a GPU."""
+        if self.general and n > LARGEST:
             raise ValueError(
-                f"{self.argument}: got {self.what} of order {n}, expected at most {most} for general matrices of "
-                f"{dtype} on a GPU: copy them to the host, where kernels and LAPACK take larger ones"
+                f"{self.argument}: got {self.what} of order {n}, expected at most {LARGEST} for general matrices on "
+                "a GPU: copy them to the host, where LAPACK takes larger ones"
             )
 
     def check_no_stream(self, where: str) -> None:

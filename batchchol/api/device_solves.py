@@ -49,14 +49,13 @@ def solved(a: Any, b: Any, wanted: Wanted) -> Solved:
 def located(a: Any, wanted: Wanted) -> Matrices:
     """Where an array (..., n, n) or a batch of the GPU is, once what is wanted is known to be for it."""
     if isinstance(a, Batch):
-        wanted.check_general_order(a.n, a.dtype_name)
         return Matrices(a, a.address, a.nbytes, (a.batch,), Form.of(a))
     given = _memory().view(a, wanted.argument)
     if check_dtype(wanted.argument, given.dtype) != given.dtype:
         raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")
     check_square(wanted.argument, given.shape)
     *outer, n, _ = given.shape
-    wanted.check_general_order(n, dtype_name(given.dtype))
+    wanted.check_general_order(n)
     wanted.check_array(n, given.dtype)
     count = prod(outer)
     form = Form(n, count, dtype_name(given.dtype), _CANONICAL)
@@ -91,8 +90,8 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
             again.queue(stream=wanted.stream)
         return Solved(x.owner, info, again.added if again else added)
     try:
-        if form.n > MAX_N and not wanted.factors:
-            kernel = _larger(form, wanted.upper)
+        if form.n > MAX_N and (wanted.general or not wanted.factors):
+            kernel = _larger(form, wanted)
         else:
             kernel = chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs)
     except SpecError:
@@ -109,11 +108,13 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
     return Solved(x.owner, info, again and again.added)
 
 
-def _larger(form: Form, upper: bool) -> Any:
-    """What solves by factors of an order that no kernel has."""
-    from batchchol.algorithms.large import Substitution
+def _larger(form: Form, wanted: Wanted) -> Any:
+    """What solves by factors, or by general matrices, of an order that no kernel has."""
+    from batchchol.algorithms import general, large
 
-    return Substitution(form.n, form.dtype, upper)
+    if wanted.general:
+        return (general.LuFactorThenSolve if wanted.factors else general.LuSolution)(form.n, form.dtype)
+    return large.Substitution(form.n, form.dtype, wanted.upper)
 
 
 def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:

@@ -59,7 +59,7 @@ def lu_factor(
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
         The matrices; a batch in any layout. Kernels are for orders up to 128; larger ones LAPACK factors on the
-        CPU, and a GPU refuses.
+        CPU, and a GPU to order 8192, by panels and cuBLAS.
     backend : str, optional
         For arrays of the host, "cpu" or "cuda"; by default BATCHCHOL_BACKEND, else "cpu". What "cuda" is to factor is
         copied to the GPU and back.
@@ -273,7 +273,7 @@ def _there(a: Any, wanted: Wanted, in_place: bool) -> LUInfo:
         address, kept = int(lu.gpudata or 0), lu
     if form.batch and form.n:
         choice = "getrf", get_backend("cuda"), form, False, wanted.spec, wanted.math
-        kernel: Any = chosen_kernel(*choice, argument="a")
+        kernel: Any = _larger(form) if form.n > MAX_N else chosen_kernel(*choice, argument="a")
         if wanted.stream is not None:
             memory.share(wanted.stream, a.data if isinstance(a, Batch) else a, kept, pivots, info)
         places = (matrices.address, address, int(pivots.gpudata), int(info.gpudata))
@@ -281,6 +281,13 @@ def _there(a: Any, wanted: Wanted, in_place: bool) -> LUInfo:
     elif wanted.spec is not None and form.n:
         kernel_choice("getrf", get_backend("cuda"), form, False, wanted.spec, wanted.math, argument="a")
     return LUInfo(lu, pivots, info)
+
+
+def _larger(form: Form) -> Any:
+    """What factors matrices of an order that no kernel has."""
+    from batchchol.algorithms.general import LuFactorization
+
+    return LuFactorization(form.n, form.dtype)
 
 
 def _copied_there(

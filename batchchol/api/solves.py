@@ -64,7 +64,7 @@ def solve(
     a : Batch, or array_like of shape (..., n, n), float32 or float64
         The matrices. Of symmetric ones only the lower triangle is used, or the upper one if `upper` is set. Of orders
         above 128 LAPACK solves on the CPU, and cuBLAS on a GPU by the factors that `cholesky` makes there. General
-        ones a GPU takes up to order 128.
+        ones a GPU takes up to order 8192.
     b : array_like, shape (n,), (..., n) or (..., n, nrhs)
         The right-hand sides, of the matrices' dtype; where those are on a GPU, an array of the same GPU (torch's,
         CuPy's or PyCUDA's). As in torch.linalg.solve, b has one vector for each matrix if b.ndim == 1 or b.shape ==

@@ -27,7 +27,7 @@ _TURN = threading.Lock()
 _AS_IT_IS, _TRANSPOSED = 0, 1
 _LOWER, _UPPER = 0, 1
 _LEFT, _RIGHT = 0, 1
-_NON_UNIT = 0
+_NON_UNIT, _UNIT = 0, 1
 # cublasStatus_t: there is no memory for the workspace.
 _ALLOCATION_FAILED = 3
 _LETTERS = MappingProxyType({"float32": "s", "float64": "d"})
@@ -71,19 +71,21 @@ class Cublas:
         *,
         batch: int = 1,
         apart: int = 0,
+        transposed: bool = True,
         stream: Any = None,
     ) -> None:
         """C - A B^T in place of C (rows, columns), by A (rows, inner) and B (columns, inner).
 
-        All three are parts of matrices of the same leading dimension, of which there are `batch`, `apart` elements
-        from each other.
+        Or C - A B, by B (inner, columns), unless it is `transposed`. All three are parts of matrices of the same
+        leading dimension, of which there are `batch`, `apart` elements from each other.
         """
         # What is in rows is its transpose to cuBLAS, and the transpose of A B^T is B A^T.
+        of_b = _TRANSPOSED if transposed else _AS_IT_IS
         if self._rows:
-            sizes = _TRANSPOSED, _AS_IT_IS, columns, rows, inner
+            sizes = of_b, _AS_IT_IS, columns, rows, inner
             left, right = b, a
         else:
-            sizes = _AS_IT_IS, _TRANSPOSED, rows, columns, inner
+            sizes = _AS_IT_IS, of_b, rows, columns, inner
             left, right = a, b
         if batch == 1:
             numbers: tuple[int, ...] = (self._minus_one, left, leading, right, leading, self._one, c, leading)
@@ -106,18 +108,23 @@ class Cublas:
         leading: int,
         *,
         transposed: bool = False,
+        upper: bool = False,
+        unit: bool = False,
         batch: int | None = None,
         stream: Any = None,
     ) -> None:
         """The solutions of L X = B, or of L^T X = B, in place of B (n, nrhs), which is C-contiguous.
 
-        With `batch`, `l` and `x` are device arrays of `batch` addresses, one per matrix.
+        L may be `upper` in place of lower, and the diagonal of a `unit` one is ones, and not read. With `batch`, `l`
+        and `x` are device arrays of `batch` addresses, one per matrix.
         """
         # To cuBLAS X is X^T: X^T L^T = B^T.
         mode, operation = (_UPPER, _AS_IT_IS) if self._rows else (_LOWER, _TRANSPOSED)
         if transposed:
             operation = _TRANSPOSED - operation
-        how = _RIGHT, mode, operation, _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs
+        if upper:
+            mode = _UPPER + _LOWER - mode
+        how = _RIGHT, mode, operation, _UNIT if unit else _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs
         if batch is None:
             self._call(self._trsm, stream, *how)
         else:
