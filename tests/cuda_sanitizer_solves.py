@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from batchchol.backends.base import Form
 from batchchol.backends.cuda import memory
 from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
+from batchchol.operations.lu import check_factors as check_lu_factors
 from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import most_general_order
+from kernelgen.schedules.general_stage import least_split, most_general_order
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
@@ -60,14 +62,15 @@ def _with_determinants() -> Iterator[Case]:
 
 
 def _general() -> Iterator[Case]:
-    """Every order that fits registers, by LU factors: by a thread, and by several; and by QR factors, by a thread."""
+    """Every order by LU factors, by a thread, several, and warps; those that fit registers by QR factors."""
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
-        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (2, 8, 32, 160, 480):
+        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (1, 2, 8, 32, 160, 480):
             threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
-            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
-            if n <= most_general_order(problem.dtype, split):
+            staged = True if split == 1 else None
+            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split, staged=staged)
+            with suppress(SpecError):
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
                 yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
                 break
@@ -170,6 +173,27 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
     CHECKS[problem.op](given, b, x, *status, problem.math, upper=upper, host=backend.host)
     if problem.op == "posv" and backend.name == "cuda":
         check_repair(backend, case, a, b)
+    if problem.op == "gesv":
+        check_factors(backend, case, given, b)
+
+
+def check_factors(backend: Any, case: Case, a: Any, b: Any) -> None:
+    """LU factors, and solutions by them, by kernels of the schedule of one that does both."""
+    schedule, math = case.spec.schedule, case.spec.problem.math
+    threads = schedule.threads if (schedule.split or 1) <= WARP else None
+    factor, solve = (
+        replace(case.spec, problem=replace(case.spec.problem, op=op), schedule=each)
+        for op, each in (
+            ("getrf", replace(schedule, threads=threads)),
+            ("getrs", replace(schedule, threads=threads, staged=None, split=least_split(case.spec.problem))),
+        )
+    )
+    lu, pivots = a.like(), backend.place(np.zeros((case.batch, case.spec.problem.n), np.int32))
+    info, x = backend.info(a, factor), backend.place(np.full(b.shape, np.nan, a.dtype))
+    backend.kernel(factor)(a, lu, pivots, info, threads=1)
+    check_lu_factors(a, lu, pivots, info, math, host=backend.host)
+    backend.kernel(solve)(lu, pivots, b, x, threads=1)
+    CHECKS["gesv"](a, b, x, info, math, host=backend.host)
 
 
 def check_repaired_factors(backend: Any, case: Case, a: Any) -> None:
