@@ -1,4 +1,4 @@
-"""How long do inverses take, by matrices and by given factors, and the determinants of matrices?"""
+"""How long do inverses take, by matrices and by given factors, determinants of matrices, and LU factorizations?"""
 
 from __future__ import annotations
 
@@ -49,3 +49,11 @@ class Determinants(Inversions):
     """`slogdet`'s kernel on matrices; as above."""
 
     op = "logdet"
+
+
+class GeneralFactors(
+    Inversions, names=Inversions.param_names, backend=grid.BACKEND, n=grid.LU_N, batch=grid.BATCH[1:3]
+):
+    """`lu_factor`'s kernel on general matrices; seconds per matrix: n × batch."""
+
+    op = "getrf"

@@ -59,6 +59,17 @@ class GeneralSolves(
     op = "gesv"
 
 
+class LargerGeneralSolves(
+    GeneralSolves,
+    names=Solves.param_names,
+    backend=grid.BACKEND,
+    n=grid.LU_N[1:],
+    batch=(16_384,),
+    nrhs=grid.NRHS,
+):
+    """The same of orders that one thread of a GPU has no registers for; seconds per matrix: n × nrhs."""
+
+
 def plan_of(op: str, point: grid.Point, backend: library.Backend) -> Plan:
     """The kernel of an operation in the layout that the library factors in."""
     with skipping():

@@ -26,6 +26,7 @@ CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
         "poinv": poinv.check,
         "logdet": logdet.check,
         "gesv": lu.check,
+        "getrf": lu.check_factors,
         "gels": qr.check,
     }
 )
@@ -63,6 +64,8 @@ def sample_solve(
     if spec.problem.operation.has_columns:
         given = np.random.default_rng(0).standard_normal((matrices.batch, matrices.n, nrhs)).astype(matrices.dtype)
         buffers: Sequence[tuple[Any, ...]] = rotating_buffers(backend, matrices, given)
+    elif op == "getrf":
+        buffers = buffers_with_factors(backend, matrices)
     else:
         buffers = buffers_with_room(backend, spec, matrices)
     count = threads or backend.threads
@@ -93,6 +96,16 @@ def buffers_with_room(backend: Backend, spec: KernelSpec, matrices: Batch) -> Se
     first = room_for(backend, spec, matrices)
     sets = -(-CACHES * backend.last_level_cache_bytes() // (matrices.nbytes + first.nbytes))
     return [(matrices, first), *((matrices.copy(), room_for(backend, spec, matrices)) for _ in range(1, sets))]
+
+
+def buffers_with_factors(backend: Backend, matrices: Batch) -> Sequence[tuple[Batch, Batch, Any]]:
+    """Matrices, and room for LU factors and pivots, for cold calls; errors are those of `rotating_buffers`."""
+    sets = -(-CACHES * backend.last_level_cache_bytes() // (2 * matrices.nbytes))
+    pivots = np.zeros((matrices.batch, matrices.n), np.int32)
+    return [
+        (matrices.copy() if index else matrices, matrices.like(), backend.place(pivots.copy()))
+        for index in range(sets)
+    ]
 
 
 def rotating_buffers(backend: Backend, matrices: Batch, b: NDArray[Any]) -> Sequence[tuple[Batch, Any, Any]]:

@@ -91,10 +91,13 @@ def check_factors(
     info: Any,
     math: str,
     *,
+    upper: bool = False,
     samples: int = 128,
     host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
     """Check a factored batch: every info is 0, and the factors of evenly spread matrices are within their bound.
+
+    General matrices have no triangle: `upper` is False.
 
     Returns
     -------

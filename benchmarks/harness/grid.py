@@ -38,6 +38,8 @@ SHARED_NB = (4, 8, 16, 32)
 SMALL_N = (8, 16, 32, 64)
 # Of general matrices GPUs have kernels for these.
 GENERAL_N = (4, 8, 14)
+# The same, one for each way in which threads share a matrix, from none on.
+LU_N = (8, 16, 32, 64, 128)
 SMALL_BATCH = (128, 1_024)
 LAUNCHED_BATCH = (*SMALL_BATCH, 16_384)
 # How calls reach the GPU: by a protocol; or in graphs, one at a time, side by side, or all of them side by side.

@@ -93,6 +93,8 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "Solves": ({"batch": (16_384,)},),
         "FusedSolves": ({"batch": (16_384,)},),
         "GeneralSolves": ({"batch": (16_384,)},),
+        "GeneralFactors": ({"batch": (16_384,)},),
+        "LargerGeneralSolves": ({"nrhs": (1,)},),
         "Inversions": ({},),
         "InversionsByFactors": ({},),
         "Determinants": ({},),

@@ -73,7 +73,13 @@ def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> N
 
 
 @pytest.mark.parametrize(
-    ("question", "op"), [("Inversions", "poinv"), ("InversionsByFactors", "potri"), ("Determinants", "logdet")]
+    ("question", "op"),
+    [
+        ("Inversions", "poinv"),
+        ("InversionsByFactors", "potri"),
+        ("Determinants", "logdet"),
+        ("GeneralFactors", "getrf"),
+    ],
 )
 def test_an_inversion_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:
     (about,) = side(rf"^{question}\b.*n=8\b", profile="ci").describe().values()
