@@ -1,4 +1,4 @@
-"""cuSOLVERDx: its Cholesky factorization and solve by a block, in kernels that load and store canonical arrays."""
+"""cuSOLVERDx: its factorizations and solves by a block, in kernels that load and store canonical arrays."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
+from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.peers.mathdx import VARIABLE, Shape, cubin, suggestion, version
 from batchchol.compare.solves import FusedArena, GeneralArena
@@ -42,15 +43,16 @@ class _What(NamedTuple):
 _FACTORIZATION = _What()
 
 
-def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contender]:
+def contenders(arena: Arena | FusedArena | LuArena, *, pdl: bool = False) -> list[Contender]:
     """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
-    what = _What(arena.nrhs if isinstance(arena, FusedArena) else 0, isinstance(arena, GeneralArena), pdl)
+    nrhs, general = arena.nrhs if isinstance(arena, FusedArena) else 0, isinstance(arena, GeneralArena | LuArena)
+    what = _What(nrhs, general, pdl)
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[Contender](), ""
     for shape in shapes(arena.n, arena.dtype, device().architecture, what):
         try:
-            found.append(_solver(arena, shape) if isinstance(arena, FusedArena) else _contender(arena, shape))
+            found.append(_made(arena, shape))
         except DeviceLost:
             raise
         except BatchcholError as error:
@@ -63,11 +65,11 @@ def contenders(arena: Arena | FusedArena, *, pdl: bool = False) -> list[Contende
 def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) -> list[Shape]:
     """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not.
 
-    Factors are in columns; where there is no padding, in rows as well.
+    Cholesky factors are in columns; where there is no padding, in rows as well.
     """
     threads, matrices = _suggestion(n, dtype, architecture, what)
     tried = [(int(threads * more), matrices * each) for more, each in (_SMALL if n <= _SMALL_N else _LARGE)]
-    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not what.nrhs)]
+    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not (what.nrhs or what.general))]
     found = [
         Shape(n, dtype, number, each, architecture, what.pdl, what.nrhs, padding, by_rows, what.general)
         for number, each in tried
@@ -79,7 +81,7 @@ def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) 
 
 def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False) -> None:
     """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used."""
-    architecture, what = device().architecture, _What(nrhs, op == GeneralArena.op, pdl)
+    architecture, what = device().architecture, _What(nrhs, op in (GeneralArena.op, LuArena.op), pdl)
     work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), what)]
     if not work:
         return
@@ -104,6 +106,15 @@ def _is_ready(order: tuple[int, str, str], what: _What) -> bool:
     return all(cache.get(_image_key(shape)) for shape in shapes(*order, what))
 
 
+def _made(arena: Arena | FusedArena | LuArena, shape: Shape) -> Contender:
+    match arena:
+        case FusedArena():
+            return _solver(arena, shape)
+        case LuArena():
+            return _lu(arena, shape)
+    return _contender(arena, shape)
+
+
 def _contender(arena: Arena, shape: Shape) -> Contender:
     run, info = partial(device().run, _function(shape)), arena.info()
     order = "row" if shape.by_rows else "col"
@@ -112,6 +123,19 @@ def _contender(arena: Arena, shape: Shape) -> Contender:
     calls = [partial(run, arena.batch, each) for each in words]
     spec = f"potrf of a block, {_said(shape)}"
     return Contender(spec, calls, results.__getitem__, poison=arena.poison)
+
+
+def _lu(arena: LuArena, shape: Shape) -> Contender:
+    run, info, pivots = partial(device().run, _function(shape)), arena.info(), arena.pivots()
+
+    def call(index: int) -> None:
+        a, lu = arena.input(index), arena.output(index)
+        run(arena.batch, (*(int(each.gpudata) for each in (a, lu, pivots, info)), arena.batch))
+
+    def result(index: int) -> LuFactored:
+        return arena.factored(index, arena.output(index), pivots, info)
+
+    return Contender(f"getrf of a block, {_said(shape)}", arena.calls(call), result)
 
 
 def _solver(arena: FusedArena, shape: Shape) -> Contender:
@@ -178,7 +202,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
 
 
-_WAYS = {"potrf": contenders, "posv": contenders, "gesv": contenders}
+_WAYS = {"potrf": contenders, "posv": contenders, "gesv": contenders, "getrf": contenders}
 PEER = Peer(
     "cusolverdx",
     "cuda",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.compare.peers.mathdx_source import SOLVER, SOURCE
+from batchchol.compare.peers.mathdx_source import LU, SOLVER, SOURCE
 from batchchol.errors import BatchcholError
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -29,7 +29,7 @@ _SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGE
 )
 _SYMBOL_NAME, _SUGGESTED_BLOCK_DIM, _SUGGESTED_PER_BLOCK = 2, 5, 6
 _REAL, _BLOCK, _SHARED_MEMORY, _COLUMN_MAJOR, _ROW_MAJOR, _LOWER = 0, 1, 0, 0, 1, 1
-_POTRF, _POSV, _GESV_PARTIAL_PIVOT = 2, 11, 13
+_POTRF, _GETRF_PARTIAL_PIVOT, _POSV, _GESV_PARTIAL_PIVOT = 2, 5, 11, 13
 _PRECISIONS = {"float32": 5, "float64": 6}
 _TARGET_SM = 1
 # What nvJitLink calls its inputs.
@@ -42,7 +42,7 @@ class Shape:
 
     In shared memory their rows are `padding` elements longer. The factors are in rows with `by_rows`, else in
     columns. With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs`
-    of each matrix, it solves for them too, and does not write the factors; matrices may be any then if `general`.
+    of each matrix, it solves for them too, and does not write the factors. Matrices may be any if `general`.
     """
 
     n: int
@@ -72,7 +72,15 @@ class Shape:
     @property
     def source(self) -> str:
         """The text of the kernel around the device function."""
-        return SOLVER if self.nrhs else SOURCE
+        if self.nrhs:
+            return SOLVER
+        return LU if self.general else SOURCE
+
+    @property
+    def function(self) -> int:
+        """What libmathdx calls the function."""
+        positive, general = (_POSV, _GESV_PARTIAL_PIVOT) if self.nrhs else (_POTRF, _GETRF_PARTIAL_PIVOT)
+        return general if self.general else positive
 
     @property
     def shared_bytes(self) -> int:
@@ -162,7 +170,7 @@ def _descriptor(shape: Shape) -> Iterator[ctypes.c_longlong]:
     mathdx, handle = libraries().mathdx, ctypes.c_longlong()
     _check(mathdx.cusolverdxCreateDescriptor(ctypes.byref(handle)), "describing a solver")
     numbers = {
-        _FUNCTION: _GESV_PARTIAL_PIVOT if shape.general else _POSV if shape.nrhs else _POTRF,
+        _FUNCTION: shape.function,
         _PRECISION: _PRECISIONS[shape.dtype],
         _EXECUTION: _BLOCK,
         _TYPE: _REAL,

@@ -100,6 +100,36 @@ ENTRY(const SCALAR *a, SCALAR *l, int *info, long long batch)
 """
 )
 
+LU = (
+    """\
+extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, int *info);
+
+"""
+    + _COPIES
+    + """
+// Canonical matrices to canonical LU factors and their pivots: MATRICES of them to a block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+ENTRY(const SCALAR *a, SCALAR *lu, int *to, int *info, long long batch)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ int status[MATRICES], pivots[MATRICES * N];
+    SCALAR *own = (SCALAR *)memory;
+    const long long first = (long long)blockIdx.x * MATRICES;
+    const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
+    follow();
+    load(a + first * (N * N), own, count);
+    __syncthreads();
+    SYMBOL(own, pivots, status);
+    __syncthreads();
+    store(own, lu + first * (N * N), count);
+    for (int i = (int)threadIdx.x; i < count * N; i += THREADS)
+        to[first * N + i] = pivots[i];
+    for (int i = (int)threadIdx.x; i < count; i += THREADS)
+        info[first + i] = status[i];
+}
+"""
+)
+
 SOLVER = (
     """\
 #if GENERAL

@@ -224,6 +224,41 @@ extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, SCALAR *columns
 """
 
 
+# ... and for that which factors general matrices, without a choice of pivots.
+_GETRF = """
+extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, int *info)
+{
+    for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
+        SCALAR *a = matrices + m * N * LDA;
+        info[m] = 0;
+        for (int k = 0; k < N; k++) {
+            pivots[m * N + k] = k + 1;
+            for (int i = k + 1; i < N; i++) {
+                a[i * LDA + k] /= a[k * LDA + k];
+                for (int j = k + 1; j < N; j++) a[i * LDA + j] -= a[i * LDA + k] * a[k * LDA + j];
+            }
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(("n", "matrices", "batch", "padding"), [(4, 4, 9, 0), (5, 1, 3, 0), (6, 3, 10, 1)])
+def test_the_kernel_around_cusolverdx_writes_lu_factors(n: int, matrices: int, batch: int, padding: int) -> None:
+    shape = Shape(n, "float32", 32, matrices, "sm_90", padding=padding, general=True)
+    text = mathdx_source.LU + _GETRF
+    for name, value in mathdx.macros(shape, "stand_in").items():
+        text = replaced(text, name, value)
+    launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
+    source = KernelSource(text, shape.entry, 1, (), launch)
+    a = np.random.default_rng(0).random((batch, n, n)).astype(np.float32) + n * np.eye(n, dtype=np.float32)
+    lu, pivots, info = np.zeros_like(a), np.zeros((batch, n), np.int32), np.full(batch, -1, np.int32)
+    compile_program((source,)).launch(source, batch, a, lu, pivots, info, np.int64(batch))
+    assert not info.any()
+    assert (pivots == np.arange(1, n + 1)).all()
+    np.testing.assert_allclose((np.tril(lu, -1) + np.eye(n)) @ np.triu(lu), a, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("n", "nrhs", "matrices", "batch", "padding", "general"),
@@ -263,7 +298,7 @@ def replaced(text: str, name: str, value: str) -> str:
     return re.sub(rf"\b{name}\b", value, text)
 
 
-@pytest.mark.parametrize(("nrhs", "general"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(("nrhs", "general"), [(0, False), (1, False), (1, True), (0, True)])
 def test_cusolverdx_itself_makes_a_kernel_without_a_gpu(nrhs: int, general: bool) -> None:
     found = PEERS["cuda"]["cusolverdx"].survey()
     if not found.found:
