@@ -68,7 +68,7 @@ BY_ROWS = [
 BY_COLUMNS = [
     lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, split=split)
     for n, layout, order, dtype, math, split in (
-        (35, "canonical", "row", "float32", "ieee", 96),
+        (36, "canonical", "row", "float32", "ieee", 96),
         (11, "chunked", "col", "float64", "fast", 160),
         (32, "interleaved", "row", "float64", "ieee", 64),
     )
