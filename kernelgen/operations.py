@@ -83,7 +83,8 @@ class Operation:
     @cached_property
     def columns(self) -> int | None:
         """The place of the first argument that has right-hand sides, if there is one."""
-        return next((place for place, each in enumerate(self.arguments) if each.shape == "columns"), None)
+        shapes = ("columns", "observations")
+        return next((place for place, each in enumerate(self.arguments) if each.shape in shapes), None)
 
     @cached_property
     def in_batches(self) -> tuple[bool, ...]:
@@ -228,7 +229,9 @@ POINV = Operation(
 # Kernels of general matrices work column by column, in one order.
 _BY_COLUMNS = MappingProxyType({"nb": 1, "looking": "right", "rhs": None, "prefetch": False, "pdl": None})
 _ALSO_SOLVING = MappingProxyType(_BY_COLUMNS | {"rhs": 1})
-_BY_ONE_THREAD = MappingProxyType({"split": None})
+# ... and those of rectangles may be launched early.
+_REFLECTING = MappingProxyType({name: only for name, only in _BY_COLUMNS.items() if name != "pdl"})
+_REFLECTING_TOO = MappingProxyType(_REFLECTING | {"rhs": 1})
 _GENERAL = Argument("a", "square")
 _LU = Argument("lu", "square")
 _RIGHT_HAND_SIDES = (Argument("b", "columns", packed=False), Argument("x", "columns", written=True, packed=False))
@@ -272,7 +275,7 @@ GEQRF = Operation(
     "a factorization",
     (_RECTANGLE, replace(_REFLECTORS, written=True), replace(_TAU, written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    MappingProxyType(_BY_COLUMNS | _BY_ONE_THREAD),
+    _REFLECTING,
 )
 ORGQR = Operation(
     "orgqr",
@@ -280,7 +283,20 @@ ORGQR = Operation(
     "a product of reflectors",
     (_REFLECTORS, _TAU, Argument("q", "rectangle", written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    MappingProxyType(_BY_COLUMNS | _BY_ONE_THREAD),
+    _REFLECTING,
+)
+ORMQR = Operation(
+    "ormqr",
+    "the product X = Q^T B, Q given by its Householder reflectors",
+    "a product with reflectors",
+    (
+        _REFLECTORS,
+        _TAU,
+        Argument("b", "observations", packed=False),
+        Argument("x", "observations", written=True, packed=False),
+    ),
+    lambda n, nrhs: 2 * n**2 * nrhs,
+    _REFLECTING_TOO,
 )
 GELS = Operation(
     "gels",
@@ -293,8 +309,8 @@ GELS = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: 4 * n**3 / 3 + 3 * n**2 * nrhs,
-    MappingProxyType(_ALSO_SOLVING | _BY_ONE_THREAD),
+    _REFLECTING_TOO,
 )
 
-_ALL = (POTRF, POTRS, POSV, POSVDET, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, GELS)
+_ALL = (POTRF, POTRS, POSV, POSVDET, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, ORMQR, GELS)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

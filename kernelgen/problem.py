@@ -51,7 +51,7 @@ class Problem:
         works = f"{self.op} is on square matrices, use None"
         require(self.operation.rectangular or self.m == self.n, "m", self.m, works)
         works = f"{self.op} takes at least as many rows as columns, use {self.n} or more"
-        require(self.op == "geqrf" or self.m >= self.n, "m", self.m, works)
+        require(self.op in ("geqrf", "ormqr") or self.m >= self.n, "m", self.m, works)
         if self.m == self.n:
             object.__setattr__(self, "m", None)
 

@@ -40,7 +40,7 @@ def run(spec: KernelSpec, a: Array, *beside: Array, chunk: int | None = None, ke
     memory around its arrays.
     """
     problem, layout, batch = spec.problem, layout_of(spec, chunk), len(a)
-    nrhs = beside[0].shape[-1] if beside else 0
+    nrhs = beside[-1].shape[-1] if beside else 0
     shapes = {
         "rectangle": array_shape(problem.n, batch, layout, problem.m),
         "reflectors": (batch, min(problem.rows, problem.n)),

@@ -22,8 +22,6 @@ from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import chosen_kernel
 from kernelgen import MAX_N, Layout
-from kernelgen.schedules.general_stage import MAX_GENERAL_REGISTERS
-from kernelgen.targets import ELEMENT_BYTES
 
 _CANONICAL = Layout.canonical()
 
@@ -51,7 +49,7 @@ class Asked(NamedTuple):
         if batch.backend != "cpu":
             if current_recorder() is not None:
                 raise RuntimeError(f"{self.argument}: a graph is being recorded in this thread: call this after it")
-            check_elements(self.argument, batch.n, batch.n, batch.dtype_name)
+            check_sides(self.argument, batch.n, batch.n)
 
 
 class HostRectangles(NamedTuple):
@@ -161,7 +159,7 @@ class DeviceRectangles(NamedTuple):
             raise TypeError(f"{asked.argument}: got dtype {given.dtype}, expected native byte order")
         check_matrices(asked.argument, given.shape)
         *outer, m, n = given.shape
-        check_elements(asked.argument, m, n, dtype_name(dtype))
+        check_sides(asked.argument, m, n)
         return cls(a, given.address, tuple(outer), (m, n), dtype)
 
     @property
@@ -184,7 +182,7 @@ class DeviceRectangles(NamedTuple):
         m, n = sides
         if not self.members or not m * n:
             return
-        check_elements(asked.argument, m, n, dtype_name(self.dtype))
+        check_sides(asked.argument, m, n)
         form = Form(n, self.members, dtype_name(self.dtype), _CANONICAL, m=None if m == n else m)
         choice = op, get_backend("cuda"), form, False, None, asked.math
         kernel: Any = chosen_kernel(*choice, argument=asked.argument)
@@ -248,11 +246,10 @@ def check_matrices(argument: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected matrices (..., m, n)")
 
 
-def check_elements(argument: str, m: int, n: int, dtype: str) -> None:
-    """Refuse matrices that are too large for a GPU's kernels, which have them in registers."""
-    most = MAX_GENERAL_REGISTERS * 4 // ELEMENT_BYTES[dtype]
-    if m * n > most or max(m, n) > MAX_N:
+def check_sides(argument: str, m: int, n: int) -> None:
+    """Refuse matrices that are too large for a GPU's kernels."""
+    if max(m, n) > MAX_N:
         raise ValueError(
-            f"{argument}: got matrices of {m} x {n}, expected at most {most} elements and {MAX_N} rows for QR "
-            f"factorizations of {dtype} on a GPU: copy them to the host, where kernels and LAPACK take larger ones"
+            f"{argument}: got matrices of {m} x {n}, expected at most {MAX_N} rows and columns for QR factorizations "
+            "on a GPU: copy them to the host, where LAPACK takes larger ones"
         )

@@ -39,7 +39,7 @@ _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
         "getrf": generate_lu,
         "getrs": generate_lu,
         "gesv": generate_lu,
-        **dict.fromkeys(("geqrf", "orgqr", "gels"), generate_qr),
+        **dict.fromkeys(("geqrf", "orgqr", "ormqr", "gels"), generate_qr),
     }
 )
 

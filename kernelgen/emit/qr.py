@@ -10,18 +10,19 @@ from kernelgen.programs.lu import backward_program
 from kernelgen.programs.qr import factor_program, generate_program, project_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import GeneralStage
+from kernelgen.schedules.reflector_stage import REREAD, RHS, STEP, ReflectorStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
 
 def generate_qr(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
-    """The source of one kernel of "geqrf", "orgqr" or "gels".
+    """The source of one kernel of "geqrf", "orgqr", "ormqr" or "gels".
 
     Its entry takes pointers to the operation's arguments in their order, then int64: nrhs if there are right-hand
     sides, `stride`, the distance between neighbouring elements of one matrix, and `batch`. On a GPU it returns
     nothing; on a CPU it returns an int, and has `first` and `last`, groups of `lanes` matrices, besides. tau is
-    (batch, min(m, n)), b (batch, m, nrhs) and x (batch, n, nrhs), in rows; x may be b if m is n.
+    (batch, min(m, n)), b (batch, m, nrhs) and x (batch, n, nrhs), in rows, that of ormqr (batch, m, nrhs); x may be b
+    if it has as many rows.
     """
     return _for_gpu(spec, schedule) if TARGETS[spec.target].gpu else _for_simd(spec, schedule)
 
@@ -44,11 +45,17 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
-    stage = GeneralStage(problem, spec.layout)
-    variables = variables_of(spec) | {"m": problem.rows, "strides": element_strides(spec, _leading(spec))}
-    programs = programs_of(spec, straight=True, beside=int(problem.op == "gels"))
-    text = render("thread/qr.cu.jinja", **variables, programs=programs, warp=WARP, stage=stage)
-    launch = Launch(threads, threads, stage.shared_bytes(threads), schedule.cache or "shared")
+    stage = schedule.general_stage(problem, spec.layout)
+    strides = element_strides(spec, _leading(spec))
+    variables = variables_of(spec) | {"m": problem.rows, "strides": strides, "warp": WARP, "stage": stage}
+    if isinstance(stage, ReflectorStage):
+        text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS, reread=REREAD)
+    else:
+        programs = programs_of(spec, straight=True, beside=int(problem.op == "gels"))
+        text = render("thread/qr.cu.jinja", **variables, programs=programs)
+    items = threads // (schedule.split or 1)
+    shared, cache = stage.shared_bytes(threads), schedule.cache or "shared"
+    launch = Launch(threads, items, shared, cache, pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 
@@ -62,7 +69,7 @@ def programs_of(spec: KernelSpec, *, straight: bool, beside: int) -> dict[str, t
     m, n = spec.problem.rows, spec.problem.n
     programs = {
         "factor": factor_program(m, n, rhs=beside),
-        "project": project_program(n, 1),
+        "project": project_program(min(m, n), 1),
         "backward": backward_program(n, 1),
         "generate": generate_program(n),
     }

@@ -1,4 +1,4 @@
-"""The programs of geqrf, orgqr and gels: A = Q R by Householder reflectors, column by column.
+"""The programs of geqrf, orgqr, ormqr and gels: A = Q R by Householder reflectors, column by column.
 
 LAPACK's unblocked geqr2 and org2r (Golub and Van Loan, Matrix Computations, 5.2): reflector k is I - tau v v^T, v
 being 1 in row k and lying below R in column k.
@@ -18,10 +18,10 @@ def factor_program(m: int, n: int, rhs: int = 0) -> tuple[Node, ...]:
     return (Loop("k", 0, min(m, n), (Reflect(k), right, *beside)),)
 
 
-def project_program(n: int, rhs: int) -> tuple[Node, ...]:
-    """Y = Q^T B by n reflectors, for `rhs` right-hand sides; `lu.backward_program` solves for the rest."""
+def project_program(count: int, rhs: int) -> tuple[Node, ...]:
+    """Y = Q^T B by so many reflectors, for `rhs` right-hand sides; `lu.backward_program` solves for the rest."""
     k = Var("k")
-    return (Loop("k", 0, n, tuple(Apply("y", c, k) for c in range(rhs))),)
+    return (Loop("k", 0, count, tuple(Apply("y", c, k) for c in range(rhs))),)
 
 
 def generate_program(n: int) -> tuple[Node, ...]:

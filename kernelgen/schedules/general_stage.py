@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
-from kernelgen.operations import Operation
 from kernelgen.problem import MAX_N, Problem
+from kernelgen.schedules.reflector_stage import least_threads
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the 255 registers of a thread, those that can be elements of its general matrix.
@@ -243,6 +243,11 @@ class WarpsStage:
         return scalars * ELEMENT_BYTES[self.problem.dtype] + 4 * 4 * height + PIECE_BYTES
 
 
+def registers_of_one(problem: Problem) -> int:
+    """Those of a thread that has a whole matrix."""
+    return problem.rows * problem.n * ELEMENT_BYTES[problem.dtype] // 4
+
+
 def most_general_order(dtype: str, split: int | None = None) -> int:
     """The largest order of general matrices that kernels of GPUs are for with `split` threads to a matrix."""
     if split is None:
@@ -252,14 +257,14 @@ def most_general_order(dtype: str, split: int | None = None) -> int:
     return max(n for n in range(1, MAX_N + 1) if -(-n // rows) * -(-n // columns) <= scalars)
 
 
-def most_threads(operation: Operation) -> int | None:
-    """The most threads to a matrix, None for one, of an operation on general matrices."""
-    return None if "split" in operation.fixed else MAX_SPLIT
-
-
 def least_split(problem: Problem) -> int | None:
-    """The threads to each general matrix of a problem, None for one: the fewest of a warp, or warps of `WIDTHS`."""
+    """The threads to each general matrix of a problem, None for one: the fewest of a warp, or warps of `WIDTHS`.
+
+    Of rectangles the fewest that have registers for them.
+    """
     n, dtype = problem.n, problem.dtype
-    if most_threads(problem.operation) is None or n <= most_general_order(dtype):
+    if problem.operation.rectangular:
+        return None if registers_of_one(problem) <= MAX_GENERAL_REGISTERS else least_threads(problem)
+    if n <= most_general_order(dtype):
         return None
     return next((split for split in SPLITS if n <= most_general_order(dtype, split)), WARP * -(-n // WIDTHS[dtype]))

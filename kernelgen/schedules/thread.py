@@ -32,7 +32,11 @@ from kernelgen.schedules.general_stage import (
     SplitStage,
     WarpsStage,
     most_general_order,
+    registers_of_one,
 )
+from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
+from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
+from kernelgen.schedules.reflector_stage import ReflectorStage
 from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
 from kernelgen.schedules.triangle_stage import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
@@ -97,8 +101,7 @@ class ThreadSchedule(BaseSchedule):
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged or operation.general else "l1")
         split = None if self.split == 1 else self.split
-        block = WarpsStage(problem, split).threads if split and split > WARP else DEFAULT_THREADS
-        threads = self.threads or block
+        threads = self.threads or _threads_of(problem, split)
         return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -154,10 +157,14 @@ class ThreadSchedule(BaseSchedule):
         rhs = self.rhs or 1 if problem.operation.has_columns else 0
         return SolveStage(problem.n, problem.dtype, threads, rhs, bool(self.staged), interleaved)
 
-    def general_stage(self, problem: Problem, layout: str) -> GeneralStage | SharedStage | SplitStage | WarpsStage:
+    def general_stage(
+        self, problem: Problem, layout: str
+    ) -> GeneralStage | SharedStage | SplitStage | WarpsStage | ReflectorStage:
         """What the warps of a GPU have in shared memory of general matrices."""
         if self.split is None:
             return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
+        if problem.operation.rectangular:
+            return ReflectorStage(problem, self.split)
         return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
@@ -192,10 +199,13 @@ class ThreadSchedule(BaseSchedule):
 
 def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
     """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
-    m, n, gpu = problem.rows, problem.n, schedule.threads is not None
+    n, gpu = problem.n, schedule.threads is not None
     operations = general_operations(problem)
     # Several threads each update all of their rows in every step: some of them have been pivots already.
-    if schedule.split and schedule.split > WARP:
+    if schedule.split and problem.operation.rectangular:
+        # Reflectors come in loops where there are many.
+        operations = 0
+    elif schedule.split and schedule.split > WARP:
         # Warps update in loops.
         operations = -(-n // WARP) * (-(-n * WARP // schedule.split)) ** 2
     elif schedule.split:
@@ -217,7 +227,20 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     split = schedule.split
     works = f"use a power of two, or a multiple of {WARP}"
     require(split is None or split & (split - 1) == 0 or split % WARP == 0, "split", split, works)
-    stage, most = schedule.general_stage(problem, layout), most_general_order(problem.dtype, split)
+    stage = schedule.general_stage(problem, layout)
+    if isinstance(stage, ReflectorStage):
+        _check_shares(stage, threads)
+    else:
+        _check_registers(problem, stage, threads, split)
+    shared = stage.shared_bytes(threads)
+    works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
+    require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
+
+
+def _check_registers(
+    problem: Problem, stage: GeneralStage | SharedStage | SplitStage | WarpsStage, threads: int, split: int | None
+) -> None:
+    """Refuse general matrices that threads have too few registers for."""
     if isinstance(stage, WarpsStage):
         works = f"a block has one matrix, whose {stage.warps} warps of columns take {stage.threads}; use those"
         require(threads == stage.threads, "threads", threads, works)
@@ -226,12 +249,28 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     elif isinstance(stage, SplitStage | WarpsStage):
         who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
     else:
-        who, registers, limit = "a thread", m * n * ELEMENT_BYTES[problem.dtype] // 4, MAX_GENERAL_REGISTERS
+        who, registers, limit = "a thread", registers_of_one(problem), MAX_GENERAL_REGISTERS
+    most = most_general_order(problem.dtype, split)
     works = f"a matrix takes {registers} registers of {who}, over {limit}; use up to {most}, or a larger split"
-    require(registers <= limit, "n", n, works)
-    shared = stage.shared_bytes(threads)
-    works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
-    require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
+    require(registers <= limit, "n", problem.n, works)
+
+
+def _check_shares(stage: ReflectorStage, threads: int) -> None:
+    """Refuse to have a matrix's columns in threads that are too few, or not those of a block."""
+    split = stage.split
+    works = f"threads share the columns of a matrix, use one of {', '.join(map(str, REFLECTOR_SPLITS))}"
+    require(split in REFLECTOR_SPLITS, "split", split, works)
+    works = f"a matrix takes {stage.registers} registers of each thread, over {MAX_SHARE_REGISTERS}; use more"
+    require(stage.registers <= MAX_SHARE_REGISTERS, "split", split, works)
+    works = f"a block has all threads of a matrix, use {split}"
+    require(split <= WARP or threads == split, "threads", threads, works)
+
+
+def _threads_of(problem: Problem, split: int | None) -> int:
+    """Those of a block, by default."""
+    if split is None or split <= WARP:
+        return DEFAULT_THREADS
+    return split if problem.operation.rectangular else WarpsStage(problem, split).threads
 
 
 def _check_staged(schedule: ThreadSchedule, stage: ThreadStage, layout: str) -> None:

@@ -157,7 +157,7 @@ def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
 SCHEDULES = {
     "thread": thread_schedules,
     "potrs": solve_schedules,
-    **dict.fromkeys(("getrf", "getrs", "gesv", "geqrf", "orgqr", "gels"), column_schedules),
+    **dict.fromkeys(("getrf", "getrs", "gesv", "geqrf", "orgqr", "ormqr", "gels"), column_schedules),
     "shared": shared_schedules,
     "block": block_schedules,
     "warp": warp_schedules,

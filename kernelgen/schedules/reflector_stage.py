@@ -1,0 +1,170 @@
+"""How several threads of a GPU share a matrix that is factored by Householder reflectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
+from kernelgen.problem import Problem
+from kernelgen.targets import ELEMENT_BYTES
+
+# Of the 255 registers of a thread, those that can be elements of its columns.
+MAX_COLUMN_REGISTERS = 128
+# Rows of a thread that are written, and leave its registers, at a time.
+STEP = 4
+# Threads that share a column: powers of two.
+MOST_PARTS = 4
+# Threads that share a matrix: a block's, if a warp has too few.
+SPLITS = (4, 8, 16, WARP, 2 * WARP, 4 * WARP, 8 * WARP)
+# Multiply-adds of straight-line code, beyond which it is loops: an H200's caches of instructions have 128 KiB.
+CODE = 3_000
+# Rows of a thread from which on a shown column is read twice, and not kept in registers.
+REREAD = 0
+# Right-hand sides that reflectors are applied to at a time.
+RHS = 4
+
+
+class Segment(NamedTuple):
+    """Panels of steps in one loop: the first slot of a thread that they change, rows in its registers, and panels."""
+
+    slot: int
+    height: int
+    first: int
+    panels: int
+
+
+@dataclass(frozen=True)
+class ReflectorStage:
+    """A matrix of m x n that `split` threads of a GPU share, by columns.
+
+    A column has `parts` threads, each of which has every `parts`-th row of it in registers; a thread has such a share
+    of `slots` columns, `across` from one to the next. The column that makes a reflector is shown to the others in
+    shared memory. Reflectors are applied to columns elsewhere by as many threads as a warp has at most, and there
+    each has every so-many-th row.
+    """
+
+    problem: Problem
+    split: int
+
+    @property
+    def parts(self) -> int:
+        """Threads of a column: the fewest that have registers for it; MOST_PARTS where those are too few."""
+        parts = 1
+        while parts < min(MOST_PARTS, self.split) and self._registers(parts) > MAX_COLUMN_REGISTERS:
+            parts *= 2
+        return parts
+
+    def _registers(self, parts: int) -> int:
+        local = -(-self.problem.rows // (STEP * parts)) * STEP
+        return local * -(-self.problem.n // (self.split // parts)) * ELEMENT_BYTES[self.problem.dtype] // 4
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread that have elements of its columns, or of those that it applies reflectors to."""
+        share = -(-self.problem.rows // min(self.split, WARP)) * (RHS + 1) * ELEMENT_BYTES[self.problem.dtype] // 4
+        return max(self._registers(self.parts), share)
+
+    @property
+    def across(self) -> int:
+        """Columns side by side."""
+        return self.split // self.parts
+
+    @property
+    def slots(self) -> int:
+        """Columns of a thread, the last of which not every thread has."""
+        return -(-self.problem.n // self.across)
+
+    @property
+    def panel(self) -> int:
+        """Steps until rows leave the registers."""
+        return STEP * self.parts
+
+    @property
+    def local(self) -> int:
+        """Rows of a thread, the last of which are zeros."""
+        return -(-self.problem.rows // self.panel) * STEP
+
+    @property
+    def steps(self) -> int:
+        """Reflectors that there are: the last row alone has none."""
+        return min(self.problem.rows - 1, self.problem.n)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a matrix."""
+        return -(-self.split // WARP)
+
+    @property
+    def members(self) -> int:
+        """Matrices of a warp."""
+        return max(1, WARP // self.split)
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def shows(self) -> bool:
+        """Whether columns are shown to other threads, or else only read row by row."""
+        return self.problem.operation.factors
+
+    @property
+    def part(self) -> int:
+        """Scalars of a part of a column in shared memory: what is shown in a loop may go on behind the last row."""
+        most = max((each.panels for each in self.segments), default=1)
+        return self.local + (most - 1) * STEP * (self.problem.op != "geqrf")
+
+    @property
+    def line(self) -> int:
+        """Scalars of a column in shared memory."""
+        return self.part * self.parts if self.shows else self.problem.rows | 1
+
+    @property
+    def scalars(self) -> int:
+        """Where the numbers that go with each reflector begin, of those of a matrix: tau and its divisor."""
+        return self.line * (2 if self.problem.op == "geqrf" else self.problem.n)
+
+    @property
+    def matrix(self) -> int:
+        """Scalars from one matrix to the next: others' threads read from other banks."""
+        size, banks = self.scalars + 2 * self.problem.n, BANKS_BYTES // ELEMENT_BYTES[self.problem.dtype]
+        size = -(-size // self.piece) * self.piece
+        return size + (min(self.split, WARP) - size) % banks
+
+    def matrices(self, threads: int) -> int:
+        """Those of a block of threads."""
+        return threads // self.split
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block of threads."""
+        return self.matrices(threads) * self.matrix * ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The loops of the factorization: of as few panels each as the budget of straight-line code allows."""
+        most = 1
+        while (found := self._segments(most)) and self._code(found) > CODE and most < 2 * SPLITS[-1]:
+            most *= 2
+        return found
+
+    def _segments(self, most: int) -> tuple[Segment, ...]:
+        found: list[Segment] = []
+        for place in range(-(-self.steps // self.panel)):
+            slot, height = place * self.panel // self.across, self.local - place * STEP
+            last = found[-1] if found else None
+            if last is not None and last.slot == slot and last.panels < most:
+                found[-1] = last._replace(panels=last.panels + 1)
+            else:
+                found.append(Segment(slot, height, place, 1))
+        return tuple(found)
+
+    def _code(self, segments: tuple[Segment, ...]) -> int:
+        return sum(2 * self.panel * each.height * (self.slots - each.slot) for each in segments)
+
+
+def least_threads(problem: Problem) -> int:
+    """The fewest of `SPLITS` with registers for the matrices of a problem of QR factorizations."""
+    fitting = (split for split in SPLITS if ReflectorStage(problem, split).registers <= MAX_COLUMN_REGISTERS)
+    return next(fitting)
