@@ -10,7 +10,7 @@ from kernelgen.programs.lu import backward_program
 from kernelgen.programs.qr import factor_program, generate_program, project_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.reflector_stage import REREAD, RHS, STEP, ReflectorStage
+from kernelgen.schedules.reflector_stage import RHS, STEP, ReflectorStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -49,7 +49,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     strides = element_strides(spec, _leading(spec))
     variables = variables_of(spec) | {"m": problem.rows, "strides": strides, "warp": WARP, "stage": stage}
     if isinstance(stage, ReflectorStage):
-        text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS, reread=REREAD)
+        text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gels"))
         text = render("thread/qr.cu.jinja", **variables, programs=programs)

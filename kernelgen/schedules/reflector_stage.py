@@ -19,8 +19,8 @@ MOST_PARTS = 4
 SPLITS = (4, 8, 16, WARP, 2 * WARP, 4 * WARP, 8 * WARP)
 # Multiply-adds of straight-line code, beyond which it is loops: an H200's caches of instructions have 128 KiB.
 CODE = 3_000
-# Rows of a thread from which on a shown column is read twice, and not kept in registers.
-REREAD = 0
+# ... and elements of its columns and of the one that is shown, beyond which that is read twice.
+KEPT_REGISTERS = 160
 # Right-hand sides that reflectors are applied to at a time.
 RHS = 4
 
@@ -109,6 +109,12 @@ class ReflectorStage:
     def shows(self) -> bool:
         """Whether columns are shown to other threads, or else only read row by row."""
         return self.problem.operation.factors
+
+    @property
+    def rereads(self) -> bool:
+        """Whether threads read the shown column twice, and do not keep it in registers."""
+        words = ELEMENT_BYTES[self.problem.dtype] // 4
+        return (self.slots + 1) * self.local * words > KEPT_REGISTERS
 
     @property
     def part(self) -> int:
