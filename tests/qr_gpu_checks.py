@@ -15,23 +15,30 @@ import numpy as np
 from batchchol import get_backend, lstsq, lstsq_ex, qr
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
-from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen import KernelSpec, Layout, Problem
 
 from .qr_runs import KINDS, matrices
 
-SHAPES = ((40, 3, 3), (2, 20, 6, 4), (33, 3, 5), (7, 9, 2))
+SHAPES = ((40, 3, 3), (2, 20, 6, 4), (33, 3, 5), (7, 9, 2), (9, 40, 17), (5, 20, 33), (3, 128, 100), (70, 100, 3))
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
+OPS = ("geqrf", "orgqr", "ormqr", "gels")
+CASES = (("float32", (3, 8, 14, 16, 24, 32, 48, 64, 96, 128)), ("float64", (5, 10, 14, 20, 33, 64, 128)))
+
+
+def spec_of(op: str, n: int, dtype: str, math: str, layout: Layout) -> KernelSpec:
+    """The default kernel of an operation, for the chunks of the layout alone."""
+    request = Request(Problem(n, dtype, op=op, math=math), "cuda", layout.kind, layout.order, layout.chunk)
+    return default_choice(request).spec
 
 
 def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, count: int) -> dict[str, float]:
     """The largest ratios of `count` matrices of each kind."""
-    random, worst = np.random.default_rng(n), {"factors": 0.0, "orthogonality": 0.0, "q": 0.0, "solutions": 0.0}
-    schedule = ThreadSchedule(1, "right", "full", stride=layout.chunk)
-    geqrf, orgqr, gels = (
-        backend.kernel(KernelSpec(Problem(n, dtype, op=op, math=math), layout.kind, layout.order, schedule, "cuda"))
-        for op in ("geqrf", "orgqr", "gels")
-    )
+    names = ("factors", "orthogonality", "q", "products", "solutions")
+    random, worst = np.random.default_rng(n), dict.fromkeys(names, 0.0)
+    geqrf, orgqr, ormqr, gels = (backend.kernel(spec_of(op, n, dtype, math, layout)) for op in OPS)
     for kind in KINDS:
         a = matrices(kind, random, count, n, n).astype(dtype)
         batch = backend.from_dense(a, layout)
@@ -40,10 +47,14 @@ def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, c
         geqrf(batch, factors, tau, threads=1)
         orgqr(factors, tau, q, threads=1)
         made, scalars = backend.host(factors.to_dense()), backend.host(tau)
+        exact = orthogonal(made, scalars)
         worst["factors"] = max(worst["factors"], factor_ratios(a, made, scalars).max())
-        worst["orthogonality"] = max(
-            worst["orthogonality"], orthogonality_ratios(orthogonal(made, scalars), dtype).max()
-        )
+        worst["orthogonality"] = max(worst["orthogonality"], orthogonality_ratios(exact, dtype).max())
+        b = random.standard_normal((count, n, 2)).astype(dtype)
+        x = backend.place(np.full((count, n, 2), np.nan, dtype))
+        ormqr(factors, tau, backend.place(b), x, threads=1)
+        error = np.linalg.norm(backend.host(x) - exact.swapaxes(-1, -2) @ b, axis=-2) / np.linalg.norm(b, axis=-2)
+        worst["products"] = max(worst["products"], error.max() / ((2 * n + 4) * float(np.finfo(dtype).eps) / 2))
         worst["q"] = max(worst["q"], orthogonality_ratios(backend.host(q.to_dense()), dtype).max())
         if KINDS.index(kind) < 3:
             b = backend.place(random.standard_normal((count, n, 2)).astype(dtype))
@@ -103,29 +114,18 @@ def main() -> None:
     print("calls are right", flush=True)
     cases = [
         (n, dtype, math, layout)
-        for layout in LAYOUTS
-        for dtype, orders in (("float32", (3, 8, 14)), ("float64", (5,)))
+        for layout in LAYOUTS[::-1]
+        for dtype, orders in CASES
         for n in orders
         for math in ("ieee", "fast")
+        if n <= 32 or layout.kind == "canonical"
     ]
-    schedules = [
-        (Problem(n, dtype, op=op, math=math), layout)
-        for n, dtype, math, layout in cases
-        for op in ("geqrf", "orgqr", "gels")
-    ]
-    backend.build(
-        [
-            KernelSpec(
-                problem, layout.kind, layout.order, ThreadSchedule(1, "right", "full", stride=layout.chunk), "cuda"
-            )
-            for problem, layout in schedules
-        ]
-    )
+    backend.build([spec_of(op, *case) for case in cases for op in OPS])
     print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
     for n, dtype, math, layout in cases:
         if time.monotonic() - start > given.seconds:
             break
-        count = 40_000 if n <= 3 else 6_000
+        count = 40_000 if n <= 3 else 6_000 if n <= 14 else 3_000_000 // n**3 + 40
         found = check_kernels(backend, n, dtype, math, layout, count)
         total += count * len(KINDS)
         print(n, dtype, math, layout, {name: round(value, 2) for name, value in found.items()}, flush=True)
