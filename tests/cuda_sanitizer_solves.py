@@ -62,7 +62,7 @@ def _with_determinants() -> Iterator[Case]:
 
 
 def _general() -> Iterator[Case]:
-    """Every order by LU factors, by a thread, several, and warps; those that fit registers by QR factors."""
+    """Every order by LU factors, by a thread, several, and warps; and by QR factors."""
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
@@ -74,9 +74,12 @@ def _general() -> Iterator[Case]:
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
                 yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
                 break
-        if n <= most_general_order(problem.dtype) and turn % 2:
-            schedule = ThreadSchedule(1, "right", "full", threads=(32, 64)[turn // 2 % 2])
-            spec = KernelSpec(replace(problem, op="gels"), layout.kind, layout.order, schedule, "cuda")
+        if turn % 2:
+            least_squares = replace(problem, op="gels")
+            split = least_split(least_squares)
+            threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
+            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
+            spec = KernelSpec(least_squares, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
 

@@ -43,6 +43,7 @@ from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
+from .cuda_sanitizer_reflectors import check_reflection, reflections
 from .cuda_sanitizer_solves import check_inversion, check_repaired_factors, check_solve, inversions, solves
 
 CLEAN, FOUND, MISSING = 0, 1, 2
@@ -96,7 +97,7 @@ class Work:
     def cases(self) -> list[Case]:
         wanted = [
             case
-            for case in chain(cases(), solves(), inversions())
+            for case in chain(cases(), solves(), reflections(), inversions())
             if (not self.families or case.spec.family in self.families)
             and (not self.operations or case.spec.problem.op in self.operations)
         ]
@@ -154,7 +155,9 @@ def check_case(backend: Any, case: Case) -> None:
     if problem.op == "potrf":
         check_factor(backend, case)
     else:
-        check = check_solve if problem.operation.has_columns else check_inversion
+        reflects = problem.operation.rectangular and problem.op != "gels"
+        solve = check_solve if problem.operation.has_columns else check_inversion
+        check = check_reflection if reflects else solve
         check(backend, case, matrices(case.batch, problem.n, problem.dtype))
 
 

@@ -20,6 +20,7 @@ from . import cuda_sanitizers
 from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
 from .cuda_kernels import EmulatedKernel
 from .cuda_sanitizer_cases import Case, cases
+from .cuda_sanitizer_reflectors import reflections
 from .cuda_sanitizer_solves import inversions, solves
 from .cuda_sanitizers import (
     CLEAN,
@@ -117,7 +118,7 @@ def test_what_is_missing_is_said(
 
 def test_families_operations_and_parts_divide_the_cases() -> None:
     """Each case is in one part of one family, and what a tool's process is told is what was asked for."""
-    everything = [*cases(), *solves(), *inversions()]
+    everything = [*cases(), *solves(), *reflections(), *inversions()]
     wanted = [Work((family,), part, 3) for family in FAMILIES for part in (1, 2, 3)]
     divided = [case for work in wanted for case in work.cases()]
     assert sorted(case.spec.name for case in divided) == sorted(case.spec.name for case in everything)
@@ -175,10 +176,13 @@ def test_checks_of_factorizations_pass_what_the_cpu_makes(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*list(solves())[4:60:11], *list(inversions())[4:60:19]], ids=lambda case: case.spec.name
+    "case",
+    [*list(solves())[4:60:11], *list(reflections())[6:15:4], *list(inversions())[4:60:19]],
+    ids=lambda case: case.spec.name,
 )
 def test_checks_of_solves_pass_what_the_cpu_makes(case: Case) -> None:
-    plain = replace(case.spec, schedule=ThreadSchedule(1), target="generic")
+    looking = str(case.spec.problem.operation.fixed.get("looking", "left"))
+    plain = replace(case.spec, schedule=ThreadSchedule(1, looking), target="generic")
     chunk = case.layout.chunk and 4 * case.layout.chunk
     on_the_cpu = Case(plain, replace(case.layout, chunk=min(chunk, 512) if chunk else None), case.batch)
     check_case(get_backend("cpu"), on_the_cpu)
