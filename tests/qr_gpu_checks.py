@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from batchchol import get_backend, lstsq, lstsq_ex, qr
+from batchchol import get_backend, lstsq, lstsq_ex, ormqr, qr
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.defaults.lookup import default_choice
@@ -87,6 +87,12 @@ def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: i
                 assert np.abs(q.swapaxes(-1, -2) @ q - np.eye(q.shape[-1])).max() < near
         assert np.array_equal(memory.to_host(qr(there, "r")), memory.to_host(qr(there).R))
         assert np.array_equal(qr(a, "r", backend="cuda"), memory.to_host(qr(there, "r")))
+        b = random.standard_normal((*shape[:-1], 3)).astype(dtype)
+        products = np.linalg.qr(a.astype(float), "complete").Q.swapaxes(-1, -2) @ b
+        factors = qr(there, "raw")
+        assert np.abs(memory.to_host(ormqr(factors, memory.to_device(b, "b"))) - products).max() < near
+        factors = tuple(map(memory.to_host, factors))
+        assert np.abs(ormqr(factors, b[..., 0], backend="cuda") - products[..., 0]).max() < near
         if shape[-2] >= shape[-1]:
             b = random.standard_normal((*shape[:-1], 3)).astype(dtype)
             x = memory.to_host(lstsq(there, memory.to_device(b, "right-hand sides")))

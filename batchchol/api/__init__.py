@@ -7,6 +7,7 @@ from batchchol.api.least_squares import LeastSquares, lstsq, lstsq_ex
 from batchchol.api.log_determinants import LogDeterminantInfo
 from batchchol.api.lu import LU, LUInfo, lu_factor, lu_factor_ex, lu_solve
 from batchchol.api.qr_factorizations import QR, Reflectors, qr
+from batchchol.api.reflections import ormqr
 from batchchol.api.solves import RepairedSolution, Solution, SolutionLogDeterminant, cho_solve, solve, solve_ex
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "lu_factor",
     "lu_factor_ex",
     "lu_solve",
+    "ormqr",
     "qr",
     "slogdet",
     "slogdet_ex",

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api.arguments import check_threads, contiguous
+from batchchol.api.arguments import check_threads
 from batchchol.api.failures import raise_dependent
 from batchchol.api.foreign_arrays import takes_foreign
+from batchchol.api.observations import beside, beside_there
 from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
 from batchchol.backends import lapack_qr
-from batchchol.batches.checks import check_math, check_unmasked
+from batchchol.batches.checks import check_math
 
 _INFO = np.dtype(np.int32)
 
@@ -107,17 +108,9 @@ def lstsq_ex(
 
 def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:
     """Of arrays of the host."""
-    check_unmasked("b", b)
-    m, n = _sides(a.shape)
-    given = np.asarray(b)
-    vector, outer, nrhs = _fit(a.shape, given.shape, np.broadcast_shapes)
-    if given.dtype != a.data.dtype:
-        raise TypeError(f"b: got dtype {given.dtype}, expected {a.data.dtype}, as the matrices have: convert one")
-    columns = np.broadcast_to(given[..., None] if vector else given, (*outer, m, nrhs))
-    if outer != a.outer:
-        whole = np.broadcast_to(a.data.reshape(a.shape), (*outer, m, n))
-        a = HostRectangles(contiguous("a", whole, a.data.dtype).reshape(-1, m, n), outer)
-    right = contiguous("b", columns, a.data.dtype).reshape(a.members, m, nrhs)
+    _, n = _sides(a.shape)
+    a, right, vector = beside(a, b)
+    nrhs = right.shape[-1]
     if asked.elsewhere:
         x, info = _copied_there(a, right, asked)
     else:
@@ -128,7 +121,7 @@ def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:
 
         run("gels", asked, [a.stacked(), right, x, info], by_lapack)
     solutions = a.shaped(x)
-    return LeastSquares(solutions[..., 0] if vector else solutions, info.reshape(outer))
+    return LeastSquares(solutions[..., 0] if vector else solutions, info.reshape(a.outer))
 
 
 def _copied_there(
@@ -147,12 +140,7 @@ def _there(a: DeviceRectangles, b: Any, asked: Asked) -> LeastSquares:
     from batchchol.backends.cuda import memory
 
     m, n = _sides((*a.outer, *a.sides))
-    if not memory.is_device_array(b):
-        raise TypeError(f"b: got {type(b).__name__}, expected an array on the GPU, where the matrices are")
-    columns = memory.view(b, "b")
-    vector, _, nrhs = _fit((*a.outer, m, n), columns.shape, _equal)
-    if columns.dtype != a.dtype:
-        raise TypeError(f"b: got dtype {columns.dtype}, expected {a.dtype}, as the matrices have: convert one")
+    vector, nrhs = beside_there((*a.outer, m, n), a.dtype, b)
     x = a.room(n) if vector else a.room(n, nrhs)
     if not n:
         # Nothing is launched.
@@ -171,25 +159,3 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
             "the solution of least norm"
         )
     return m, n
-
-
-def _equal(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """Both shapes, which have to be the same."""
-    if one != other:
-        raise ValueError("they differ")
-    return one
-
-
-def _fit(a: tuple[int, ...], b: tuple[int, ...], together: Any) -> tuple[bool, tuple[int, ...], int]:
-    """Whether right-hand sides are a vector each, the axes before the last ones, and how many right-hand sides."""
-    *outer, m, _ = a
-    vector = b in ((m,), (*outer, m))
-    columns = (*b, 1) if vector else b
-    try:
-        if len(columns) < 2 or columns[-2] != m:
-            raise ValueError("no rows")
-        return vector, tuple(together(tuple(outer), columns[:-2])), columns[-1]
-    except ValueError:
-        raise ValueError(
-            f"b: got shape {b}, expected ({m},), {(*outer, m)} or {(*outer, m, 'nrhs')} for matrices of shape {a}"
-        ) from None

@@ -24,6 +24,15 @@ def orgqr(qr: NDArray[np.floating], tau: NDArray[np.floating], q: NDArray[np.flo
         q[member], _, _ = generate(matrix, tau[member])
 
 
+def ormqr(
+    qr: NDArray[np.floating], tau: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating]
+) -> None:
+    """Write Q^T b, by factors (batch, m, n), for right-hand sides (batch, m, nrhs) to x, which may be b."""
+    multiply, count = _routine("ormqr", qr), tau.shape[-1]
+    for member, matrix in enumerate(qr):
+        x[member], _, _ = multiply("L", "T", matrix[:, :count], tau[member], b[member], max(1, 64 * b.shape[-1]))
+
+
 def gels(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating]) -> Info:
     """Solve by matrices (batch, m, n) for right-hand sides (batch, m, nrhs) into x (batch, n, nrhs); the info.
 

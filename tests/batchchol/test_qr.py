@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, get_backend, lstsq, lstsq_ex, qr
+from batchchol import Batch, Layout, get_backend, lstsq, lstsq_ex, ormqr, qr
 from batchchol.backends import Backend
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
@@ -54,6 +54,10 @@ def test_arrays(shape: tuple[int, ...]) -> None:
     h, scalars = np.linalg.qr(a, "raw")
     assert np.abs(factors.swapaxes(-1, -2) - h).max() < 1e-11
     assert np.abs(tau - scalars).max() < 1e-11
+    for b in (examples(*shape[:-1], 3), examples(shape[-2], 2), examples(shape[-2], 1)[:, 0]):
+        product = ormqr((factors, tau), b)
+        expected = np.linalg.qr(a, "complete").Q.swapaxes(-1, -2) @ (b if b.ndim > 1 else b[:, None])
+        assert np.abs(product - (expected if b.ndim > 1 else expected[..., 0])).max() < 1e-11
     assert np.array_equal(a, before)
     if shape[-2] < shape[-1]:
         return
@@ -150,6 +154,9 @@ def test_what_is_refused() -> None:
         (lambda: qr(a, stream=0), ValueError, "stream: got 0"),
         (lambda: qr(a, math="slow"), ValueError, "math: got 'slow'"),
         (lambda: qr(a, threads=0), ValueError, "threads: got 0"),
+        (lambda: ormqr((a, a), b), ValueError, r"factors: got tau of shape \(4, 5, 3\) and dtype float64, expected"),
+        (lambda: ormqr(qr(batch, "raw"), b), TypeError, "factors: got qr in a Batch, expected arrays"),
+        (lambda: ormqr(qr(a, "raw"), b[:, :4]), ValueError, r"b: got shape \(4, 4, 2\), expected \(5,\)"),
         (lambda: lstsq(a.swapaxes(1, 2), b), ValueError, "a: got shape .*at least as many rows as columns"),
         (lambda: lstsq(a, b[:, :4]), ValueError, r"b: got shape \(4, 4, 2\), expected \(5,\)"),
         (lambda: lstsq(a, b.astype("f")), TypeError, "b: got dtype float32, expected float64"),

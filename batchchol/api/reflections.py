@@ -1,0 +1,127 @@
+"""Products with the orthogonal matrix of a QR factorization that is kept as reflectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from batchchol.api.arguments import check_threads, contiguous
+from batchchol.api.observations import beside, beside_there
+from batchchol.api.qr_factorizations import Reflectors
+from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
+from batchchol.backends import lapack_qr
+from batchchol.batches.batch import Batch
+from batchchol.batches.checks import check_math
+
+
+def ormqr(
+    factors: Reflectors | tuple[Any, Any],
+    b: ArrayLike,
+    *,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    """The products Q^T B, by the reflectors of Q: LAPACK's ormqr, from the left and transposed.
+
+    Parameters
+    ----------
+    factors : Reflectors
+        What `qr` returns in the mode "raw": qr (..., m, n) and tau (..., min(m, n)), arrays of the host or a GPU;
+        of a batch, qr.to_dense() in place of qr.
+    b : array_like of shape (m,), (..., m) or (..., m, nrhs)
+        As for `lstsq`.
+    backend, math, threads, stream : optional
+        As for `qr`.
+
+    Returns
+    -------
+    ndarray, of the shape of b, broadcast
+        Of factors on a GPU a pycuda.gpuarray.GPUArray. The first n rows of Q^T b and R are what least squares are
+        solved by, and the others the residual's.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, or does not belong to the others.
+    UnknownBackend, BackendUnavailable, CompilerNotFound, CompileError, CacheError, OutOfMemory, SettingError,
+    DeviceError
+        As `cholesky` does.
+
+    Warns
+    -----
+    NoCompilerWarning
+        As `cholesky` does.
+    """
+    check_math(math)
+    check_threads(threads)
+    asked = Asked("factors", backend, math, threads, stream)
+    qr, tau = factors
+    if isinstance(qr, Batch):
+        raise TypeError("factors: got qr in a Batch, expected arrays: use its to_dense()")
+    if there := on_device(qr, asked):
+        return _there(there, tau, b, asked)
+    return _here(on_host(qr, asked), tau, b, asked)
+
+
+def _here(qr: HostRectangles, tau: ArrayLike, b: ArrayLike, asked: Asked) -> Any:
+    """Of arrays of the host."""
+    *_, m, n = qr.shape
+    given = np.asarray(tau)
+    _check_tau(given.shape, given.dtype, (*qr.outer, min(m, n)), qr.data.dtype)
+    outer = qr.outer
+    qr, right, vector = beside(qr, b)
+    scalars = given.reshape(qr.members, -1) if qr.outer == outer else np.broadcast_to(given, (*qr.outer, min(m, n)))
+    scalars = contiguous("factors", scalars, qr.data.dtype).reshape(qr.members, min(m, n))
+    if asked.elsewhere:
+        x = _copied_there(qr, scalars, right, asked)
+    else:
+        x = qr.like(m, right.shape[-1])
+        if not m * n:
+            x[...] = right
+        arguments = [qr.stacked(), scalars, right, x]
+        run("ormqr", asked, arguments, lambda: lapack_qr.ormqr(qr.data, scalars, right, x))
+    products = qr.shaped(x)
+    return products[..., 0] if vector else products
+
+
+def _copied_there(
+    qr: HostRectangles, tau: NDArray[np.floating], b: NDArray[np.floating], asked: Asked
+) -> NDArray[np.floating]:
+    """The products of arrays of the host, on a GPU."""
+    from batchchol.backends.cuda import memory
+
+    there = DeviceRectangles.of(memory.to_device(qr.data, f"{qr.members:,} matrices"), asked)
+    scalars, right = memory.to_device(tau, "scalars of reflectors"), memory.to_device(b, "right-hand sides")
+    return memory.to_host(_there(there, scalars, right, asked))
+
+
+def _there(qr: DeviceRectangles, tau: Any, b: Any, asked: Asked) -> Any:
+    """Of arrays of a GPU."""
+    from batchchol.backends.cuda import memory
+
+    m, n = qr.sides
+    if not memory.is_device_array(tau):
+        raise TypeError(f"factors: got a {type(tau).__name__} as tau, expected an array on the GPU, where qr is")
+    scalars = memory.view(tau, "factors")
+    _check_tau(scalars.shape, scalars.dtype, (*qr.outer, min(m, n)), qr.dtype)
+    vector, nrhs = beside_there((*qr.outer, m, n), qr.dtype, b)
+    x = qr.room(m) if vector else qr.room(m, nrhs)
+    if not n:
+        raise ValueError(f"factors: got qr of shape {(*qr.outer, m, n)}, expected columns: b itself is the product")
+    qr.launch("ormqr", asked, qr.sides, qr.address, tau, b, x, nrhs=nrhs)
+    return x
+
+
+def _check_tau(
+    shape: tuple[int, ...], dtype: np.dtype[Any], expected: tuple[int, ...], expected_dtype: np.dtype[Any]
+) -> None:
+    """Refuse what are not the scalars of the reflectors."""
+    if shape != expected or dtype != expected_dtype:
+        raise ValueError(
+            f"factors: got tau of shape {shape} and dtype {dtype}, expected {expected} and {expected_dtype}: what "
+            "qr(a, 'raw') returns"
+        )
