@@ -13,7 +13,7 @@ from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math, flag
-from batchchol.batches.packing import assign
+from batchchol.batches.packing import assign_upper
 
 MODES = ("reduced", "complete", "r", "raw")
 
@@ -115,7 +115,7 @@ def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
     if mode == "raw":
         return Reflectors(a.shaped(factors), tau.reshape(*a.outer, k))
     r = a.like(m if mode == "complete" else k, n)
-    assign(r, factors[:, : r.shape[1]], np.triu)
+    assign_upper(r, factors)
     signs = np.where(np.diagonal(factors, axis1=1, axis2=2) < 0, -1, 1).astype(tau.dtype) if positive else None
     if signs is not None:
         r[:, :k] *= signs[..., None]

@@ -21,6 +21,8 @@ from kernelgen.emit.simd import generate_layout_kernels
 _POINTERS, _SIZE = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int64
 # Ctrl-C waits for a copy of NumPy's.
 _SLICE_BYTES = 1 << 22
+# Elements that a mask is repeated to: NumPy's loops over few take as long to begin as to run.
+_MASK_ELEMENTS = 4096
 _CLEARED = {None: 0, "upper": 1, "lower": 2}
 
 
@@ -84,6 +86,31 @@ def assign(
         return 0
 
     over_ranges(work, len(target), available_threads(), 2 * target.nbytes, arrays=())
+
+
+def assign_upper(target: NDArray[np.floating], source: NDArray[np.floating]) -> None:
+    """Copy the upper trapezoids of C-contiguous matrices (count, m, n): their first rows, zeros below the diagonal.
+
+    `target` is (count, k, n), k being m at most. Bits are masked: a pass over memory, without a choice per element.
+    """
+    (count, rows, n), bits = target.shape, np.dtype(f"u{target.itemsize}")
+    mask = np.where(np.tri(rows, n, -1, dtype=bool), 0, ~bits.type(0))
+    given, taken = source.view(bits), target.view(bits)
+    tiled = np.tile(mask.ravel(), max(1, _MASK_ELEMENTS // max(1, mask.size)))
+
+    def work(first: int, last: int) -> int:
+        if rows != source.shape[1]:
+            np.bitwise_and(given[first:last, :rows], mask, out=taken[first:last])
+            return 0
+        flat, out = given[first:last].reshape(-1), taken[first:last].reshape(-1)
+        whole = len(flat) - len(flat) % len(tiled)
+        wide = (-1, len(tiled))
+        np.bitwise_and(flat[:whole].reshape(wide), tiled, out=out[:whole].reshape(wide))
+        np.bitwise_and(flat[whole:], tiled[: len(flat) - whole], out=out[whole:])
+        return 0
+
+    if target.size:
+        over_ranges(work, count, available_threads(), 2 * target.nbytes, arrays=())
 
 
 def check_writeable(data: NDArray[np.floating]) -> None:
