@@ -16,7 +16,7 @@ from batchchol.backends import Backend
 from batchchol.batches.checks import check_range
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices
-from batchchol.compare import factors, inversions, large, solves
+from batchchol.compare import factors, inversions, large, reflections, solves
 from batchchol.compare.contenders import WAITING, Arena, BaseArena, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.factors import LuArena
@@ -25,6 +25,7 @@ from batchchol.compare.heat import Heat, Report, Run, Venue
 from batchchol.compare.inversions import INVERSE_ARENAS
 from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import Peer
+from batchchol.compare.reflections import REFLECTION_ARENAS
 from batchchol.compare.rows import Row, read_rows, write_csv
 from batchchol.compare.solves import SOLVE_ARENAS
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
@@ -38,7 +39,7 @@ TIMED_RECIPE = "diagonally_dominant"
 # Only contenders that also get these right are timed: a batch whose last chunk is not full.
 CHECKED_RECIPE, CHECKED_BATCH = "wishart", 333
 _CHECKED_LARGE = 3
-_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS, *INVERSE_ARENAS, LuArena)
+_ARENAS: tuple[type[BaseArena], ...] = (Arena, *SOLVE_ARENAS, *INVERSE_ARENAS, LuArena, *REFLECTION_ARENAS)
 ARENAS: Mapping[str, type[BaseArena]] = MappingProxyType({each.op: each for each in _ARENAS})
 """What contenders are given, by operation: those that can be compared."""
 NO_PEERS = "--peers: none of them can be used here, see above: install one, or name others"
@@ -135,8 +136,7 @@ def compare(
     absent: dict[str, str] = {}
     present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
     ours: Callable[..., Iterator[Entrant]]
-    others = factors if op == LuArena.op else inversions if OPERATIONS[op].inverts else solves
-    ours = venue.entrants if op == Arena.op else partial(others.entrants, backend, venue, op)
+    ours = venue.entrants if op == Arena.op else partial(_room(op).entrants, backend, venue, op)
     if required and not present:
         raise BatchcholError(NO_PEERS)
     run = Run(
@@ -176,6 +176,14 @@ def compare(
             if out is not None:
                 write_csv(out, kept)
     return Outcome(tuple(rows), absent)
+
+
+def _room(op: str) -> Any:
+    """The module with this library's contenders of an operation other than potrf."""
+    operation = OPERATIONS[op]
+    if operation.rectangular:
+        return reflections
+    return factors if op == LuArena.op else inversions if operation.inverts else solves
 
 
 def _arena(op: str, nrhs: int, backend: Backend, recipe: str, n: int, *rest: Any, **settings: Any) -> BaseArena:

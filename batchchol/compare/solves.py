@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from batchchol.api import Solution, cho_solve, cholesky_ex, solve, solve_ex
+from batchchol.api import LeastSquares, Solution, cho_solve, cholesky_ex, solve, solve_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.clock import MOST_CALLS
@@ -193,7 +193,7 @@ def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: C
     made = Latest(lambda given: function(*given, **threads), arena.pairs())
 
     def result(index: int) -> Solved:
-        x, info = made.value if isinstance(made.value, Solution) else (made.value, None)
+        x, info = made.value if isinstance(made.value, Solution | LeastSquares) else (made.value, None)
         return arena.solved(index, x, info)
 
     name = _name(specs) if specs else "a kernel that factors, and one that solves"

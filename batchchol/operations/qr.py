@@ -44,15 +44,7 @@ def factor_ratios(
     ndarray of float64, shape (batch,)
         Infinite where a factor is not finite.
     """
-    m, n = a.shape[-2:]
-    wide = a.astype(np.float64)
-    # Columns may be huge or tiny: squares of float64 have to stay in range.
-    sizes = np.abs(wide).max(-2, keepdims=True, initial=0)
-    sizes = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1)
-    r = np.triu(qr.astype(np.float64)) / sizes
-    error = np.linalg.norm(wide / sizes - orthogonal(qr, tau) @ r, axis=-2)
-    allowed = (m + n + OWN) * _unit(qr) * np.linalg.norm(wide / sizes, axis=-2)
-    return _worst(error, allowed, qr, tau)
+    return _worst(*_residual(a, orthogonal(qr, tau), qr), qr, tau)
 
 
 @np.errstate(all="ignore")
@@ -110,6 +102,19 @@ def check_factors(
     return worst_within(seen, members, BOUND[math], math, "factors of the residual ratio", "they are wrong")
 
 
+def check_product(
+    a: Any, q: Any, r: Any, math: str, *, samples: int = 128, host: Callable[[Any], NDArray[Any]] = np.asarray
+) -> float:
+    """Check Q and R of evenly spread matrices of a batch as `check_factors` does reflectors."""
+    members = spread_members(a.batch, samples)
+    seen = []
+    for m in members:
+        given, columns, upper = (host(each.get(m, m + 1)) for each in (a, q, r))
+        error = _residual(given, columns.astype(np.float64), upper)
+        seen.append(float(max(_worst(*error, upper)[0], orthogonality_ratios(columns, columns.dtype)[0])))
+    return worst_within(seen, members, BOUND[math], math, "Q and R of the residual ratio", "they are wrong")
+
+
 def check(
     a: Any,
     b: Any,
@@ -128,6 +133,19 @@ def check(
     members = spread_members(a.batch, samples)
     seen = [float(solve_ratios(host(a.get(m, m + 1)), host(b[m : m + 1]), host(x[m : m + 1]))[0]) for m in members]
     return worst_within(seen, members, BOUND[math], math, "solutions of the residual ratio", "they are wrong")
+
+
+def _residual(
+    a: NDArray[np.floating], q: NDArray[np.float64], r: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """|A - Q R|, of the upper part of r, and what it may be in r's dtype, of each column."""
+    m, n = a.shape[-2:]
+    wide = a.astype(np.float64)
+    # Columns may be huge or tiny: squares of float64 have to stay in range.
+    sizes = np.abs(wide).max(-2, keepdims=True, initial=0)
+    sizes = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1)
+    error = np.linalg.norm(wide / sizes - q @ (np.triu(r.astype(np.float64)) / sizes), axis=-2)
+    return error, (m + n + OWN) * _unit(r) * np.linalg.norm(wide / sizes, axis=-2)
 
 
 def _unit(of: NDArray[np.floating]) -> float:

@@ -1,7 +1,8 @@
-"""cuBLAS: its batched LU factorization and solves through CuPy, in place, on arrays of pointers made ahead."""
+"""cuBLAS: its batched LU and QR factorizations and solves, in place, on arrays of pointers made ahead."""
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -12,6 +13,7 @@ from batchchol.backends.cuda import memory
 from batchchol.compare.contenders import Contender
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer, first_pointer, lapack_name, pointers_to
+from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import GeneralArena
 from batchchol.errors import BatchcholError
 
@@ -64,6 +66,68 @@ def factors(arena: LuArena) -> list[Contender]:
     return [Contender(f"cublas{name[0].upper()}{name[1:]}, in place", arena.calls(call), result, arena.restore)]
 
 
+def reflectors(arena: QrArena) -> list[Contender]:
+    """`geqrfBatched` on copies of the matrices, in rows, whose transposes cuBLAS factors."""
+    name = _native_name("geqrfBatched", arena.dtype)
+    factor, handle, n, tau, status = getattr(_native(), name), _handle(), arena.n, arena.tau(), ctypes.c_int()
+    given, scalars = pointers_to(arena, arena.room.data), pointers_to(arena, tau)
+
+    def call(index: int) -> None:
+        a, first = (ctypes.c_void_p(each) for each in (first_pointer(arena, given, index), int(scalars.gpudata)))
+        _check(name, factor(ctypes.c_void_p(handle), n, n, a, n, first, ctypes.byref(status), arena.batch))
+
+    def result(index: int) -> QrFactored:
+        return arena.reflected(index, arena.output(index), tau, order="col")
+
+    return [Contender(f"{name}, in place", arena.calls(call), result, arena.restore)]
+
+
+def least_squares(arena: LeastSquaresArena) -> list[Contender]:
+    """`gelsBatched` on transposed copies of the matrices, which it takes in columns.
+
+    Raises
+    ------
+    BatchcholError
+        If there are several right-hand sides of a matrix, whose rows are not in the order that cuBLAS takes.
+    """
+    if arena.nrhs != 1:
+        raise BatchcholError(f"cuBLAS takes right-hand sides in columns, nrhs = 1 alone here, got {arena.nrhs}")
+    name = _native_name("gelsBatched", arena.dtype)
+    solve, handle, n, status = getattr(_native(), name), _handle(), arena.n, ctypes.c_int()
+    transposed = np.ascontiguousarray(arena.backend.host(arena.inputs.data).swapaxes(1, 2))
+    columns, matrices, info = arena.backend.place(transposed), arena.backend.place(transposed), arena.info()
+    given, solutions = pointers_to(arena, matrices), pointers_to(arena, arena.room)
+
+    def call(index: int) -> None:
+        a, x = (ctypes.c_void_p(first_pointer(arena, each, index)) for each in (given, solutions))
+        where = ctypes.byref(status), ctypes.c_void_p(int(info.gpudata))
+        _check(name, solve(ctypes.c_void_p(handle), 0, n, n, 1, a, n, x, n, *where, arena.batch))
+
+    def restore() -> None:
+        memory.copy_on_device(columns, matrices)
+        arena.restore()
+
+    spec = f"{name}, in place"
+    return [Contender(spec, arena.calls(call), lambda index: arena.solved(index, info=info), restore)]
+
+
+def _native_name(routine: str, dtype: str) -> str:
+    """cuBLAS's name of a routine that CuPy has no function for."""
+    name = lapack_name(routine, dtype)
+    return f"cublas{name[0].upper()}{name[1:]}"
+
+
+def _check(name: str, status: int) -> None:
+    if status:
+        raise BatchcholError(f"{name} returned status {status}")
+
+
+@cache
+def _native() -> Any:
+    """The library that CuPy has loaded, for what CuPy has no functions for."""
+    return ctypes.CDLL(f"libcublas.so.{_library().getVersion(_handle()) // 10_000}")
+
+
 @cache
 def _library() -> Any:
     return import_module("cupy_backends.cuda.libs.cublas")
@@ -86,7 +150,7 @@ PEER = Peer(
     "cublas",
     "cuda",
     _version,
-    {"gesv": general, "getrf": factors},
+    {"gesv": general, "getrf": factors, "geqrf": reflectors, "gels": least_squares},
     missing="CuPy cannot be used ({error})",
     hint="pip install cupy-cuda13x",
 )

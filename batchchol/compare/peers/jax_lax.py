@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -13,6 +13,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import SINGLE, Arena, BaseArena, Contender, Latest
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer
+from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena
 
 
@@ -68,6 +69,23 @@ def lu_factors(arena: LuArena) -> list[Contender]:
     return [Contender("jax.jit(jax.lax.linalg.lu)", made.calls, result, protocols=SINGLE)]
 
 
+def reflectors(arena: QrArena) -> list[Contender]:
+    """`jax.numpy.linalg.qr`, compiled and waited for as above."""
+    jax, inputs = _jax(), _imported(arena, [(array,) for array in arena.each(arena.input)])
+    factor = jax.jit(jax.numpy.linalg.qr)
+    made = Latest(lambda a: jax.block_until_ready(factor(*a)), inputs)
+
+    def result(index: int) -> QrFactored:
+        return arena.multiplied(index, *(memory.as_gpuarray(each) for each in made.value))
+
+    return [Contender("jax.jit(jax.numpy.linalg.qr)", made.calls, result, protocols=SINGLE)]
+
+
+def least_squares(arena: LeastSquaresArena) -> list[Contender]:
+    """`jax.numpy.linalg.lstsq`, mapped and compiled as above; by singular values."""
+    return [_mapped(arena, "jax.numpy.linalg.lstsq", lambda a, b: _jax().numpy.linalg.lstsq(a, b)[0])]
+
+
 def _mapped(arena: BaseSolveArena, what: str, function: Callable[[Any, Any], Any]) -> Contender:
     jax, inputs = _jax(), _imported(arena, arena.pairs())
     compiled = jax.jit(jax.vmap(function))
@@ -113,11 +131,20 @@ def _version() -> str:
     return f"jax {jax.__version__}"
 
 
+_WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
+    "potrf": contenders,
+    "potrs": solvers,
+    "posv": fused,
+    "gesv": general,
+    "getrf": lu_factors,
+    "geqrf": reflectors,
+    "gels": least_squares,
+}
 PEER = Peer(
     "jax",
     "cuda",
     _version,
-    {"potrf": contenders, "potrs": solvers, "posv": fused, "gesv": general, "getrf": lu_factors},
+    _WAYS,
     missing="JAX cannot be used on the GPU ({error})",
     hint="pip install 'jax[cuda13]'",
 )

@@ -1,4 +1,4 @@
-"""The baseline: `numpy.linalg.cholesky`, `solve` and `inv` of it, one call for the whole batch."""
+"""The baseline: `numpy.linalg.cholesky`, `solve`, `inv` and `qr`, one call for the whole batch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit
+from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import FusedArena
 
 
@@ -42,6 +43,34 @@ def inverses(arena: InverseArena) -> list[Contender]:
     ]
 
 
+def reflectors(arena: QrArena) -> list[Contender]:
+    """`numpy.linalg.qr`: reflectors, whose transposes it returns, and Q and R."""
+    raw = Latest(lambda given: np.linalg.qr(given, "raw"), arena.each(arena.input))
+    made = Latest(np.linalg.qr, arena.each(arena.input))
+
+    def reflected(index: int) -> QrFactored:
+        factors, tau = raw.value
+        return arena.reflected(index, np.ascontiguousarray(factors.swapaxes(-1, -2)), tau)
+
+    def multiplied(index: int) -> QrFactored:
+        return arena.multiplied(index, *made.value)
+
+    return [
+        Contender("numpy.linalg.qr, raw", raw.calls, reflected, forget=raw.forget),
+        Contender("numpy.linalg.qr", made.calls, multiplied, forget=made.forget),
+    ]
+
+
+def least_squares(arena: LeastSquaresArena) -> list[Contender]:
+    """`numpy.linalg.lstsq`, by singular values, for one matrix after another: it takes no batches."""
+
+    def call(index: int) -> None:
+        for a, b, x in zip(arena.input(index), arena.column(index), arena.output(index), strict=True):
+            x[...] = np.linalg.lstsq(a, b, None)[0]
+
+    return [Contender("numpy.linalg.lstsq, in a loop", arena.calls(call), arena.solved)]
+
+
 def _version() -> str:
     built_with: Any = np.show_config(mode="dicts")
     lapack = built_with.get("Build Dependencies", {}).get("lapack", {})
@@ -53,5 +82,7 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "posv": fused,
     "poinv": inverses,
     "gesv": fused,
+    "geqrf": reflectors,
+    "gels": least_squares,
 }
 PEER = Peer("numpy", "cpu", _version, _WAYS, limit=blas_limit)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, lapack, solve
 
 from batchchol.backends import lapack as by_address
-from batchchol.backends import lapack_lu
+from batchchol.backends import lapack_lu, lapack_qr
 from batchchol.compare.contenders import Arena, Contender, Latest
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.inversions import InverseArena
 from batchchol.compare.peers.base import Peer, blas_limit, lapack_name
+from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import FusedArena, GeneralArena, SolveArena
 
 
@@ -154,6 +155,28 @@ def lu_factors(arena: LuArena) -> list[Contender]:
     ]
 
 
+def reflectors(arena: QrArena) -> list[Contender]:
+    """LAPACK's geqrf for one matrix after another."""
+    tau = arena.tau()
+
+    def result(index: int) -> QrFactored:
+        return arena.reflected(index, arena.output(index), tau)
+
+    def call(index: int) -> None:
+        lapack_qr.geqrf(arena.input(index), arena.output(index), tau)
+
+    return [
+        Contender(f"scipy.linalg.lapack.{lapack_name('geqrf', arena.dtype)}, in a loop", arena.calls(call), result)
+    ]
+
+
+def least_squares(arena: LeastSquaresArena) -> list[Contender]:
+    """LAPACK's gels for one matrix after another."""
+    gels = getattr(lapack, lapack_name("gels", arena.dtype))
+    spec = f"scipy.linalg.lapack.{lapack_name('gels', arena.dtype)}, in a loop"
+    return [Contender(spec, arena.calls(_one_by_one(arena, lambda a, b: gels(a, b)[1])), arena.solved)]
+
+
 def _one_by_one(
     arena: FusedArena, way: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 ) -> Callable[[int], None]:
@@ -178,6 +201,8 @@ PEER = Peer(
         "poinv": inverses,
         "gesv": general,
         "getrf": lu_factors,
+        "geqrf": reflectors,
+        "gels": least_squares,
     },
     limit=blas_limit,
 )

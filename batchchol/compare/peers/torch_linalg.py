@@ -14,6 +14,7 @@ from batchchol.compare.contenders import Arena, Contender, Factored, Latest
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.inversions import InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
+from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena, Solved
 
 
@@ -100,6 +101,38 @@ def lu_factors(arena: LuArena) -> list[Contender]:
     return [Contender("torch.linalg.lu_factor_ex", made.calls, result, forget=made.forget)]
 
 
+def reflectors(arena: QrArena) -> list[Contender]:
+    """`torch.geqrf`, whose factors are in columns, and `torch.linalg.qr`, which makes one Q after the other."""
+    torch, place = import_module("torch"), arena.backend.name
+    given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
+    if place == "cuda":
+        device().synchronize()
+    factored, made = Latest(torch.geqrf, given), Latest(torch.linalg.qr, given)
+
+    def reflected(index: int) -> QrFactored:
+        return arena.reflected(index, *(_array(each.contiguous(), place) for each in factored.value))
+
+    def multiplied(index: int) -> QrFactored:
+        return arena.multiplied(index, *(_array(each.contiguous(), place) for each in made.value))
+
+    return [
+        Contender("torch.geqrf", factored.calls, reflected, forget=factored.forget),
+        Contender("torch.linalg.qr", made.calls, multiplied, forget=made.forget),
+    ]
+
+
+def least_squares(arena: LeastSquaresArena) -> list[Contender]:
+    """`torch.linalg.lstsq` by QR factorizations, which has no info of each matrix."""
+    torch = import_module("torch")
+    return [
+        _way(
+            arena,
+            "torch.linalg.lstsq, driver='gels'",
+            lambda given: (torch.linalg.lstsq(*given, driver="gels").solution, None),
+        )
+    ]
+
+
 def inverses(arena: InverseArena) -> list[Contender]:
     """`torch.cholesky_inverse`, by given factors or after `cholesky_ex`, and `torch.linalg.inv_ex`."""
     torch, place = import_module("torch"), arena.backend.name
@@ -134,7 +167,7 @@ def _way(arena: FusedArena, spec: str, function: Callable[[Sequence[Any]], tuple
 
     def result(index: int) -> Solved:
         x, info = made.value
-        return arena.solved(index, _array(x.contiguous(), place), _array(info, place))
+        return arena.solved(index, _array(x.contiguous(), place), None if info is None else _array(info, place))
 
     return Contender(spec, made.calls, result, forget=made.forget)
 
@@ -181,6 +214,8 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "poinv": inverses,
     "gesv": general,
     "getrf": lu_factors,
+    "geqrf": reflectors,
+    "gels": least_squares,
 }
 CPU = Peer(
     "torch",
