@@ -70,6 +70,12 @@ class LargerGeneralSolves(
     """The same of orders that one thread of a GPU has no registers for; seconds per matrix: n × nrhs."""
 
 
+class LeastSquares(GeneralSolves):
+    """`lstsq`'s kernel, by QR factorizations of square matrices; as above."""
+
+    op = "gels"
+
+
 def plan_of(op: str, point: grid.Point, backend: library.Backend) -> Plan:
     """The kernel of an operation in the layout that the library factors in."""
     with skipping():

@@ -102,7 +102,8 @@ def kernel(arena: InverseArena, specs: tuple[KernelSpec], layout: Layout) -> lis
     calls = [partial(backend.kernel(spec), *each, status, threads=arena.threads) for each in sets]
 
     def result(index: int) -> Inverted:
-        return Inverted(arena.op, *sets[index], status)
+        given, x = sets[index]
+        return Inverted(arena.op, given, x, status)
 
     return [Contender(spec.name, calls, result, most=MOST_CALLS, math=spec.problem.math)]
 

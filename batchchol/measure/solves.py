@@ -27,6 +27,7 @@ CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
         "logdet": logdet.check,
         "gesv": lu.check,
         "getrf": lu.check_factors,
+        "geqrf": qr.check_factors,
         "gels": qr.check,
     }
 )
@@ -43,7 +44,7 @@ def sample_solve(
     threads: int | None = None,
     protocol: str | None = None,
 ) -> Sample:
-    """Time `samples` solves for random right-hand sides, inversions or determinants, cold, and check the results.
+    """Time `samples` solves for random right-hand sides, inversions, determinants or QR factorizations, cold; check.
 
     By a batch of factors or, where the spec is of an operation that factors, of matrices. Calls rotate over copies
     that together exceed four times the last-level cache.
@@ -91,11 +92,19 @@ def room_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> Any:
     return backend.place(np.full(shape, np.nan, matrices.dtype))
 
 
-def buffers_with_room(backend: Backend, spec: KernelSpec, matrices: Batch) -> Sequence[tuple[Batch, Any]]:
+def results_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, ...]:
+    """Room for all that an operation without right-hand sides makes, an info aside: of geqrf factors and tau."""
+    if spec.problem.operation.rectangular:
+        return matrices.like(), backend.place(np.full((matrices.batch, matrices.n), np.nan, matrices.dtype))
+    return (room_for(backend, spec, matrices),)
+
+
+def buffers_with_room(backend: Backend, spec: KernelSpec, matrices: Batch) -> Sequence[tuple[Any, ...]]:
     """Matrices or factors, and room for results, for cold calls; errors are those of `rotating_buffers`."""
-    first = room_for(backend, spec, matrices)
-    sets = -(-CACHES * backend.last_level_cache_bytes() // (matrices.nbytes + first.nbytes))
-    return [(matrices, first), *((matrices.copy(), room_for(backend, spec, matrices)) for _ in range(1, sets))]
+    first = results_for(backend, spec, matrices)
+    nbytes = matrices.nbytes + sum(each.nbytes for each in first)
+    sets = -(-CACHES * backend.last_level_cache_bytes() // nbytes)
+    return [(matrices, *first), *((matrices.copy(), *results_for(backend, spec, matrices)) for _ in range(1, sets))]
 
 
 def buffers_with_factors(backend: Backend, matrices: Batch) -> Sequence[tuple[Batch, Batch, Any]]:

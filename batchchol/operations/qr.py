@@ -79,9 +79,16 @@ def solve_ratios(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np
 
 
 def check_factors(
-    a: Any, qr: Any, tau: Any, math: str, *, samples: int = 128, host: Callable[[Any], NDArray[Any]] = np.asarray
+    a: Any,
+    qr: Any,
+    tau: Any,
+    math: str,
+    *,
+    upper: bool = False,
+    samples: int = 128,
+    host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
-    """Check factors of evenly spread matrices of a batch: their residual, and that Q is orthogonal.
+    """Check factors of evenly spread matrices of a batch: their residual, and that Q is orthogonal. `upper` is False.
 
     Returns
     -------

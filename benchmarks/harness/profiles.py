@@ -95,6 +95,8 @@ PROFILES: Mapping[str, Mapping[str, tuple[Box, ...]] | None] = {
         "GeneralSolves": ({"batch": (16_384,)},),
         "GeneralFactors": ({"batch": (16_384,)},),
         "LargerGeneralSolves": ({"nrhs": (1,)},),
+        "LeastSquares": ({"batch": (16_384,)},),
+        "QrFactorizations": ({},),
         "Inversions": ({},),
         "InversionsByFactors": ({},),
         "Determinants": ({},),

@@ -62,7 +62,8 @@ def test_the_largest_batch_that_fits_is_skipped(side: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "op"), [("Solves", "potrs"), ("FusedSolves", "posv"), ("GeneralSolves", "gesv")]
+    ("question", "op"),
+    [("Solves", "potrs"), ("FusedSolves", "posv"), ("GeneralSolves", "gesv"), ("LeastSquares", "gels")],
 )
 def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:
     said = side(rf"^{question}\b.*n=8,", profile="ci").describe()
@@ -79,6 +80,7 @@ def test_a_solve_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> N
         ("InversionsByFactors", "potri"),
         ("Determinants", "logdet"),
         ("GeneralFactors", "getrf"),
+        ("QrFactorizations", "geqrf"),
     ],
 )
 def test_an_inversion_is_a_kernel_of_its_own(question: str, op: str, side: Make) -> None:

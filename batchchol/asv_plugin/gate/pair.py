@@ -25,7 +25,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Kernel
 from batchchol.backends.foreign import foreign_kernel
 from batchchol.batches.batch import Batch
-from batchchol.measure.solves import CHECKS, info_of, room_for
+from batchchol.measure.solves import CHECKS, info_of, results_for
 from batchchol.measure.timing import CACHES
 from kernelgen import KernelSpec, Launch, Layout
 from kernelgen.targets import ELEMENT_BYTES
@@ -145,11 +145,11 @@ def _buffers(
 ) -> Sequence[tuple[Any, ...]]:
     """Sets of the arrays of a call, as many as `sets` says for their bytes."""
     operation = contender.spec.problem.operation
-    if operation.in_registers or operation.inverts:
-        triangles, room = batch if operation.factors else factor(batch).L, room_for(backend, contender.spec, batch)
+    if operation.in_registers or operation.inverts or (operation.rectangular and not operation.has_columns):
+        triangles, room = batch if operation.factors else factor(batch).L, results_for(backend, contender.spec, batch)
         return [
-            (triangles.copy(), room if turn == 0 else room_for(backend, contender.spec, batch))
-            for turn in range(sets(batch.nbytes + room.nbytes))
+            (triangles.copy(), *(room if turn == 0 else results_for(backend, contender.spec, batch)))
+            for turn in range(sets(batch.nbytes + sum(each.nbytes for each in room)))
         ]
     if not operation.has_columns:
         return [(batch if turn == 0 else batch.copy(), batch.copy()) for turn in range(sets(2 * batch.nbytes))]
