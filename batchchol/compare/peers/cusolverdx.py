@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import NamedTuple, TypeVar
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.stats import CompileStats
@@ -30,6 +31,8 @@ _SMALL_N, _SMALL = 40, ((1, 1), (1, 2), (1, 4), (1, 8), (2, 4), (4, 8))
 _LARGE = ((1, 1), (2, 1), (0.5, 1), (1, 2))
 _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
+
+_Item = TypeVar("_Item")
 
 
 class _What(NamedTuple):
@@ -80,30 +83,42 @@ def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) 
 
 
 def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False) -> None:
-    """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used."""
+    """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used.
+
+    The blocks that are tried first of every order come first: a run that was interrupted goes on where it was.
+    """
     architecture, what = device().architecture, _What(nrhs, op in (GeneralArena.op, LuArena.op), pdl)
-    work = [order for n in ns if not _is_ready(order := (n, dtype, architecture), what)]
-    if not work:
+    orders, store = [(n, dtype, architecture) for n in ns], ArtifactCache()
+    _in_parallel(partial(_suggest, what=what), [o for o in orders if store.get(_suggestion_key(*o, what)) is None])
+    turns = zip_longest(*(_tried(order, what) for order in orders))
+    _in_parallel(_compile, [shape for turn in turns for shape in turn if shape and not store.get(_image_key(shape))])
+
+
+def _in_parallel(work: Callable[[_Item], None], items: Sequence[_Item]) -> None:
+    if not items:
         return
     # Spawned: a forked child of a process that uses CUDA cannot live.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(available_threads(), len(work)), mp_context=context) as pool:
-        list(pool.map(partial(_compile_order, what=what), work))
+    with ProcessPoolExecutor(min(available_threads(), len(items)), mp_context=context) as pool:
+        list(pool.map(work, items))
 
 
-def _compile_order(order: tuple[int, str, str], what: _What) -> None:
+def _suggest(order: tuple[int, str, str], what: _What) -> None:
     with suppress(BatchcholError):
-        for shape in shapes(*order, what):
-            with suppress(BatchcholError):
-                _image(shape)
+        _suggestion(*order, what)
 
 
-def _is_ready(order: tuple[int, str, str], what: _What) -> bool:
-    """Whether the cache has all kernels of an order."""
-    cache = ArtifactCache()
-    if cache.get(_suggestion_key(*order, what)) is None:
-        return False
-    return all(cache.get(_image_key(shape)) for shape in shapes(*order, what))
+def _tried(order: tuple[int, str, str], what: _What) -> list[Shape]:
+    """The blocks of an order; none if the library refuses to suggest one."""
+    try:
+        return shapes(*order, what)
+    except BatchcholError:
+        return []
+
+
+def _compile(shape: Shape) -> None:
+    with suppress(BatchcholError):
+        _image(shape)
 
 
 def _made(arena: Arena | FusedArena | LuArena, shape: Shape) -> Contender:

@@ -69,6 +69,37 @@ def test_a_kernel_of_cusolverdx_is_made_once_and_kept(monkeypatch: pytest.Monkey
     assert made == [first, second, first]
 
 
+def test_the_likeliest_blocks_of_all_orders_are_compiled_first_and_once(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Shape] = []
+
+    def cubin(shape: Shape) -> bytes:
+        made.append(shape)
+        if shape.matrices == 4:
+            raise BatchcholError("too many registers")
+        return shape.entry.encode()
+
+    def suggestion(n: int, *of: object, **rest: object) -> tuple[int, int]:
+        if n == 6:
+            raise BatchcholError("no such order")
+        return 32, n
+
+    monkeypatch.setattr(cusolverdx, "version", lambda: "libmathdx 0.4")
+    monkeypatch.setattr(cusolverdx, "cubin", cubin)
+    monkeypatch.setattr(cusolverdx, "suggestion", suggestion)
+    monkeypatch.setattr(cusolverdx, "_in_parallel", lambda work, items: [work(item) for item in items])
+    monkeypatch.setattr(cusolverdx, "_SMALL", ((1, 1), (1, 2)))
+    prepare = PEERS["cuda"]["cusolverdx"].prepare
+    assert prepare
+    prepare([1, 6, 2], "float32", 0, "potrf")
+    assert [(shape.n, shape.matrices) for shape in made[:2]] == [(1, 1), (2, 2)]
+    assert len({shape.entry for shape in made}) == len(made) == 10
+    made.clear()
+    prepare([1, 2], "float32", 0, "potrf")
+    assert {shape.matrices for shape in made} == {4}, "only what was refused is tried again"
+
+
 def test_a_block_that_is_refused_does_not_keep_the_others_out(
     fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
