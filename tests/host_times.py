@@ -14,6 +14,7 @@ import argparse
 import csv
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,23 @@ def of_cupy() -> Named:
     yield "cupy.linalg.cholesky", lambda: cupy.linalg.cholesky(a)
 
 
-GROUPS: dict[str, Callable[[], Named]] = {"pycuda": of_pycuda, "torch": of_torch, "cupy": of_cupy}
+def of_jax() -> Named:
+    """Calls on JAX's arrays, compiled."""
+    import jax
+
+    from batchchol.interop import jax as linalg
+
+    a, b = (jax.device_put(each) for each in matrices())
+    for call in (linalg.cholesky_ex, linalg.solve_ex):
+        compiled = jax.jit(call)
+        given = (a,) if call is linalg.cholesky_ex else (a, b)
+        compiled(*given)[0].block_until_ready()
+        yield f"interop {call.__name__}", partial(compiled, *given)
+    for name, call in (("add", lambda a: a + a), ("numpy.linalg.cholesky", jax.numpy.linalg.cholesky)):
+        yield f"jax.{name}", partial(jax.jit(call), a)
+
+
+GROUPS: dict[str, Callable[[], Named]] = {"pycuda": of_pycuda, "torch": of_torch, "cupy": of_cupy, "jax": of_jax}
 
 
 def microseconds(call: Call) -> dict[str, float]:

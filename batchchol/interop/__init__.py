@@ -1,4 +1,5 @@
 """The library in other people's programs, for their arrays and by their rules: a module for each library.
 
-`batchchol.interop.torch` has operators of PyTorch. Nothing below imports from here, and this imports nothing.
+`batchchol.interop.torch` has operators of PyTorch, `batchchol.interop.jax` calls of JAX. Nothing below imports from
+here, and this imports nothing.
 """

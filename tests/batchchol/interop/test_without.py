@@ -9,16 +9,18 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 SCRIPT = """
 import sys
-sys.modules["torch"] = None
 import batchchol.interop
-try:
-    import batchchol.interop.torch
-except ImportError as error:
-    print(error)
+for name in ("torch", "jax"):
+    sys.modules[name] = None
+    try:
+        __import__("batchchol.interop." + name)
+    except ImportError as error:
+        print(error)
 """
 
 
 def test_a_missing_library_is_named(run_python: Run) -> None:
     done = run_python("-c", SCRIPT)
-    assert done.stdout.startswith("batchchol.interop.torch needs torch, which cannot be imported"), done.stderr
-    assert "[torch]" in done.stdout
+    for name, said in zip(("torch", "jax"), done.stdout.splitlines(), strict=True):
+        assert said.startswith(f"batchchol.interop.{name} needs {name}, which cannot be imported"), done.stderr
+        assert f"[{name}]" in said
