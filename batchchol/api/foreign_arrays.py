@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 from batchchol.backends.cuda.libraries import Library, library_of
@@ -57,11 +58,12 @@ def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...
     """A call with PyCUDA's arrays in place of the library's, and its results as the library's."""
     from batchchol.backends.cuda import memory
 
-    def taken(argument: Any) -> Any:
-        return memory.contiguous(argument) if memory.is_device_array(argument) else argument
-
     out, stream = named.get("out"), library.stream()
-    results = call(*map(taken, given), **{name: each if each is out else taken(each) for name, each in named.items()})
+    bound = signature(call).bind(*given, **named)
+    for name, each in bound.arguments.items():
+        if each is not out and memory.is_device_array(each):
+            bound.arguments[name] = memory.contiguous(each, name)
+    results = call(*bound.args, **bound.kwargs)
 
     def turned(result: Any) -> Any:
         if result is out or not memory.is_device_array(result):

@@ -1,0 +1,215 @@
+"""Arrays of CuPy, Numba and PyCUDA, as fakes of them on a fake GPU, in calls that return such; on any stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchchol
+from batchchol.api import device_addresses, foreign_calls
+from batchchol.backends.cuda import libraries, memory
+from batchchol.backends.cuda.pool import Pool
+
+from ... import fake_pycuda
+from ...fake_pycuda import FakeGpu
+
+N = 5
+Array = np.ndarray[Any, Any]
+Spd = Callable[..., Any]
+
+
+class FakeArray:
+    """An array of CuPy or Numba, in the memory of the host, which is the fake GPU's."""
+
+    gpu: FakeGpu
+    stream = 0
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, over: Array | None = None) -> None:
+        self.host = np.full(shape, 7, dtype) if over is None else over
+        self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
+        self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=0)
+        self.flags = self.host.flags
+        self.device_ctypes_pointer = SimpleNamespace(value=self.host.ctypes.data)
+
+    def is_c_contiguous(self) -> bool:
+        return bool(self.host.flags.c_contiguous)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        strides = None if self.is_c_contiguous() else self.host.strides
+        place = {"data": (self.host.ctypes.data, False), "strides": strides, "stream": self.stream or None}
+        return {"shape": self.shape, "typestr": self.dtype.str, "version": 3, **place}
+
+    @classmethod
+    def of(cls, other: Any) -> FakeArray:
+        """A view of another library's array, which it keeps."""
+        made = cls((), np.float32, other.get())
+        made.other = other  # type: ignore[attr-defined]
+        return made
+
+
+class CupyArray(FakeArray):
+    """CuPy's."""
+
+
+class NumbaArray(FakeArray):
+    """Numba's."""
+
+
+CupyArray.__module__, NumbaArray.__module__ = "cupy", "numba.cuda.cudadrv.devicearray"
+
+
+@contextmanager
+def on_stream(number: int) -> Iterator[None]:
+    """CuPy's current stream."""
+    CupyArray.stream = number
+    try:
+        yield
+    finally:
+        CupyArray.stream = 0
+
+
+@pytest.fixture(params=[CupyArray, NumbaArray, fake_pycuda.GPUArray])
+def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
+    cupy, cuda = ModuleType("cupy"), ModuleType("numba.cuda")
+    current = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=CupyArray.stream))
+    cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
+    cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "numba.cuda", cuda)
+    monkeypatch.setattr(fake_pycuda.GPUArray, "__module__", "pycuda.gpuarray")
+    forget()
+    yield request.param
+    forget()
+
+
+def forget() -> None:
+    """Have the libraries found anew, and kernels loaded on the GPU of this test."""
+    for kept in (libraries._library, libraries._by_type, foreign_calls._known, foreign_calls._known_sides):
+        kept.cache_clear()
+    device_addresses.forget()
+
+
+def put(kind: Any, host: Array) -> Any:
+    return memory.to_device(host, "an argument") if kind is fake_pycuda.GPUArray else kind((), None, host)
+
+
+def get(a: Any) -> Array:
+    return np.asarray(a.host if isinstance(a, FakeArray) else a.get())
+
+
+def close(found: Any, expected: Array) -> None:
+    np.testing.assert_allclose(get(found), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_results_are_of_the_type_of_the_arguments(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, sides = spd(2, 3, N), np.ones((2, 3, N, 2), np.float32)
+    a, b = put(kind, host), put(kind, sides)
+    if kind is not fake_pycuda.GPUArray:
+        monkeypatch.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+    l, info = batchchol.cholesky_ex(a)
+    found = [l, info, batchchol.solve_ex(a, b).x, batchchol.cho_solve(l, b), batchchol.inv_ex(a).inverse]
+    found += [
+        batchchol.cho_inverse(l),
+        batchchol.slogdet_ex(a).logabsdet,
+        batchchol.solve_ex(a, b=put(kind, sides[..., 0].copy())).x,
+    ]
+    monkeypatch.undo()
+    x, inverse = np.linalg.solve(host, sides), np.linalg.inv(host)
+    expected = [np.linalg.cholesky(host), np.zeros((2, 3)), x, x, inverse]
+    expected += [inverse, np.linalg.slogdet(host)[1], x[..., 0]]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert type(ours) is kind
+        close(ours, theirs)
+
+
+def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:
+    host = spd(3, N)
+    a = put(kind, host)
+    found = batchchol.solve_ex(a=a, b=put(kind, np.ones(N, np.float32)), jitter="auto")
+    assert {type(each) for each in found} == {kind}
+    close(found.x, np.linalg.solve(host, np.ones((3, N, 1)))[..., 0])
+    close(batchchol.cholesky(a, upper=True), np.linalg.cholesky(host).swapaxes(1, 2))
+    lu, pivots = batchchol.lu_factor(a)
+    assert type(pivots) is kind
+    close(batchchol.lu_solve(lu, pivots, put(kind, np.ones((3, N), np.float32))), get(found.x))
+    out = put(kind, host * 0)
+    assert batchchol.cholesky_ex(a, out=out).L is out
+    close(out, np.linalg.cholesky(host))
+    host[1] = 1
+    with pytest.raises(np.linalg.LinAlgError, match=r"^matrix 1 is not positive definite"):
+        batchchol.cholesky(put(kind, host))
+
+
+def test_work_is_in_the_order_of_the_current_stream(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
+    if kind is not CupyArray:
+        pytest.skip("the library has no current stream")
+    host = spd(3, N)
+    a, b = put(kind, host), put(kind, np.ones((3, N), np.float32))
+    with on_stream(11):
+        batchchol.cholesky_ex(a)
+        batchchol.solve_ex(a, b)
+        assert ({stream for *_, stream in fake_gpu.launches}, fake_gpu.waits) == ({11}, [])
+        # The default stream waits for the array's, and that for the default one.
+        batchchol.cholesky_ex(a, jitter="auto")
+    assert set(fake_gpu.waits) == {(11, 0), (0, 11)}
+    assert fake_gpu.waits[-1] == (0, 11)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda host: host[::2],
+        lambda host: host[:, 1:4, 1:4],
+        lambda host: host.swapaxes(1, 2),
+        lambda host: host[::-1],
+        lambda host: np.broadcast_to(host[:1], host.shape),
+    ],
+    ids=["every-other", "parts", "transposed", "reversed", "broadcast"],
+)
+def test_arrays_of_any_strides(kind: Any, spd: Spd, view: Callable[[Array], Array]) -> None:
+    if kind is fake_pycuda.GPUArray:
+        pytest.skip("the fake has no strides")
+    host = view(spd(4, N) + np.triu(np.ones((N, N), np.float32), 1))
+    whole = np.tril(host) + np.tril(host, -1).swapaxes(1, 2)
+    sides = np.ones_like(whole)[..., ::-1]
+    close(batchchol.cholesky_ex(kind((), None, host)).L, np.linalg.cholesky(whole))
+    close(batchchol.solve(kind((), None, host), kind((), None, sides)), np.linalg.solve(whole, sides))
+
+
+def test_another_gpu_is_refused(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
+    if kind is fake_pycuda.GPUArray:
+        pytest.skip("PyCUDA has one context")
+    a = put(kind, spd(2, N))
+    a.data.device_id = 1
+    fake_gpu.other_gpus[a.data.ptr] = 1
+    if kind is CupyArray:
+        with pytest.raises(ValueError, match=r"^a: got an array of GPU 1, expected one of GPU 0"):
+            batchchol.cholesky_ex(a)
+
+
+def test_what_is_wrong_is_said_as_ever(kind: Any, spd: Spd) -> None:
+    a = put(kind, spd(2, N))
+    with pytest.raises(ValueError, match=r"^math: got 'exact'"):
+        batchchol.cholesky_ex(a, math="exact")
+    with pytest.raises(TypeError, match=r"^upper: got 1"):
+        batchchol.cholesky_ex(a, upper=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nothing'"):
+        batchchol.cholesky_ex(a, nothing=None)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        batchchol.lu_factor_ex(a, "cuda")
+    with pytest.raises(ValueError, match=r"^backend: got 'cpu', expected 'cuda'"):
+        batchchol.cholesky_ex(a, backend="cpu")
+    with pytest.raises(ValueError, match=r"^a: got shape \(2, 5\), expected square"):
+        batchchol.cholesky_ex(put(kind, np.ones((2, N), np.float32)))
+    with pytest.raises(TypeError, match=r"^a: got dtype int32"):
+        batchchol.cholesky_ex(put(kind, np.ones((2, N, N), np.int32)))
+    with pytest.raises(TypeError, match=r"^b: got ndarray, expected an array on the GPU"):
+        batchchol.solve(a, np.ones(N, np.float32))
+    assert get(batchchol.cholesky_ex(put(kind, np.ones((0, N, N), np.float32))).info).shape == (0,)
