@@ -1,9 +1,8 @@
 """The CUDA compiler: finding it, and compiling CUDA sources to cubins or PTX. No GPU is needed.
 
-It is nvcc and not NVRTC. Measured with both of CUDA 13.5 on straight-line kernels: nvcc starts in 0.3 s where NVRTC
-takes 0.05 s in a running process and 0.15 s in a process of its own, but a module of eight kernels (n = 8) took
-0.66 s and 0.65 s, and one large kernel (n = 24) 2.8 s and 2.8 s. What is left does not pay for what nvcc has: it
-can be stopped at a time limit, and it says how many registers and spills a kernel takes.
+It is nvcc, or NVRTC in a process of its own where that is all there is (`batchchol.artifacts.nvrtc`). Measured with
+both of CUDA 13.5 on straight-line kernels: nvcc starts in 0.3 s where NVRTC takes 0.15 s, but a module of eight
+kernels (n = 8) took 0.66 s and 0.65 s, and one large kernel (n = 24) 2.8 s and 2.8 s.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import importlib.util
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,11 @@ from batchchol.errors import CompileError, CompilerNotFound
 
 Kind = Literal["cubin", "ptx"]
 
+_NVRTC = Path(__file__).with_name("nvrtc.py")
 STANDARD_PATH = Path("/usr/local/cuda/bin/nvcc")
 
 _HINT = (
-    "install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or name one: BATCHCHOL_NVCC=/path/to/nvcc "
+    "`pip install nvidia-cuda-nvrtc`, or install the CUDA toolkit, or name one: BATCHCHOL_NVCC=/path/to/nvcc "
     "(no GPU is needed to compile)"
 )
 _NO_HOST_COMPILER = "Failed to preprocess host compiler properties"
@@ -82,7 +83,7 @@ class Code:
 
 
 def find_nvcc() -> Compiler:
-    """Find nvcc: BATCHCHOL_NVCC, the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda, the nvidia-cuda-nvcc wheel.
+    """Find nvcc: BATCHCHOL_NVCC, the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda, NVIDIA's wheels; or their NVRTC.
 
     BATCHCHOL_NVCC is obeyed or refused, never passed over.
 
@@ -117,7 +118,7 @@ def known_architectures(nvcc: Compiler | None = None) -> tuple[str, ...]:
     """The architectures that nvcc makes code for, such as ``("sm_80", "sm_90")``, in ascending order."""
     nvcc = nvcc or find_nvcc()
     try:
-        answer = probe((str(nvcc.path), "--list-gpu-code"), _PROBE_SECONDS)
+        answer = probe((*nvcc.command, "--list-gpu-code"), _PROBE_SECONDS)
     except Unusable as error:
         raise CompilerNotFound(f"{nvcc.path} {error}: {_HINT}") from error
     names = re.findall(r"^sm_\d{2,3}$", answer, re.MULTILINE)
@@ -254,26 +255,30 @@ def _candidates() -> Iterator[tuple[str, str]]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if folder := os.environ.get(variable):
             yield f"{variable}={folder}", shlex.quote(str(Path(folder, "bin", "nvcc")))
-    for path in (STANDARD_PATH, *_in_wheels()):
+    for path in (STANDARD_PATH, *_in_wheels("bin/nvcc")):
         yield str(path), shlex.quote(str(path))
+    for path in _in_wheels("lib/libnvrtc.so.*"):
+        yield str(path), shlex.join((sys.executable, str(_NVRTC), str(path)))
 
 
-def _in_wheels() -> list[Path]:
-    """The nvcc of the nvidia-cuda-nvcc wheel, the newest first; the wheel is not imported."""
+def _in_wheels(pattern: str) -> list[Path]:
+    """What NVIDIA's wheels have in folders of theirs, the newest first; they are not imported."""
     try:
         found = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):
         return []
     folders = (found.submodule_search_locations or []) if found else []
-    return [path for folder in folders for path in sorted(Path(folder).glob("*/bin/nvcc"), reverse=True)]
+    return [path for folder in folders for path in sorted(Path(folder).glob(f"*/{pattern}"), reverse=True)]
 
 
 def _identify(path: Path, arguments: tuple[str, ...]) -> Compiler:
-    """Identify nvcc by its --version."""
+    """Identify nvcc, or NVRTC, by its --version."""
     options = tuple(f"{name}={value}" for name in _OPTION_VARIABLES if (value := os.environ.get(name)))
-    answer = probe((str(path), "--version"), _PROBE_SECONDS)
+    answer = probe((str(path), *arguments, "--version"), _PROBE_SECONDS)
     version, build = _VERSION.search(answer), _BUILD.search(answer)
     if version is None:
         raise Unusable("does not present itself as nvcc")
+    if answer.startswith("NVRTC"):
+        return Compiler(path, version["version"], f"NVRTC {version['version']}", arguments)
     parts = (f"nvcc {version['version']}", build["build"] if build else "", shlex.join(arguments), *options)
     return Compiler(path, version["version"], " | ".join(part for part in parts if part), arguments)

@@ -111,7 +111,7 @@ def test_kernels_carried_to_a_machine_without_nvcc(nvcc: Path, no_nvcc: Callable
     assert build(source, "sm_86") == build(source, "sm_80"), "a GPU runs cubins of its generation's earlier ones"
     with pytest.raises(CompilerNotFound, match="kernel0 is not in the cache folder") as caught:
         build(source, "sm_90")
-    for words in ("/no/such/nvcc", "pip install nvidia-cuda-nvcc", "compile --arch sm_90", "cache unpack"):
+    for words in ("/no/such/nvcc", "pip install nvidia-cuda-nvrtc", "compile --arch sm_90", "cache unpack"):
         assert words in str(caught.value)
     assert [outcome.status for outcome in build_all([source], "sm_90")] == ["compile"]
     assert statuses([source], "sm_80") == ["built"]

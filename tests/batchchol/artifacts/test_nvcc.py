@@ -83,7 +83,7 @@ def test_order_of_the_places(nowhere: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_no_nvcc_says_where_it_was_looked_for_and_how_to_get_one(nowhere: Path) -> None:
-    with pytest.raises(CompilerNotFound, match="pip install nvidia-cuda-nvcc") as caught:
+    with pytest.raises(CompilerNotFound, match="pip install nvidia-cuda-nvrtc") as caught:
         find_nvcc()
     for words in ("nvcc is not an executable on the PATH", str(nvcc.STANDARD_PATH), "BATCHCHOL_NVCC"):
         assert words in str(caught.value)
