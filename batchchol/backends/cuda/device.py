@@ -56,6 +56,8 @@ class Device:
 
     Attributes
     ----------
+    pycuda : module
+        PyCUDA's `driver`, or what stands for it.
     architecture : str
         What code is compiled for, such as "sm_90".
     model : str
@@ -82,6 +84,17 @@ class Device:
         os.register_at_fork(after_in_child=self._after_fork)
         self._check_other_contexts()
         self._enter_thread()
+
+    @cached_property
+    def array_type(self) -> Any:
+        """PyCUDA's GPUArray, or what stands for it."""
+        if self.pycuda.__name__ == "pycuda.driver":
+            from pycuda.gpuarray import GPUArray
+
+            return GPUArray
+        from batchchol.backends.cuda.device_array import DeviceArray
+
+        return DeviceArray
 
     @cached_property
     def has_pdl(self) -> bool:
@@ -283,17 +296,20 @@ class Device:
 
 
 def import_pycuda() -> Any:
-    """PyCUDA's driver module.
+    """PyCUDA's driver module; where it is not installed, what stands for it.
 
     Raises
     ------
     BackendUnavailable
-        If it is not installed, or does not find the driver; says how to get what is missing.
+        If there is no driver, or PyCUDA cannot be loaded; says how to get what is missing.
     """
     try:
-        import pycuda.driver
-    except ModuleNotFoundError as error:
-        raise BackendUnavailable(f"PyCUDA is not installed ({error.name} is missing): {INSTALL}") from error
+        try:
+            import pycuda.driver
+        except ModuleNotFoundError:
+            from batchchol.backends.cuda import without_pycuda
+
+            return without_pycuda
     except ImportError as error:
         if "libcuda" in str(error):
             raise BackendUnavailable(

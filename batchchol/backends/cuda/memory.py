@@ -78,10 +78,8 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> Any:
 @lru_cache(maxsize=256)
 def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """A GPUArray without memory, to copy: working out its geometry anew costs as much as a launch."""
-    from pycuda.gpuarray import GPUArray
-
     with device().current():
-        return GPUArray(shape, dtype, gpudata=0)
+        return device().array_type(shape, dtype, gpudata=0)
 
 
 def info_array(batch: int, *, poisoned: bool = True) -> Any:
@@ -184,10 +182,8 @@ def as_gpuarray(a: Any, argument: str = "a") -> Any:
 
     Of its errors and of whom the default stream waits for see `view`.
     """
-    from pycuda.gpuarray import GPUArray
-
-    seen = view(a, argument)
-    return a if isinstance(a, GPUArray) else GPUArray(seen.shape, seen.dtype, base=a, gpudata=seen.address)
+    kind, seen = device().array_type, view(a, argument)
+    return a if isinstance(a, kind) else kind(seen.shape, seen.dtype, base=a, gpudata=seen.address)
 
 
 def view(a: Any, argument: str = "a") -> View:

@@ -18,7 +18,7 @@ from batchchol import BatchcholError, get_backend
 from batchchol.artifacts.cuda_cache import Module
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import fastest_backend, survey
-from batchchol.backends.cuda import functions, memory, support
+from batchchol.backends.cuda import driver, functions, memory, support
 from batchchol.backends.cuda.backend import driver_version
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device, stream_address
@@ -51,7 +51,9 @@ class TestWhatIsMissing:
     def test_no_pycuda(self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pycuda", None)
         monkeypatch.setitem(sys.modules, "pycuda.driver", None)
-        with pytest.raises(BackendUnavailable, match=r"PyCUDA is not installed.*pip install -e '\.\[gpu\]'.*nvcc"):
+        monkeypatch.setattr(driver, "LIBRARY", "libcuda.so.none")
+        monkeypatch.delitem(sys.modules, "batchchol.backends.cuda.without_pycuda", raising=False)
+        with pytest.raises(BackendUnavailable, match=r"no NVIDIA driver: libcuda.so.none.*Install the driver"):
             get_backend("cuda")
 
     def test_no_driver(self, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
