@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from batchchol.backends import chosen_backend
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
-from batchchol.batches.checks import check_unmasked
+from batchchol.batches.checks import check_unmasked, host_array
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
 from batchchol.plan import check_array_spec
@@ -32,7 +32,7 @@ def square_matrices(argument: str, a: ArrayLike) -> NDArray[np.floating]:
         If a copy has to be made, and would not fit.
     """
     check_unmasked(argument, a)
-    given = np.asarray(a)
+    given = host_array(a)
     advice = (
         "convert with .astype first" if isinstance(a, np.ndarray) else f"pass np.asarray({argument}, dtype=float)"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.batches.checks import check_unmasked
+from batchchol.batches.checks import check_unmasked, host_array
 
 Shape = tuple[int, ...]
 
@@ -153,7 +153,7 @@ def host_columns(b: ArrayLike, what: str) -> NDArray[Any]:
     if hasattr(b, "__cuda_array_interface__"):
         raise TypeError(f"b: got an array on a GPU, expected one of the host, where the {what} are: copy one of them")
     check_unmasked("b", b)
-    return np.asarray(b)
+    return host_array(b)
 
 
 def check_columns_dtype(got: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import contiguous
 from batchchol.api.rectangles import HostRectangles
-from batchchol.batches.checks import check_unmasked
+from batchchol.batches.checks import check_unmasked, host_array
 
 
 def beside(a: HostRectangles, b: ArrayLike) -> tuple[HostRectangles, NDArray[np.floating], bool]:
@@ -22,7 +22,7 @@ def beside(a: HostRectangles, b: ArrayLike) -> tuple[HostRectangles, NDArray[np.
     """
     check_unmasked("b", b)
     *_, m, n = a.shape
-    given = np.asarray(b)
+    given = host_array(b)
     vector, outer, nrhs = _fit(a.shape, given.shape, np.broadcast_shapes)
     _check_dtype(given.dtype, a.data.dtype)
     columns = np.broadcast_to(given[..., None] if vector else given, (*outer, m, nrhs))

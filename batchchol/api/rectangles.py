@@ -15,7 +15,7 @@ from batchchol.backends import chosen_backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
-from batchchol.batches.checks import check_unmasked
+from batchchol.batches.checks import check_unmasked, host_array
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.stack import Stack
 from batchchol.errors import CompilerNotFound
@@ -91,7 +91,7 @@ def on_host(a: ArrayLike, asked: Asked) -> HostRectangles:
     """
     argument = asked.argument
     check_unmasked(argument, a)
-    given = np.asarray(a)
+    given = host_array(a)
     advice = (
         "convert with .astype first" if isinstance(a, np.ndarray) else f"pass np.asarray({argument}, dtype=float)"
     )

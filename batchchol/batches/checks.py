@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelgen import MAX_N, KernelSpec
 from kernelgen.problem import MATHS
@@ -36,6 +37,13 @@ def flag(argument: str, got: object) -> bool:
     if not isinstance(got, bool | np.bool_):
         raise TypeError(f"{argument}: got {got!r}, expected True or False")
     return bool(got)
+
+
+def host_array(a: Any) -> NDArray[Any]:
+    """What NumPy makes an array of; by DLPack, without a copy, of arrays that NumPy does not know otherwise."""
+    if hasattr(a, "__dlpack__") and not hasattr(a, "__array__"):
+        return np.from_dlpack(a)
+    return np.asarray(a)
 
 
 def check_range(argument: str, got: int, least: int, most: int | None = None) -> None:

@@ -213,3 +213,20 @@ def test_what_is_wrong_is_said_as_ever(kind: Any, spd: Spd) -> None:
     with pytest.raises(TypeError, match=r"^b: got ndarray, expected an array on the GPU"):
         batchchol.solve(a, np.ones(N, np.float32))
     assert get(batchchol.cholesky_ex(put(kind, np.ones((0, N, N), np.float32))).info).shape == (0,)
+
+
+def test_arrays_that_numpy_knows_by_dlpack_alone(spd: Spd) -> None:
+    class Array:
+        def __init__(self, host: Any) -> None:
+            self.host = host
+
+        def __dlpack__(self, **how: Any) -> Any:
+            return self.host.__dlpack__(**how)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    a, b = spd(3, N), np.ones((3, N, 1), np.float32)
+    np.testing.assert_allclose(batchchol.solve(Array(a), Array(b)), np.linalg.solve(a, b), rtol=1e-4)
+    np.testing.assert_allclose(batchchol.cholesky(Array(a.swapaxes(1, 2))), np.linalg.cholesky(a), rtol=1e-4)
+    np.testing.assert_allclose(batchchol.lstsq(Array(a), Array(b)), np.linalg.solve(a, b), rtol=1e-4)
