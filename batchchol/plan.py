@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +16,7 @@ from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice, generation
 from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
-from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem, SpecError
+from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.problem import MATHS
 
 # The operations that "posv" is together.
@@ -238,6 +239,13 @@ def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) ->
 
     factoring, solving = (cast(Any, device.kernel(spec)) for spec in (factor, solve))
     return FactorThenSolve(factoring, solving)
+
+
+def determining(spec: KernelSpec) -> KernelSpec | None:
+    """The kernel that factors as that of a spec does and finds determinants besides; None if there is none."""
+    if not isinstance(spec.schedule, ThreadSchedule):
+        return None
+    return replace(spec, problem=replace(spec.problem, op="potrfdet"))
 
 
 def _fitting_target(device: Backend, dtype: str, layout: Layout, argument: str = "batch") -> str:

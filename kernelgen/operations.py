@@ -141,10 +141,23 @@ class Operation:
         """Whether it computes determinants: it multiplies the pivots."""
         return any(each.shape == "scalar" for each in self.arguments)
 
+    @cached_property
+    def multiplies_besides(self) -> bool:
+        """Whether determinants are a by-product."""
+        return self.multiplies and sum(each.written for each in self.arguments) > 2
+
     @property
     def has_columns(self) -> bool:
         """Whether there are right-hand sides."""
         return self.columns is not None
+
+
+_LOGDET = Argument("logdet", "scalar", written=True, packed=False)
+
+
+def _with_logdet(operation: Operation) -> tuple[Argument, ...]:
+    """Its arguments, and the logarithm of each determinant before the info."""
+    return (*operation.arguments[:-1], _LOGDET, operation.arguments[-1])
 
 
 POTRF = Operation(
@@ -153,6 +166,14 @@ POTRF = Operation(
     "a factorization",
     (Argument("a", "triangle"), Argument("l", "triangle", written=True), Argument("info", "info", written=True)),
     lambda n, nrhs: n**3 / 3,
+)
+# No library's name, as the others that find determinants besides.
+POTRFDET = Operation(
+    "potrfdet",
+    "the Cholesky factor L of A = L L^T, and the logarithm of A's determinant",
+    "a factorization",
+    _with_logdet(POTRF),
+    POTRF.flops,
 )
 POTRS = Operation(
     "potrs",
@@ -183,22 +204,14 @@ POSVDET = Operation(
     "posvdet",
     "the solution X of A X = B, A symmetric positive definite, and the logarithm of A's determinant",
     "a factorization and solve",
-    (
-        *POSV.arguments[:-1],
-        Argument("logdet", "scalar", written=True, packed=False),
-        Argument("info", "info", written=True),
-    ),
+    _with_logdet(POSV),
     POSV.flops,
 )
 LOGDET = Operation(
     "logdet",
     "the logarithm of the determinant of A, symmetric positive definite",
     "a determinant",
-    (
-        Argument("a", "triangle"),
-        Argument("logdet", "scalar", written=True, packed=False),
-        Argument("info", "info", written=True),
-    ),
+    (Argument("a", "triangle"), _LOGDET, Argument("info", "info", written=True)),
     lambda n, nrhs: n**3 / 3,
 )
 POTRI = Operation(
@@ -224,6 +237,21 @@ POINV = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: n**3,
+)
+POTRIDET = Operation(
+    "potridet",
+    "the inverse X of A by the Cholesky factor L of A, and the logarithm of A's determinant",
+    "an inversion",
+    _with_logdet(POTRI),
+    POTRI.flops,
+    POTRI.fixed,
+)
+POINVDET = Operation(
+    "poinvdet",
+    "the inverse X of A, symmetric positive definite, and the logarithm of A's determinant",
+    "a factorization and inversion",
+    _with_logdet(POINV),
+    POINV.flops,
 )
 
 # Kernels of general matrices work column by column, in one order.
@@ -312,5 +340,6 @@ GELS = Operation(
     _REFLECTING_TOO,
 )
 
-_ALL = (POTRF, POTRS, POSV, POSVDET, LOGDET, POTRI, POINV, GETRF, GETRS, GESV, GEQRF, ORGQR, ORMQR, GELS)
+_OF_TRIANGLES = (POTRF, POTRFDET, POTRS, POSV, POSVDET, LOGDET, POTRI, POTRIDET, POINV, POINVDET)
+_ALL = (*_OF_TRIANGLES, GETRF, GETRS, GESV, GEQRF, ORGQR, ORMQR, GELS)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

@@ -11,13 +11,13 @@ import numpy as np
 
 from batchchol.api.device_repairs import Repair
 from batchchol.backends.base import Form
-from batchchol.backends.cuda import memory
 from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
+from batchchol.operations import logdet
 from batchchol.operations.lu import check_factors as check_lu_factors
 from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import least_split, most_general_order
+from kernelgen.schedules.general_stage import least_split
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
@@ -29,7 +29,7 @@ TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
 # Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones.
 PIPELINES = ((32, 1, 0, 0, 0), (16, 2, 1, 0, 0), (12, 1, 2, 1, 0), (8, 2, 0, 0, 1), (4, 1, 1, 0, 0), (2, 1, 0, 0, 0))
 OPERATIONS = ("potrs", "posv")
-WITHOUT_COLUMNS = ("logdet", "potri", "poinv")
+WITHOUT_COLUMNS = ("logdet", "potri", "poinv", "potridet", "poinvdet")
 
 
 def solves() -> Iterator[Case]:
@@ -48,7 +48,24 @@ def solves() -> Iterator[Case]:
     yield from _by_warps()
     yield from _by_blocks()
     yield from _with_determinants()
+    yield from _factors_with_determinants()
     yield from _general()
+
+
+def _factors_with_determinants() -> Iterator[Case]:
+    """Every order that a thread factors: straight-line code, staged in arrays, and tiles."""
+    for turn, n in enumerate(ORDERS):
+        layout = LAYOUTS[turn % len(LAYOUTS)]
+        problem = Problem(n, ("float32", "float64")[turn // 3 % 2], ("lower", "upper")[turn % 2], "potrfdet")
+        full = n <= 17 and turn % 4 != 2
+        schedule = ThreadSchedule(
+            1 if full else min(4, n),
+            unroll="full" if full else "tiles",
+            staged=True if full and layout.kind == "canonical" else None,
+            threads=(32, 96)[turn // 2 % 2],
+            pdl=True if turn // 4 % 2 else None,
+        )
+        yield Case(KernelSpec(problem, layout.kind, layout.order, schedule, "cuda"), layout, BATCHES[turn % 5])
 
 
 def _with_determinants() -> Iterator[Case]:
@@ -118,7 +135,7 @@ def _by_blocks() -> Iterator[Case]:
 def inversions() -> Iterator[Case]:
     """Every order twice, by each operation without right-hand sides, as far as its triangles fit shared memory."""
     for turn in range(2 * len(ORDERS) * len(WITHOUT_COLUMNS)):
-        op, n = WITHOUT_COLUMNS[turn % 3], ORDERS[turn // 3 % len(ORDERS)]
+        op, n = WITHOUT_COLUMNS[turn % 5], ORDERS[turn // 5 % len(ORDERS)]
         layout, threads = LAYOUTS[turn % len(LAYOUTS)], (32, 64)[turn // 2 % 2]
         dtype, uplo = ("float32", "float32", "float64")[turn // 2 % 3], ("lower", "upper")[turn // 5 % 2]
         problem = Problem(n, dtype, uplo, op, ("ieee", "fast")[turn // 4 % 2])
@@ -174,7 +191,7 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
     backend.kernel(case.spec)(given, b, x, *status, threads=1)
     upper = problem.uplo == "upper"
     CHECKS[problem.op](given, b, x, *status, problem.math, upper=upper, host=backend.host)
-    if problem.op == "posv" and backend.name == "cuda":
+    if problem.op in ("posv", "posvdet") and backend.name == "cuda":
         check_repair(backend, case, a, b)
     if problem.op == "gesv":
         check_factors(backend, case, given, b)
@@ -199,13 +216,28 @@ def check_factors(backend: Any, case: Case, a: Any, b: Any) -> None:
     CHECKS["gesv"](a, b, x, info, math, host=backend.host)
 
 
+def check_determined_factors(backend: Any, case: Case, a: Any) -> None:
+    """Factors and determinants, in memory of their own sizes, checked, and those of what is repaired."""
+    problem, given = case.spec.problem, _triangles(backend, case, a)
+    l, (logs, info) = (
+        backend.empty(problem.n, case.batch, case.layout, problem.dtype),
+        info_of(backend, case.spec, given),
+    )
+    backend.kernel(case.spec)(given, l, logs, info, threads=1)
+    upper = problem.uplo == "upper"
+    backend.check(given, l.marked(problem.uplo), info, problem.math)
+    logdet.check(given, logs, info, problem.math, upper=upper, host=backend.host)
+    if backend.name == "cuda" and backend.kernel(case.spec).repairing is not None:
+        check_repaired_factors(backend, case, a)
+
+
 def check_repaired_factors(backend: Any, case: Case, a: Any) -> None:
     """Every third matrix, less of which is there than it needs, is repaired by the kernel that factors arrays."""
     problem, (failing, broken) = case.spec.problem, _broken(case, a)
     kernel, given = backend.kernel(case.spec), _triangles(backend, case, broken)
-    l, info = backend.place(np.full(a.shape, np.nan, a.dtype)), memory.info_array(case.batch)
+    l, (*logs, info) = backend.place(np.full(a.shape, np.nan, a.dtype)), info_of(backend, case.spec, given)
     again = Repair.of(1e-2, given.address, Form.of(given), problem.uplo == "upper", info)
-    again.factor(kernel, int(l.gpudata))
+    again.factor(kernel, int(l.gpudata), *(int(each.gpudata) for each in logs))
     _check_repaired(backend, case, failing, info, again)
 
 
@@ -214,14 +246,15 @@ def check_repair(backend: Any, case: Case, a: Any, b: Any) -> None:
     problem, (failing, broken) = case.spec.problem, _broken(case, a)
     kernel, given = backend.kernel(case.spec), _triangles(backend, case, broken)
     for itself in (True, False):
-        x, info = backend.place(backend.host(b)), memory.info_array(case.batch)
+        x, (*logs, info) = backend.place(backend.host(b)), info_of(backend, case.spec, given)
         again = Repair.of(1e-2, given.address, Form.of(given), problem.uplo == "upper", info)
-        addresses = (given.address, *(int(array.gpudata) for array in (b, x, info)))
+        addresses = (given.address, *(int(array.gpudata) for array in (b, x, *logs, info)))
         if itself and kernel.repairing is not None:
             again.solve(kernel, addresses, b.shape[-1])
         else:
             kernel.launch(addresses, b.shape[-1], case.batch, case.layout)
-            again.queue(b=addresses[1], x=addresses[2], nrhs=b.shape[-1])
+            determinants = addresses[3] if logs else 0
+            again.queue(b=addresses[1], x=addresses[2], logdet=determinants, nrhs=b.shape[-1])
         _check_repaired(backend, case, failing, info, again)
 
 

@@ -44,7 +44,14 @@ from kernelgen.operations import OPERATIONS
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
 from .cuda_sanitizer_reflectors import check_reflection, reflections
-from .cuda_sanitizer_solves import check_inversion, check_repaired_factors, check_solve, inversions, solves
+from .cuda_sanitizer_solves import (
+    check_determined_factors,
+    check_inversion,
+    check_repaired_factors,
+    check_solve,
+    inversions,
+    solves,
+)
 
 CLEAN, FOUND, MISSING = 0, 1, 2
 # What a tool's process returns if the tool found something, unlike anything that Python itself returns.
@@ -154,6 +161,8 @@ def check_case(backend: Any, case: Case) -> None:
     problem = case.spec.problem
     if problem.op == "potrf":
         check_factor(backend, case)
+    elif problem.op == "potrfdet":
+        check_determined_factors(backend, case, matrices(case.batch, problem.n, problem.dtype))
     else:
         reflects = problem.operation.rectangular and problem.op != "gels"
         solve = check_solve if problem.operation.has_columns else check_inversion

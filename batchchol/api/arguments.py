@@ -114,6 +114,7 @@ class Wanted(NamedTuple):
     overwrite_b: bool = False
     jitter: Any = None
     pivots: Any = None
+    overwrite_a: bool = False
 
     @property
     def factors(self) -> bool:

@@ -6,16 +6,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from batchchol.api.arguments import Wanted, check_threads, is_general
 from batchchol.api.failures import raise_failures
 from batchchol.api.foreign_arrays import takes_foreign
+from batchchol.api.host_factorizations import diagonal as diagonal_of
 from batchchol.api.log_determinants import LogDeterminantInfo, log_determinants
 from batchchol.api.lu import lu_factor_ex
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
-from batchchol.batches.layouts import dense_view
 from kernelgen import Layout
 
 
@@ -97,7 +97,7 @@ def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantIn
     lu, pivots, info = lu_factor_ex(
         a, backend=backend, math=wanted.math, threads=wanted.threads, stream=wanted.stream
     )
-    diagonal = _diagonal(lu) if isinstance(lu, Batch) else np.diagonal(lu, axis1=-2, axis2=-1)
+    diagonal = diagonal_of(lu) if isinstance(lu, Batch) else np.diagonal(lu, axis1=-2, axis2=-1)
     exchanged = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
     sign = np.sign(diagonal).prod(-1) * np.where(exchanged % 2, -1, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,9 +123,3 @@ def _of_general_there(a: Any, backend: str | None, wanted: Wanted) -> LogDetermi
             memory.share(wanted.stream, lu.data if isinstance(lu, Batch) else lu, pivots, signs, logs)
         support.lu_determinants(device(), places, n, prod(outer), layout, dtype.name, stream=wanted.stream)
     return LogDeterminantInfo(signs, logs, info)
-
-
-def _diagonal(batch: Batch) -> NDArray[Any]:
-    """The diagonals (batch, n) of a batch of the host."""
-    diagonal = np.diagonal(dense_view(batch.data, batch.layout), axis1=-2, axis2=-1)
-    return diagonal.reshape(-1, batch.n)[: batch.batch]

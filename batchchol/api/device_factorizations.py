@@ -6,6 +6,8 @@ from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from batchchol.api.arguments import check_square
 from batchchol.api.device_places import given_place
 from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
@@ -13,7 +15,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import dtype_name
 from batchchol.defaults.lookup import generation
-from batchchol.plan import check_array_spec, kept_array_choice
+from batchchol.plan import check_array_spec, determining, kept_array_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 
 _IN_ROWS = Layout.canonical("row")
@@ -44,11 +46,14 @@ def _repair_larger() -> Any:
 
 
 class Factored(NamedTuple):
-    """Factors, info and, with `jitter`, what was added to each diagonal: arrays on the GPU."""
+    """Factors and info, with `jitter` what was added to each diagonal, and logarithms of determinants, if asked for:
+    arrays on the GPU.
+    """
 
     l: Any
     info: Any
     added: Any = None
+    logabsdet: Any = None
 
 
 def factor_there(
@@ -58,6 +63,8 @@ def factor_there(
     math: str | None,
     jitter: float | str | None = None,
     out: Any = None,
+    *,
+    logdet: bool = False,
 ) -> Factored:
     """Factors and info of an array (..., n, n) on a GPU, there, in `out` if it is given."""
     device, dense = get_backend("cuda"), _dense()
@@ -69,19 +76,74 @@ def factor_there(
     room = None if out is None else _given_room(matrices, out, jitter is not None or given is not None)
     if not batch or not n:
         l, info = dense.factor_nothing(matrices)
-        added = None if jitter is None else nothing_added(tuple(outer), dtype)
-        return Factored(l if out is None else out, info, added)
+        nothing = nothing_added(tuple(outer), dtype) if logdet or jitter is not None else None
+        added = None if jitter is None else nothing
+        return Factored(l if out is None else out, info, added, nothing if logdet else None)
     if n > MAX_N:
         l, info = _large().factor_device(matrices, upper, room=room)
         address = room.address if room else int(l.gpudata)
         added = None if jitter is None else _repair_larger()(jitter, matrices, upper, address, info)
-        return Factored(l if out is None else out, info, added)
+        logs = logarithms(address, info, Form(n, batch, dtype, _IN_ROWS)) if logdet else None
+        return Factored(l if out is None else out, info, added, logs)
     same = room is not None and room.address == matrices.address
     spec, layout = kept_array_choice(device, n, dtype, upper, batch, given, math, False, same, generation())
+    if logdet:
+        return _factor_and_determine(device, matrices, spec, layout, jitter, out, room)
     if jitter is None:
         l, info = dense.factor_device(device, matrices, spec, layout, room)
         return Factored(l if out is None else out, info)
     return _factor_and_repair(device, matrices, spec, layout, jitter, out, room)
+
+
+def _factor_and_determine(
+    device: Backend, a: Any, spec: KernelSpec, layout: Layout, jitter: float | str | None, out: Any, room: Any
+) -> Factored:
+    """The same with determinants: by the kernel that factors, if it takes arrays as they are, or by the factors."""
+    form, both = Form(a.shape[-1], prod(a.shape[:-2]), spec.problem.dtype, _IN_ROWS), determining(spec)
+    if both is None or layout != _IN_ROWS:
+        if jitter is None:
+            found = Factored(*_dense().factor_device(device, a, spec, layout, room))
+        else:
+            found = _factor_and_repair(device, a, spec, layout, jitter, None, room)
+        logs = logarithms(room.address if room else int(found.l.gpudata), found.info, form)
+        return found._replace(l=found.l if out is None else out, logabsdet=logs)
+    kernel: Any = device.kernel(both)
+    l, info = _dense().room_for(a, room)
+    logs = new_logarithms(info, form)
+    address, status = room.address if room else int(l.gpudata), int(info.gpudata)
+    if jitter is not None and repairs_itself(kernel):
+        repairing = Repair.of(jitter, a.address, form, spec.problem.uplo == "upper", info)
+        repairing.factor(kernel, address, int(logs.gpudata))
+        return Factored(l if out is None else out, info, repairing.added, logs)
+    with kernel.gpu.queueing():
+        kernel.launch((a.address, address, int(logs.gpudata), status), 0, form.batch, _IN_ROWS)
+        added = None
+        if jitter is not None:
+            repairing = Repair.of(jitter, a.address, form, spec.problem.uplo == "upper", info)
+            repairing.queue(l=address, logdet=int(logs.gpudata))
+            added = repairing.added
+    return Factored(l if out is None else out, info, added, logs)
+
+
+def new_logarithms(info: Any, form: Form) -> Any:
+    """Room for the logarithms of determinants, of the shape of the info."""
+    from batchchol.backends.cuda import memory
+
+    return memory.empty(info.shape, np.dtype(form.dtype), "the logarithms")
+
+
+def logarithms(l: int, info: Any, form: Form, stream: Any = None) -> Any:
+    """Those of determinants by the factors at an address, which have this form; NaN where an info is not 0."""
+    from batchchol.backends.cuda import memory, support
+    from batchchol.backends.cuda.device import device
+
+    logs = new_logarithms(info, form)
+    if stream is not None:
+        memory.share(stream, logs, info)
+    if form.batch:
+        places = l, int(info.gpudata), 0, int(logs.gpudata)
+        support.log_determinants(device(), *places, *form[:2], form.layout, form.dtype, stream=stream)
+    return logs
 
 
 def _factor_and_repair(

@@ -55,23 +55,30 @@ class Repair:
         if not repairs_itself(kernel):
             with kernel.gpu.queueing():
                 workspace = kernel.launch(addresses, nrhs, form.batch, form.layout, stream)
-                self.queue(b=addresses[1], x=addresses[2], nrhs=nrhs, stream=stream)
+                logdet = addresses[3] if kernel.spec.problem.operation.multiplies else 0
+                self.queue(b=addresses[1], x=addresses[2], logdet=logdet, nrhs=nrhs, stream=stream)
             return workspace
         if stream is not None:
             memory.share(stream, self.added)
         run_repairing(kernel, (*addresses, int(self.added.gpudata)), nrhs, form, self.first, stream)
         return None
 
-    def factor(self, kernel: Any, l: int) -> None:
-        """Queue a kernel that `repairs_itself`; `l` is where factors go, an array (..., n, n) in rows."""
-        addresses = (self.a, l, int(self.info.gpudata), int(self.added.gpudata))
+    def factor(self, kernel: Any, l: int, *logdet: int) -> None:
+        """Queue a kernel that `repairs_itself`; `l` is where factors go, an array (..., n, n) in rows.
+
+        `logdet` is where the logarithms of determinants go, if the kernel finds any.
+        """
+        addresses = (self.a, l, *logdet, int(self.info.gpudata), int(self.added.gpudata))
         run_repairing(kernel, addresses, None, self.form, self.first)
 
-    def queue(self, *, l: int = 0, b: int = 0, x: int = 0, nrhs: int = 0, stream: Any = None) -> None:
+    def queue(
+        self, *, l: int = 0, b: int = 0, x: int = 0, logdet: int = 0, nrhs: int = 0, stream: Any = None
+    ) -> None:
         """Have those that failed tried again by a kernel of its own, behind what told which.
 
         `l` is the address of an array (..., n, n) in rows, where factors go; `b` and `x` are those of right-hand
-        sides and solutions, (..., n, nrhs), and may be the same. What is not needed has the address 0.
+        sides and solutions, (..., n, nrhs), and may be the same; `x` without `b` is that of inverses, and `logdet`
+        that of logarithms of determinants. What is not needed has the address 0.
         """
         from batchchol.backends.cuda import memory, support
         from batchchol.backends.cuda.device import device
@@ -89,6 +96,7 @@ class Repair:
             form.dtype,
             uplo="upper" if self.upper else "lower",
             multiples=(self.first, GROWTH, TRIES),
+            logdet=logdet,
             stream=stream,
         )
 

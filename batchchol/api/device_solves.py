@@ -220,14 +220,15 @@ def factored(matrices: Matrices, wanted: Wanted) -> tuple[Matrices, Any, Any]:
     form = matrices.form
     if isinstance(matrices.owner, Batch):
         choice = "potrf", get_backend("cuda"), form, wanted.upper, None, wanted.math
-        l, info = factor(matrices.owner, kernel_choice(*choice, argument=wanted.argument), stream=wanted.stream)
-        return Matrices(l, l.address, l.nbytes, matrices.outer, Form.of(l)), info, None
+        spec = kernel_choice(*choice, argument=wanted.argument)
+        found = factor(matrices.owner, spec, stream=wanted.stream)
+        return Matrices(found.L, found.L.address, found.L.nbytes, matrices.outer, Form.of(found.L)), found.info, None
     if wanted.stream is not None:
         # Arrays are factored on the default stream, and may still be written to on this one.
         _memory().wait_for(wanted.stream)
     jitter = wanted.jitter if form.n > MAX_N else None
-    l, info, added = factor_there(matrices.owner, wanted.upper, None, wanted.math, jitter)
-    return matrices._replace(owner=l, address=int(l.gpudata or 0)), info, added
+    there = factor_there(matrices.owner, wanted.upper, None, wanted.math, jitter)
+    return matrices._replace(owner=there.l, address=int(there.l.gpudata or 0)), there.info, there.added
 
 
 @cache

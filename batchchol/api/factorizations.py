@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_on_gpu, check_threads, square_matrices
 from batchchol.api.device_factorizations import factor_there
+from batchchol.api.factor_determinants import determined_by_factors, factor_and_determine
 from batchchol.api.failures import raise_failures
 from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.host_factorizations import checked_out, factor_host, room_for
 from batchchol.api.repairs import Members, check_jitter, repair
+from batchchol.api.results import AnyCholesky, Cholesky, Factor, FactorLogDeterminant, cholesky_of
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, lapack
 from batchchol.backends.recorder import current_recorder
@@ -25,28 +27,6 @@ from batchchol.plan import check_array_spec, prepare, prepare_lower
 from kernelgen import MAX_N, KernelSpec
 
 Real = TypeVar("Real", np.float32, np.float64)
-
-
-class Cholesky(NamedTuple):
-    """Dense factors, (..., n, n), and the info of each matrix, (...), int32: where the matrices were."""
-
-    L: Any
-    info: Any
-
-
-class RepairedCholesky(NamedTuple):
-    """`Cholesky`, and what was added to the diagonal of each matrix, (...), of the matrices' dtype."""
-
-    L: Any
-    info: Any
-    added: Any
-
-
-class Factor(NamedTuple):
-    """A factored batch and the info of each matrix, (batch,), int32: where the batch lives."""
-
-    L: Batch
-    info: Any
 
 
 @overload
@@ -158,6 +138,7 @@ def cholesky_ex(
     math: str | None = None,
     out: Any = None,
     jitter: None = None,
+    logdet: Literal[False] = False,
 ) -> Cholesky: ...
 @overload
 def cholesky_ex(
@@ -169,7 +150,8 @@ def cholesky_ex(
     math: str | None = None,
     out: Any = None,
     jitter: float | str | None = None,
-) -> Cholesky | RepairedCholesky: ...
+    logdet: bool = False,
+) -> AnyCholesky: ...
 @takes_foreign(Cholesky)
 def cholesky_ex(
     a: ArrayLike,
@@ -180,12 +162,20 @@ def cholesky_ex(
     math: str | None = None,
     out: Any = None,
     jitter: float | str | None = None,
-) -> Cholesky | RepairedCholesky:
+    logdet: bool = False,
+) -> AnyCholesky:
     """Cholesky factors and LAPACK's info of each matrix; never raises because of the matrices' values.
 
     As `cholesky`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
     positive definite: then columns (rows if `upper`) before k of its factor are valid and the rest is unspecified. A
     NaN counts as not positive.
+
+    Parameters
+    ----------
+    logdet : bool
+        Return the logarithms of the determinants as well, as `slogdet_ex` does, of what was factored: with what
+        `jitter` added. Kernels of CPUs, and those of GPUs that have a thread to a matrix of an array, find them on
+        the way; of others the factors' diagonals are read.
 
     Returns
     -------
@@ -193,13 +183,14 @@ def cholesky_ex(
         L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of an array on a GPU.
     RepairedCholesky
         With `jitter`: what was added to the diagonal of each matrix besides, shape (...), as `solve_ex` says.
+    CholeskyLogDeterminant, RepairedCholeskyLogDeterminant
+        With `logdet`: logabsdet, of the shape of info and the matrices' dtype, NaN where an info is not 0.
     """
-    upper = flag("upper", upper)
+    upper, determined = flag("upper", upper), flag("logdet", logdet)
     check_jitter(jitter)
     if hasattr(a, "__cuda_array_interface__"):
         check_on_gpu(backend)
-        there = factor_there(a, upper, spec, math, jitter, out)
-        return Cholesky(*there[:2]) if jitter is None else RepairedCholesky(*there)
+        return cholesky_of(*factor_there(a, upper, spec, math, jitter, out, logdet=determined))
     matrices = square_matrices("a", a)
     *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
@@ -208,15 +199,18 @@ def cholesky_ex(
     given = checked_out(out, matrices)
     if matrices.size == 0:
         l, info = np.empty_like(matrices) if given is None else given, np.zeros(tuple(outer), dtype=np.int32)
-        return Cholesky(l, info) if jitter is None else RepairedCholesky(l, info, info.astype(l.dtype))
+        added, logs = (info.astype(l.dtype) if wanted else None for wanted in (jitter is not None, determined))
+        return cholesky_of(l, info, added, logs)
     dense = matrices.reshape(prod(outer), n, n)
     # What fails is factored again.
     room = room_for(given, dense, kept=jitter is not None)
-    l, info = factor_host(name, dense, upper, spec, math, room)
+    l, info, logs = factor_host(name, dense, upper, spec, math, room, logdet=determined)
     added = None
 
     def again(members: Members, repaired: NDArray[Any]) -> NDArray[np.int32]:
-        l[members], status = factor_host(name, repaired, upper, spec, math)
+        l[members], status, determinants = factor_host(name, repaired, upper, spec, math, logdet=determined)
+        if logs is not None:
+            logs[members] = determinants
         return status
 
     if jitter is not None:
@@ -224,10 +218,11 @@ def cholesky_ex(
     l = l.reshape(matrices.shape)
     if given is not None and l.ctypes.data != given.ctypes.data:
         np.copyto(given, l)
-    found = Cholesky(l if given is None else given, info.reshape(tuple(outer)))
-    return found if added is None else RepairedCholesky(*found, added.reshape(tuple(outer)))
+    beside = (None if each is None else each.reshape(tuple(outer)) for each in (added, logs))
+    return cholesky_of(l if given is None else given, info.reshape(tuple(outer)), *beside)
 
 
+@overload
 def factor(
     batch: Batch,
     spec: KernelSpec | None = None,
@@ -237,7 +232,31 @@ def factor(
     threads: int | None = None,
     stream: Any = None,
     math: str | None = None,
-) -> Factor:
+    logdet: Literal[False] = False,
+) -> Factor: ...
+@overload
+def factor(
+    batch: Batch,
+    spec: KernelSpec | None = None,
+    *,
+    out: Batch | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+    math: str | None = None,
+    logdet: bool,
+) -> Factor | FactorLogDeterminant: ...
+def factor(
+    batch: Batch,
+    spec: KernelSpec | None = None,
+    *,
+    out: Batch | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+    math: str | None = None,
+    logdet: bool = False,
+) -> Factor | FactorLogDeterminant:
     """Factor a batch in its own layout, without packing, where it lives; any order, above 128 canonical in rows.
 
     While a graph is recorded (`batchchol.backends.cuda.graphs.record`), the result is written when that is launched.
@@ -264,11 +283,15 @@ def factor(
     math : str, optional
         "ieee", the default, or "fast", as for `cholesky`. The backend's `default_layout` says in which layout a batch
         is factored fastest in it.
+    logdet : bool
+        Return the logarithms of the determinants as well, as `cholesky_ex` does, but not while a graph is recorded.
 
     Returns
     -------
     Factor
         L : Batch, the factors; info : ndarray (on a GPU: GPUArray) of int32, shape (batch,), as for `cholesky_ex`.
+    FactorLogDeterminant
+        With `logdet`: logabsdet, of shape (batch,) and the batch's dtype, NaN where an info is not 0.
 
     Raises
     ------
@@ -302,16 +325,20 @@ def factor(
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
     check_threads(threads)
     if batch.n > MAX_N:
-        return _factor_larger(batch, spec, out, math, threads, stream)
+        larger = _factor_larger(batch, spec, out, math, threads, stream)
+        return determined_by_factors(larger) if flag("logdet", logdet) else larger
     try:
         prepared = prepare(batch, spec, out, math)
     except CompilerNotFound as error:
         if spec is not None or batch.backend != "cpu":
             raise
         warn(error)
-        return _factor_by_lapack(batch, out, threads, stream)
+        found = _factor_by_lapack(batch, out, threads, stream)
+        return determined_by_factors(found) if flag("logdet", logdet) else found
     choice, result = prepared.choice, prepared.result
     device, kernel = choice.device, choice.kernel
+    if logdet is not False and flag("logdet", logdet):
+        return factor_and_determine(batch, prepared, threads, stream)
     info = device.info(batch, choice.spec, poisoned=False)
     if kernel is not None:
         recorder = current_recorder()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,22 @@ from batchchol.backends import Backend, get_backend, lapack
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import aligned_empty
+from batchchol.batches.layouts import dense_view
 from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
-from batchchol.plan import kept_array_choice
+from batchchol.plan import determining, kept_array_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 
-Factored = tuple[NDArray[Any], NDArray[np.int32]]
 _CANONICAL = Layout.canonical()
+
+
+class Factored(NamedTuple):
+    """Factors and info and, if they are asked for, the logarithms of the determinants."""
+
+    l: NDArray[Any]
+    info: NDArray[np.int32]
+    logabsdet: NDArray[Any] | None = None
 
 
 def checked_out(out: Any, a: NDArray[np.floating]) -> NDArray[Any] | None:
@@ -49,11 +57,42 @@ def factor_host(
     given: KernelSpec | None,
     math: str | None,
     room: NDArray[Any] | None = None,
+    *,
+    logdet: bool = False,
 ) -> Factored:
     """Factors (batch, n, n) and info of matrices (batch, n, n) of the host, by a kernel or else LAPACK.
 
-    The factors are in `room`, which may be the matrices themselves, if what factors them can write there.
+    The factors are in `room`, which may be the matrices themselves, if what factors them can write there. With
+    `logdet` a kernel of the CPU finds the logarithms on the way, else the factors tell them.
     """
+    found = _factored(name, dense, upper, given, math, room, logdet)
+    if logdet and found.logabsdet is None:
+        return found._replace(logabsdet=logarithms(np.diagonal(found.l, axis1=-2, axis2=-1), found.info))
+    return found
+
+
+def logarithms(diagonals: NDArray[Any], info: NDArray[np.int32]) -> NDArray[Any]:
+    """Those of determinants by the diagonals (batch, n) of the factors; NaN where an info is not 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = 2 * np.log(np.abs(diagonals)).sum(-1, dtype=np.float64)
+    return np.where(info != 0, np.nan, logs).astype(diagonals.dtype)
+
+
+def diagonal(batch: Batch) -> NDArray[Any]:
+    """The diagonals (batch, n) of a batch of the host."""
+    found = np.diagonal(dense_view(batch.data, batch.layout), axis1=-2, axis2=-1)
+    return found.reshape(-1, batch.n)[: batch.batch]
+
+
+def _factored(
+    name: str,
+    dense: NDArray[np.floating],
+    upper: bool,
+    given: KernelSpec | None,
+    math: str | None,
+    room: NDArray[Any] | None,
+    logdet: bool,
+) -> Factored:
     batch, n, _ = dense.shape
     if n <= MAX_N:
         try:
@@ -64,8 +103,8 @@ def factor_host(
             if name == "cuda":
                 return _on_gpu(device, dense, spec, layout, room)
             if layout != _CANONICAL:
-                return _packed(device, dense, spec, layout)
-            return _as_they_are(device, dense, spec, None if same and not spec.in_place else room)
+                return _packed(device, dense, spec, layout, logdet)
+            return _as_they_are(device, dense, spec, None if same and not spec.in_place else room, logdet)
         except CompilerNotFound as error:
             if given is not None or name != "cpu":
                 raise
@@ -75,9 +114,8 @@ def factor_host(
         # Not at the top: for larger orders on a GPU alone.
         from batchchol.algorithms import large
 
-        factored: Factored = large.factor_host(dense, upper)
-        return factored
-    return lapack.potrf(dense, upper, available_threads())
+        return Factored(*large.factor_host(dense, upper))
+    return Factored(*lapack.potrf(dense, upper, available_threads()))
 
 
 def _on_gpu(
@@ -86,30 +124,35 @@ def _on_gpu(
     # Not at the top: importing the library initialises no GPU.
     from batchchol.backends.cuda.streaming import factor_host
 
-    return factor_host(device, dense, spec, layout, room)
+    return Factored(*factor_host(device, dense, spec, layout, room))
 
 
 def _as_they_are(
-    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, room: NDArray[Any] | None
+    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, room: NDArray[Any] | None, logdet: bool
 ) -> Factored:
     batch = Batch.over_checked(dense, dense.shape[-1], len(dense), _CANONICAL)
     l = aligned_empty(dense.shape, dense.dtype, f"an array of shape {dense.shape}") if room is None else room
-    info = device.info(batch, spec, poisoned=False)
-    _run(device, spec, batch, Batch.over_checked(l, batch.n, batch.batch, _CANONICAL), info)
-    return l, info if len(info) == len(dense) else info[: len(dense)]
+    return Factored(l, *_run(device, spec, batch, Batch.over_checked(l, batch.n, batch.batch, _CANONICAL), logdet))
 
 
-def _packed(device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout) -> Factored:
+def _packed(device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, logdet: bool) -> Factored:
     """By a kernel that works in another layout than the array's."""
     batch = Batch.from_dense(dense, layout)
     result = batch if spec.in_place else batch.like(spec.problem.uplo)
-    info = device.info(batch, spec, poisoned=False)
-    _run(device, spec, batch, result, info)
-    return result.marked(spec.problem.uplo).to_dense(), info[: len(dense)]
+    found = _run(device, spec, batch, result, logdet)
+    return Factored(result.marked(spec.problem.uplo).to_dense(), *found)
 
 
-def _run(device: Backend, spec: KernelSpec, a: Batch, l: Batch, info: NDArray[np.int32]) -> None:
+def _run(
+    device: Backend, spec: KernelSpec, a: Batch, l: Batch, logdet: bool
+) -> tuple[NDArray[np.int32], NDArray[Any] | None]:
+    """The info and, if they are asked for, the logarithms."""
+    info = device.info(a, spec, poisoned=False)
     if (recorder := current_recorder()) is not None:
         # It refuses what is not on the GPU.
         recorder.add(device.kernel(spec), a, l, info, None)
-    device.kernel(spec)(a, l, info, threads=available_threads(2 * a.nbytes))
+    both = determining(spec) if logdet else None
+    logs = None if both is None else np.empty(a.batch, a.dtype)
+    beside = () if logs is None else (logs,)
+    device.kernel(both or spec)(a, l, *beside, info, threads=available_threads(2 * a.nbytes))
+    return (info if len(info) == a.batch else info[: a.batch]), logs

@@ -69,17 +69,20 @@ def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
     how = fit((batch.batch,), batch.n, columns.shape, wanted.what)
     wanted = wanted.with_pivots((batch.batch, batch.n))
 
-    def members(chosen: Members) -> NDArray[Any]:
-        if len(chosen) * _FEW > batch.batch:
-            return batch.to_dense()[chosen]
-        return np.concatenate([batch.get(member, member + 1) for member in chosen.tolist()])
-
     def solve_by(dense: NDArray[Any], b: NDArray[Any], x: NDArray[Any]) -> Info | None:
         # A spec is of another layout than those that are tried again.
         own = wanted if wanted.spec is None else wanted._replace(spec=None, math=wanted.spec.problem.math)
         return _by_dense("cpu", own, dense, b, x)
 
+    members = partial(members_of, batch)
     return _solved(_Matrices(batch.data, partial(_by_batch, batch, wanted), members, solve_by), columns, how, wanted)
+
+
+def members_of(batch: Batch, chosen: Members) -> NDArray[Any]:
+    """A copy of some matrices of a batch, (count, n, n)."""
+    if len(chosen) * _FEW > batch.batch:
+        return batch.to_dense()[chosen]
+    return np.concatenate([batch.get(member, member + 1) for member in chosen.tolist()])
 
 
 def _by_dense(backend: str, wanted: Wanted, dense: NDArray[Any], b: NDArray[Any], x: NDArray[Any]) -> Info | None:
@@ -198,8 +201,8 @@ def _in_two_steps(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]
 
 def _factored(batch: Batch, wanted: Wanted, threads: int) -> tuple[Batch, Info]:
     choice = "potrf", get_backend(batch.backend), Form.of(batch), wanted.upper, None, wanted.math
-    l, info = factor(batch, kernel_choice(*choice, argument=wanted.argument), threads=threads)
-    return l, info
+    found = factor(batch, kernel_choice(*choice, argument=wanted.argument), threads=threads)
+    return found.L, found.info
 
 
 def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -> Info | None:

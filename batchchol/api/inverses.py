@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,17 +11,14 @@ from numpy.typing import ArrayLike
 from batchchol.api.arguments import Wanted, check_threads, is_general, square_matrices
 from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.inversions import inverted
+from batchchol.api.inversions import Inverted, inverted
+from batchchol.api.log_determinants import told_by_factors
+from batchchol.api.repairs import check_jitter
+from batchchol.api.results import AnyInverse, Inverse, InverseLogDeterminant, inverse_of
 from batchchol.api.solves import cho_solve, solve_ex
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
-
-
-class Inverse(NamedTuple):
-    """Inverses, (..., n, n), and the info of each matrix, (...), int32: where the matrices were."""
-
-    inverse: Any
-    info: Any
+from kernelgen import KernelSpec
 
 
 def inv(
@@ -30,10 +27,13 @@ def inv(
     assume_a: str = "pos",
     upper: bool = False,
     backend: str | None = None,
+    spec: KernelSpec | None = None,
     math: str | None = None,
     threads: int | None = None,
     stream: Any = None,
     out: Any = None,
+    overwrite_a: bool = False,
+    jitter: float | str | None = None,
 ) -> Any:
     """Inverses of matrices, of symmetric positive definite ones factored and inverted in one kernel.
 
@@ -41,6 +41,10 @@ def inv(
     ----------
     a : Batch, or array_like of shape (..., n, n), float32 or float64
         As for `solve`, as are all other parameters.
+    spec : KernelSpec, optional
+        The kernel to use, of the operation "poinv".
+    overwrite_a : bool
+        Whether the memory of `a` may be used: the inverses of an array of the host are there if a kernel finds them.
 
     Returns
     -------
@@ -60,20 +64,23 @@ def inv(
     registers and on CPUs above 128, and for general matrices the inverses are the solutions for the columns of the
     identity, and of symmetric matrices the two triangles agree up to rounding.
     """
-    inverse, info = inv_ex(
+    inverse, info, *_ = inv_ex(
         a,
         assume_a=assume_a,
         upper=upper,
         backend=backend,
+        spec=spec,
         math=math,
         threads=threads,
         stream=stream,
         out=out,
+        overwrite_a=overwrite_a,
+        jitter=jitter,
     )
     if assume_a == "gen":
         raise_singular(info, "inv_ex")
     else:
-        raise_failures(info, a if out is None else None, upper, "inv_ex")
+        raise_failures(info, None if overwrite_a or out is not None else a, upper, "inv_ex")
     return inverse
 
 
@@ -84,29 +91,49 @@ def inv_ex(
     assume_a: str = "pos",
     upper: bool = False,
     backend: str | None = None,
+    spec: KernelSpec | None = None,
     math: str | None = None,
     threads: int | None = None,
     stream: Any = None,
     out: Any = None,
-) -> Inverse:
+    overwrite_a: bool = False,
+    jitter: float | str | None = None,
+    logdet: bool = False,
+) -> AnyInverse:
     """Inverses and LAPACK's info of each matrix, as of `solve_ex`: where it is not 0 an inverse has no meaning.
+
+    Parameters
+    ----------
+    logdet : bool
+        Return the logarithms of the determinants as well, as `solve_ex` does. A `spec` is of the operation "poinvdet"
+        then.
 
     Returns
     -------
     Inverse
         inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of matrices on a GPU.
+    RepairedInverse, InverseLogDeterminant, RepairedInverseLogDeterminant
+        With `jitter` and `logdet`: added and logabsdet, as `solve_ex` returns them.
     """
-    general = is_general(assume_a, upper=upper)
+    general = is_general(assume_a, upper=upper, jitter=jitter, logdet=logdet)
     check_threads(threads)
+    check_jitter(jitter)
+    taken, determined = flag("overwrite_a", overwrite_a), flag("logdet", logdet)
     if not (isinstance(a, Batch) or hasattr(a, "__cuda_array_interface__")):
         a = square_matrices("a", a)
-    wanted = Wanted("poinv", "a", "matrices", flag("upper", upper), None, math, threads, stream, out)
-    found = None if general else inverted(a, backend, wanted)
+    op = "poinvdet" if determined else "poinv"
+    wanted = Wanted(op, "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, False, jitter)
+    found = None if general else inverted(a, backend, wanted._replace(overwrite_a=taken))
     if found is not None:
-        return Inverse(*found)
+        return inverse_of(*found)
+    if spec is not None and not general:
+        works = "where there are no matrices, or they are larger than kernels take"
+        raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected None {works}")
     asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    inverse, info, *_ = solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked)
-    return Inverse(inverse, info)
+    more: dict[str, Any] = {"jitter": jitter, "logdet": determined} if not general else {"spec": spec}
+    solved: Any = solve_ex(a, _identity(a), assume_a=assume_a, out=out, **asked, **more)
+    added, logs = getattr(solved, "added", None), getattr(solved, "logabsdet", None)
+    return inverse_of(solved.x, solved.info, added, logs)
 
 
 @takes_foreign()
@@ -146,15 +173,47 @@ def cho_inverse(
     zero, such as that of a matrix with an info other than 0, the inverse is infinite, NaN or meaningless; its
     neighbours are as they would be without it.
     """
-    check_threads(threads)
-    if not (isinstance(L, Batch) or hasattr(L, "__cuda_array_interface__")):
-        L = square_matrices("L", L)
     wanted = Wanted("potri", "L", "factors", flag("upper", upper), None, math, threads, stream, out)
-    found = inverted(L, backend, wanted)
+    return _by_factors(L, backend, wanted)[0]
+
+
+@takes_foreign()
+def cho_inverse_ex(
+    L: Batch | ArrayLike,
+    *,
+    upper: bool = False,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+    out: Any = None,
+) -> InverseLogDeterminant:
+    """`cho_inverse`, the info of each factor and the logarithm of the determinant of A = L L^T.
+
+    Returns
+    -------
+    InverseLogDeterminant
+        inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...), LAPACK's of potri: 0, or k where
+        element k of the diagonal, counted from 1, is the first that is 0 or NaN; logabsdet, of the shape of info and
+        the factors' dtype, NaN where an info is not 0. GPUArrays of factors on a GPU.
+    """
+    wanted = Wanted("potridet", "L", "factors", flag("upper", upper), None, math, threads, stream, out)
+    inverse, info, _, logs = _by_factors(L, backend, wanted)
+    return InverseLogDeterminant(inverse, info, logs)
+
+
+def _by_factors(l: Any, backend: str | None, wanted: Wanted) -> Inverted:
+    """The inverses by factors, and if asked for what else they tell."""
+    check_threads(wanted.threads)
+    if not (isinstance(l, Batch) or hasattr(l, "__cuda_array_interface__")):
+        l = square_matrices("L", l)
+    found = inverted(l, backend, wanted)
     if found is not None:
-        return found.inverse
-    asked: dict[str, Any] = {"upper": upper, "backend": backend, "math": math, "threads": threads, "stream": stream}
-    return cho_solve(L, _identity(L), out=out, **asked)
+        return found
+    asked: dict[str, Any] = {name: getattr(wanted, name) for name in ("upper", "math", "threads", "stream", "out")}
+    # Inverses may be written over the factors.
+    info, logs = told_by_factors(l, wanted) if wanted.op == "potridet" else (None, None)
+    return Inverted(cho_solve(l, _identity(l), backend=backend, **asked), info, None, logs)
 
 
 def _identity(a: Any) -> Any:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from batchchol.api import device_solves
 from batchchol.api.arguments import Wanted, check_on_gpu, square_matrices
+from batchchol.api.host_factorizations import diagonal, logarithms
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack
 from batchchol.backends.base import Form
@@ -84,9 +85,7 @@ def _of_batch(batch: Batch, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.in
 def _by_lapack(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The same of an array (batch, n, n), by its factors: where there is no kernel."""
     l, info = lapack.potrf(dense, wanted.upper, int(wanted.threads or available_threads(dense.nbytes)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = 2 * np.log(np.diagonal(l, axis1=-2, axis2=-1)).sum(-1, dtype=np.float64)
-    return np.where(info != 0, np.nan, logs).astype(dense.dtype), info
+    return logarithms(np.diagonal(l, axis1=-2, axis2=-1), info), info
 
 
 def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
@@ -127,6 +126,32 @@ def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
         kernel.launch((matrices.address, logabsdet, int(info.gpudata)), 0, form.batch, form.layout, wanted.stream)
         support.signs(kernel.gpu, int(info.gpudata), sign, form.batch, form.dtype, stream=wanted.stream)
     return LogDeterminantInfo(signs, logs, info)
+
+
+def told_by_factors(l: Any, wanted: Wanted) -> tuple[Any, Any]:
+    """The info of factors, LAPACK's of potri, and the logarithms of the determinants of what they are factors of."""
+    if isinstance(l, np.ndarray):
+        return _told(np.diagonal(l, axis1=-2, axis2=-1))
+    if isinstance(l, Batch) and l.backend == "cpu":
+        return _told(diagonal(l))
+    from batchchol.backends.cuda import memory, support
+    from batchchol.backends.cuda.device import device
+
+    factors = device_solves.located(l, wanted)
+    form, outer = factors.form, factors.outer
+    info, logs = (memory.empty(outer, np.dtype(each), "what factors tell") for each in (np.int32, form.dtype))
+    _share(wanted.stream, factors.owner.data if isinstance(l, Batch) else l, info, logs)
+    if form.batch:
+        places, found = (factors.address, 0, 0, int(logs.gpudata)), int(info.gpudata)
+        what = form.n, form.batch, form.layout, form.dtype
+        support.log_determinants(device(), *places, *what, found=found, stream=wanted.stream)
+    return info, logs
+
+
+def _told(diagonals: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    bad = ~(np.abs(diagonals) > 0)
+    info = np.where(bad.any(-1), np.argmax(bad, -1) + 1, 0) if bad.shape[-1] else np.zeros(bad.shape[:-1])
+    return info.astype(np.int32), logarithms(diagonals, info)
 
 
 def _share(stream: Any, *arrays: Any) -> None:

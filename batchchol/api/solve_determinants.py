@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchchol.api import device_solves, host_solves
 from batchchol.api.arguments import Wanted, square_matrices
 from batchchol.api.columns import Fit, fit, host_columns
+from batchchol.api.device_repairs import Repair, repairs_itself
+from batchchol.api.factorizations import cholesky_ex
 from batchchol.api.log_determinants import log_determinants
+from batchchol.api.repairs import Members, repair
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.base import Form
@@ -21,10 +26,11 @@ from kernelgen import MAX_N, Layout, SpecError
 
 
 class Determined(NamedTuple):
-    """Solutions, the info of each matrix and the logarithm of its determinant."""
+    """Solutions, the info of each matrix, what was added to it, if anything may be, and the logarithms."""
 
     x: Any
     info: Any
+    added: Any
     logabsdet: Any
 
 
@@ -57,6 +63,31 @@ def logarithms(a: Any, backend: str | None, wanted: Wanted) -> Any:
     return log_determinants(a, backend, wanted._replace(op="logdet", spec=None, out=None)).logabsdet
 
 
+def by_factors(a: Any, backend: str | None, wanted: Wanted) -> tuple[Any, Any, Any, Any]:
+    """Factors, info, what was added, and the logarithms of determinants: of a batch too as arrays."""
+    how: dict[str, Any] = {"math": wanted.math, "jitter": wanted.jitter, "logdet": True}
+    if not isinstance(a, Batch):
+        if wanted.stream is not None:
+            _wait_for(wanted.stream)
+        return _four(cholesky_ex(a, upper=wanted.upper, backend=backend, **how))
+    wanted = wanted.of_batch(a, backend)
+    if wanted.stream is not None and a.backend != "cpu":
+        _wait_for(wanted.stream)
+    return _four(cholesky_ex(a.to_dense(), upper=wanted.upper, **how))
+
+
+def _four(found: Any) -> tuple[Any, Any, Any, Any]:
+    l, info, added, logs = found
+    return l, info, added, logs
+
+
+def _wait_for(stream: Any) -> None:
+    """Arrays are factored on the default stream, and may still be written to on this one."""
+    from batchchol.backends.cuda import memory
+
+    memory.wait_for(stream)
+
+
 def _on_host(batch: Batch, outer: tuple[int, ...], b: Any, wanted: Wanted) -> Determined | None:
     wanted.check_no_stream("backend 'cpu' has none")
     columns = host_columns(b, wanted.what)
@@ -74,8 +105,21 @@ def _on_host(batch: Batch, outer: tuple[int, ...], b: Any, wanted: Wanted) -> De
     x = host_solves.room_for(batch.data, columns, how, wanted, None, True)
     logs, info = np.empty(batch.batch, batch.dtype), np.zeros(batch.batch, np.int32)
     threads = int(wanted.threads or available_threads(batch.nbytes + columns.nbytes))
-    kernel(batch, columns.reshape(how.panels), x.reshape(how.panels), logs, info, threads=threads)
-    return Determined(x.reshape(how.x), info.reshape(outer), logs.reshape(outer))
+    panels, given = x.reshape(how.panels), columns.reshape(how.panels)
+    kernel(batch, given, panels, logs, info, threads=threads)
+    if wanted.jitter is None:
+        return Determined(x.reshape(how.x), info.reshape(outer), None, logs.reshape(outer))
+    own = wanted._replace(spec=None, math=kernel.spec.problem.math, jitter=None, overwrite_b=False)
+
+    def again(chosen: Members, dense: NDArray[Any]) -> NDArray[np.int32]:
+        repaired = Batch.over_checked(dense, batch.n, len(dense), Layout.canonical())
+        found = _on_host(repaired, (len(dense),), given[chosen], own)
+        assert found is not None
+        panels[chosen], logs[chosen] = found.x, found.logabsdet
+        return cast("NDArray[np.int32]", found.info)
+
+    added = repair(wanted.jitter, batch.dtype, info, partial(host_solves.members_of, batch), again)
+    return Determined(x.reshape(how.x), info.reshape(outer), added.reshape(outer), logs.reshape(outer))
 
 
 def _on_gpu(a: Any, b: Any, wanted: Wanted) -> Determined | None:
@@ -102,8 +146,14 @@ def _on_gpu(a: Any, b: Any, wanted: Wanted) -> Determined | None:
         owner = a.data if isinstance(a, Batch) else a
         memory.share(wanted.stream, owner, b, x.owner, logs, info)
     places = (matrices.address, columns.address, x.address, int(logs.gpudata), int(info.gpudata))
-    kernel.launch(places, how.nrhs, form.batch, form.layout, wanted.stream)
-    return Determined(x.owner, info, logs)
+    if wanted.jitter is None:
+        kernel.launch(places, how.nrhs, form.batch, form.layout, wanted.stream)
+        return Determined(x.owner, info, None, logs)
+    again = Repair.of(wanted.jitter, matrices.address, form, wanted.upper, info)
+    if x.address == columns.address and not repairs_itself(kernel):
+        return None
+    again.solve(kernel, places, how.nrhs, wanted.stream)
+    return Determined(x.owner, info, again.added, logs)
 
 
 def _plain(how: Fit, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -11,34 +11,12 @@ from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads,
 from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.repairs import check_jitter
-from batchchol.api.solve_determinants import by_one_kernel, logarithms
+from batchchol.api.results import AnySolution, Solution, solution_of
+from batchchol.api.solve_determinants import by_factors, by_one_kernel, logarithms
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from kernelgen import KernelSpec
-
-
-class Solution(NamedTuple):
-    """Solutions, and the info of each matrix, int32: where the matrices were."""
-
-    x: Any
-    info: Any
-
-
-class SolutionLogDeterminant(NamedTuple):
-    """`Solution`, and the logarithm of the determinant of each matrix, of the matrices' dtype."""
-
-    x: Any
-    info: Any
-    logabsdet: Any
-
-
-class RepairedSolution(NamedTuple):
-    """`Solution`, and what was added to the diagonal of each matrix, of the matrices' dtype."""
-
-    x: Any
-    info: Any
-    added: Any
 
 
 def solve(
@@ -168,7 +146,7 @@ def solve_ex(
     overwrite_b: bool = False,
     jitter: float | str | None = None,
     logdet: bool = False,
-) -> Solution | RepairedSolution | SolutionLogDeterminant:
+) -> AnySolution:
     """The solutions x of a x = b and LAPACK's info of each matrix; never raises because of the matrices' values.
 
     As `solve`, with its other errors, but info[m] is 0, or k where the leading minor of order k of matrix m is not
@@ -181,8 +159,8 @@ def solve_ex(
     logdet : bool
         Return the logarithms of the determinants as well, as `slogdet_ex` does: with b^T x what a Gaussian process
         takes. The kernel that solves finds them on the way, on CPUs up to order 128, on GPUs to 32, in float64 18,
-        for C-contiguous right-hand sides that no matrix is broadcast for; else another one does. Of symmetric
-        matrices alone, and not with `jitter`. A `spec` is of the operation "posvdet" then.
+        for C-contiguous right-hand sides that no matrix is broadcast for; else another one does. With `jitter` they
+        are of what was solved by. Of symmetric matrices alone. A `spec` is of the operation "posvdet" then.
 
     Returns
     -------
@@ -191,7 +169,7 @@ def solve_ex(
         axes, of a batch (batch,). GPUArrays of matrices on a GPU.
     SolutionLogDeterminant
         With `logdet`: logabsdet, of the shape of info and the matrices' dtype, NaN where an info is not 0.
-    RepairedSolution
+    RepairedSolution, RepairedSolutionLogDeterminant
         With `jitter`: info is that of the last try, and `added`, of its shape and the matrices' dtype, what the
         diagonal of each matrix has more in it: 0 of those that did not fail at first, and of those whose mean
         diagonal is not a positive number, which are not tried again.
@@ -205,30 +183,30 @@ def solve_ex(
     if flag("logdet", logdet):
         return _solved_with_logdet(a, b, backend, wanted)
     x, info, added = solutions(a, b, backend, wanted)
-    return Solution(x, info) if jitter is None else RepairedSolution(x, info, added)
+    return solution_of(x, info, added)
 
 
-def _solved_with_logdet(a: Any, b: Any, backend: str | None, wanted: Wanted) -> SolutionLogDeterminant:
-    if wanted.jitter is not None:
-        raise ValueError(
-            "logdet: got True with jitter, expected one of them: add what cholesky_ex(a, jitter=...) says to the "
-            "diagonals first"
-        )
+def _solved_with_logdet(a: Any, b: Any, backend: str | None, wanted: Wanted) -> AnySolution:
     check_threads(wanted.threads)
     if hasattr(a, "__cuda_array_interface__") and not isinstance(a, Batch):
         check_on_gpu(backend)
     found = by_one_kernel(a, b, backend, wanted._replace(op="posvdet"))
     if found is not None:
-        return SolutionLogDeterminant(*found)
+        return solution_of(*found)
     if wanted.spec is not None:
         raise ValueError(
             f"spec: got a kernel of {wanted.spec.problem.op}, expected None where solutions and determinants are "
             "found apart: with out= on the host, and for right-hand sides that no kernel takes as they lie"
         )
+    if wanted.jitter is not None:
+        # What is added is the same for both.
+        l, info, added, logs = by_factors(a, backend, wanted)
+        own = None if isinstance(a, Batch) else backend
+        return solution_of(solutions(l, b, own, wanted.by_factors())[0], info, added, logs)
     # Solutions may be written over the matrices.
     logs = logarithms(a, backend, wanted)
     x, info, _ = solutions(a, b, backend, wanted)
-    return SolutionLogDeterminant(x, info, logs)
+    return solution_of(x, info, None, logs)
 
 
 @takes_foreign()

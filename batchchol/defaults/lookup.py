@@ -27,6 +27,7 @@ from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import Placed, Planned, Tuned, UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
+from kernelgen.refusals import require
 from kernelgen.schedules import DEFAULT_THREADS
 
 # Of operations that were not measured, and that the thread family alone has.
@@ -139,6 +140,8 @@ def choices(request: Request) -> tuple[Choice, ...]:
         If it is outside what can be built.
     """
     plain, wanted, arch, n = request.plain, request.case, request.arch, request.problem.n
+    if wanted.op == "potrfdet":
+        return _determining(request)
     table, reason = source_of(request.target, arch)
     cases = [case for case in table.cases if case.op == wanted.op]
     for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
@@ -159,6 +162,15 @@ def choices(request: Request) -> tuple[Choice, ...]:
     if TARGETS[request.target].gpu and wanted.op == "posv":
         return tuple(Choice(spec, batch, why) for batch, spec in fused_by_batch(plain, wanted.chunk, arch))
     return (Choice(_unmeasured(plain, wanted.chunk, arch), None, why),)
+
+
+def _determining(request: Request) -> tuple[Choice, ...]:
+    """What factors and finds determinants besides: kernels of a factorization that have a thread to a matrix."""
+    found = choices(replace(request, problem=replace(request.problem, op="potrf")))
+    if not (threads := [each for each in found if isinstance(each.spec.schedule, ThreadSchedule)]):
+        works = "the factorization is no thread's; determinants are found by the factors, use 'potrf'"
+        require(False, "op", request.problem.op, works)
+    return tuple(each._replace(spec=replace(each.spec, problem=request.problem)) for each in threads)
 
 
 def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:

@@ -19,8 +19,10 @@ IN_REGISTERS: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
         ("logdet", "float64"): (19, 19),
         ("potri", "float32"): (21, 21),
         ("potri", "float64"): (14, 14),
-        ("poinv", "float32"): (21, 21),
-        ("poinv", "float64"): (14, 14),
+        ("potridet", "float32"): (20, 20),
+        ("potridet", "float64"): (14, 14),
+        **dict.fromkeys((("poinv", "float32"), ("poinvdet", "float32")), (21, 21)),
+        **dict.fromkeys((("poinv", "float64"), ("poinvdet", "float64")), (14, 14)),
     }
 )
 # Of inverses: orders up to which a multiprocessor has room for the triangles of two warps. Beyond, one kernel factors

@@ -14,16 +14,18 @@ from batchchol.backends import Backend
 from batchchol.backends.base import check_protocol, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.measure.timing import CACHES, Sample, timed
-from batchchol.operations import logdet, lu, poinv, posv, posvdet, potri, potrs, qr
+from batchchol.operations import byproducts, logdet, lu, poinv, posv, potri, potrs, qr
 from kernelgen import KernelSpec
 
 CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
         "potrs": potrs.check,
         "posv": posv.check,
-        "posvdet": posvdet.check,
+        "posvdet": byproducts.check_solutions,
         "potri": potri.check,
+        "potridet": byproducts.check_inverses_by_factors,
         "poinv": poinv.check,
+        "poinvdet": byproducts.check_inverses,
         "logdet": logdet.check,
         "gesv": lu.check,
         "getrf": lu.check_factors,
@@ -80,15 +82,19 @@ def sample_solve(
 
 
 def info_of(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, ...]:
-    """The last arguments of a kernel: room for the logarithms of determinants beside solutions, and for an info."""
+    """The last arguments of a kernel: room for logarithms of determinants as by-products, and for an info."""
     operation = spec.problem.operation
-    logarithms = (room_for(backend, spec, matrices),) if operation.multiplies and operation.has_columns else ()
+    logarithms = (_room(backend, (matrices.batch,), matrices),) if operation.multiplies_besides else ()
     return (*logarithms, *((backend.info(matrices, spec),) if operation.has_info else ()))
 
 
 def room_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> Any:
     """Room for what an operation without right-hand sides makes of each matrix, its inverse or a number."""
     shape = (matrices.batch, matrices.n, matrices.n) if spec.problem.operation.inverts else (matrices.batch,)
+    return _room(backend, shape, matrices)
+
+
+def _room(backend: Backend, shape: tuple[int, ...], matrices: Batch) -> Any:
     return backend.place(np.full(shape, np.nan, matrices.dtype))
 
 

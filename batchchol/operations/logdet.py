@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -54,7 +55,30 @@ def ratios(a: NDArray[np.floating], logdet: NDArray[np.floating]) -> NDArray[np.
     return np.where(np.isfinite(quotient), quotient, np.inf)
 
 
-def check(
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def ratios_by_factors(l: NDArray[np.floating], logdet: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The error of each logarithm by a factor, in units of u (2 n + 3 |s|): `ratios` has where they come from.
+
+    Parameters
+    ----------
+    l : ndarray, shape (batch, n, n)
+        The factors.
+    logdet : ndarray, shape (batch,)
+        The logarithms.
+
+    Returns
+    -------
+    ndarray of float64, shape (batch,)
+        Infinite where a logarithm is not finite.
+    """
+    n, unit = l.shape[-1], float(np.finfo(logdet.dtype).eps) / 2
+    exact = 2 * np.log(np.abs(np.diagonal(l, axis1=-2, axis2=-1).astype(np.longdouble))).sum(axis=-1)
+    quotient = np.abs(logdet - exact.astype(np.float64)) / (unit * (2 * n + 3 * np.abs(logdet)))
+    return np.where(np.isfinite(quotient), quotient, np.inf)
+
+
+def _check(
+    ratios_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]],
     a: Batch,
     logdet: Any,
     info: Any,
@@ -64,13 +88,14 @@ def check(
     samples: int = 128,
     host: Callable[[Any], NDArray[Any]] = np.asarray,
 ) -> float:
-    """Check logarithms of a batch of SPD matrices: every info is 0, and those of evenly spread members are within the
-    bound of their class.
+    """Check logarithms by a batch: every info is 0, and those of evenly spread members are within their bound.
 
     Parameters
     ----------
+    ratios_of : callable
+        The error of logarithms by lower triangles.
     a : Batch
-        The matrices, in any layout.
+        The matrices, positive definite, or the factors, in any layout.
     logdet, info : array, shape (batch,)
         The logarithms, and what the kernel said of each matrix.
     math, upper, samples, host
@@ -91,8 +116,15 @@ def check(
     for member in members:
         matrix = host(a.get(member, member + 1))
         lower = matrix.swapaxes(-1, -2) if upper or a.triangle == "upper" else matrix
-        seen.append(float(ratios(lower, found[member : member + 1])[0]))
+        seen.append(float(ratios_of(lower, found[member : member + 1])[0]))
     return worst_within(seen, members, RATIO_BOUND[math], math, "logarithms of the error ratio", "they are wrong")
+
+
+check = partial(_check, ratios)
+"""Check logarithms by matrices."""
+
+check_by_factors = partial(_check, ratios_by_factors)
+"""Check logarithms by factors."""
 
 
 def _symmetric(a: NDArray[np.floating]) -> NDArray[np.float64]:

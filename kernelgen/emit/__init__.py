@@ -29,13 +29,11 @@ def _generate_factorization(spec: KernelSpec, schedule: ThreadSchedule) -> Kerne
 # The thread family has kernels of all operations.
 _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
     {
-        "potrf": _generate_factorization,
+        **dict.fromkeys(("potrf", "potrfdet"), _generate_factorization),
         "potrs": generate_solve,
-        "posv": generate_posv,
-        "posvdet": generate_posv,
+        **dict.fromkeys(("posv", "posvdet"), generate_posv),
         "logdet": generate_logdet,
-        "potri": generate_inverse,
-        "poinv": generate_inverse,
+        **dict.fromkeys(("potri", "potridet", "poinv", "poinvdet"), generate_inverse),
         "getrf": generate_lu,
         "getrs": generate_lu,
         "gesv": generate_lu,

@@ -17,12 +17,13 @@ def generate_repairing(spec: KernelSpec) -> KernelSource | None:
     first, long long growth, long long tries`: what fails is tried again so many times, with `first` times its mean
     diagonal added, then `growth` times as much. `added` has room for `batch` elements, what was added to each at
     last: 0 to those that did not fail, or whose mean diagonal is not a positive number, which are not tried again.
+    Logarithms of determinants are of what was repaired.
     """
     schedule = spec.schedule
     if not (TARGETS[spec.target].gpu and isinstance(schedule, ThreadSchedule)):
         return None
-    if spec.problem.op == "posv":
+    if spec.problem.op in ("posv", "posvdet"):
         return generate_posv_for_gpu(spec, schedule, repairs=True)
-    if spec.problem.op == "potrf" and schedule.staged and not spec.in_place:
+    if spec.problem.op in ("potrf", "potrfdet") and schedule.staged and not spec.in_place:
         return generate_thread(spec, schedule, repairs=True)
     return None

@@ -19,7 +19,7 @@ CACHE_WAYS, CACHE_WAY_BYTES = 8, 4096
 
 
 def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
-    """The C source of one factorization kernel."""
+    """The C source of one factorization kernel, which may find determinants besides."""
     # A staged group is read from the array and factored elsewhere, in place or not; a canonical one has been
     # transposed before, and is factored where it is.
     in_place = spec.layout == "canonical" or (spec.in_place and not schedule.staged)

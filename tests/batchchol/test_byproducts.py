@@ -1,4 +1,4 @@
-"""Logarithms of determinants as by-products of solves: kernels of CPUs and, emulated, of GPUs, and the calls."""
+"""Logarithms of determinants as by-products: kernels of CPUs and, emulated, of GPUs, and the calls."""
 
 from __future__ import annotations
 
@@ -9,17 +9,31 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, SolutionLogDeterminant, slogdet_ex, solve_ex
+from batchchol import (
+    Batch,
+    Layout,
+    SolutionLogDeterminant,
+    cho_inverse,
+    cho_inverse_ex,
+    cholesky_ex,
+    default_spec,
+    factor,
+    inv_ex,
+    slogdet_ex,
+    solve_ex,
+)
 from batchchol.api import solve_determinants
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.operations.logdet import RATIO_BOUND, ratios
-from kernelgen import KernelSpec
+from batchchol.operations import poinv, potri, residual
+from batchchol.operations.logdet import RATIO_BOUND, ratios, ratios_by_factors
+from kernelgen import KernelSpec, SpecError, WarpSchedule
 
 from ..fake_pycuda import FakeGpu
 from ..kernel_runs import GuardedMemory, kernel_of, layout_of, make_spec, run_posv
 from .backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
+from .test_repairs import batch_of
 
 Array = NDArray[Any]
 Spd = Callable[..., Array]
@@ -33,6 +47,8 @@ SPECS = (
     {"n": 9, "layout": "chunked", "math": "fast", **CUDA, "nb": 4, "unroll": "tiles"},
 )
 
+# An order that no kernel of a GPU finds determinants of on the way, in float64.
+LARGER = 30
 # The member whose first pivot is infinite.
 INFINITE = 9
 
@@ -79,6 +95,51 @@ def test_kernels_solve_as_without_and_find_the_logarithms(spd: Spd, choices: dic
     assert np.isposinf(logs.array[INFINITE])
     good[INFINITE] = False
     assert ratios(a[good], logs.array[good]).max() <= RATIO_BOUND[spec.problem.math]
+
+
+BESIDES = (
+    ("potrfdet", {"n": 7, "layout": "canonical", "order": "row", "uplo": "upper"}),
+    ("potrfdet", {"n": 5, "layout": "chunked", "staged": False}),
+    ("potrfdet", {"n": 5, "layout": "canonical", "order": "row", "staged": True, **CUDA}),
+    ("potrfdet", {"n": 9, "layout": "chunked", "math": "fast", **CUDA, "nb": 4, "unroll": "tiles"}),
+    ("poinvdet", {"n": 7, "layout": "interleaved", "dtype": "float64"}),
+    ("poinvdet", {"n": 5, "layout": "canonical", "order": "row", "uplo": "upper", **CUDA}),
+    ("potridet", {"n": 5, "layout": "canonical", "order": "row"}),
+    ("potridet", {"n": 9, "layout": "chunked", **CUDA, "nb": 4, "unroll": "tiles"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "choices"), BESIDES, ids=lambda each: each if isinstance(each, str) else str(each["n"])
+)
+def test_factors_and_inverses_with_logarithms(spd: Spd, op: str, choices: dict[str, Any]) -> None:
+    spec = spec_of(op, **choices)
+    (n, dtype, math), upper = (spec.problem.n, spec.problem.dtype, spec.problem.math), spec.problem.uplo == "upper"
+    a, bad = spd(40, n, dtype=dtype), np.arange(40) == 8
+    a[8, 2, 2] = -1
+    a[5] *= 1e10
+    if op == "potridet":
+        # Columns of factors may have either sign.
+        a[~bad] = np.linalg.cholesky(a[~bad]) * np.where(np.arange(n) % 2, -1, 1).astype(dtype)
+        a[8, 2, 2] = np.nan
+    triangles = np.where(np.tri(n, dtype=bool), a, np.nan).astype(dtype)
+    batch = Batch.from_dense(np.ascontiguousarray(triangles.swapaxes(1, 2)) if upper else triangles, layout_of(spec))
+    logs, info = GuardedMemory((40,), dtype), GuardedMemory((40,), np.int32)
+    given = batch.like(spec.problem.uplo) if op == "potrfdet" else GuardedMemory((40, n, n), dtype).array
+    kernel_of(spec)(batch, given, logs.array, info.array, threads=2)
+    logs.check()
+    info.check()
+    assert info.array.tolist() == (3 * bad).tolist()
+    assert np.isnan(logs.array[8])
+    good, result = a[~bad], given.to_dense() if isinstance(given, Batch) else given
+    if op == "potrfdet":
+        lower = np.ascontiguousarray(result.swapaxes(1, 2) if upper else result)[~bad]
+        assert residual.ratios(good, lower).max() <= residual.RATIO_BOUND[math]
+    else:
+        check = poinv if op == "poinvdet" else potri
+        assert check.ratios(good, result[~bad]).max() <= potri.RATIO_BOUND[math]
+    of = ratios_by_factors if op == "potridet" else ratios
+    assert of(good, logs.array[~bad]).max() <= RATIO_BOUND[math]
 
 
 CASES = {
@@ -130,13 +191,6 @@ def test_one_kernel_does_it_all(fake_gpu: FakeGpu, spd: Spd) -> None:
     check_call(found._replace(x=mine.get(), info=found.info.get(), logabsdet=found.logabsdet.get()), a, b, np.asarray)
 
 
-def test_larger_ones_are_found_apart(fake_gpu: FakeGpu, spd: Spd) -> None:
-    a, b = spd(5, 40), columns(5, 40)
-    found = solve_ex(on_device(a), on_device(b), logdet=True, stream=0x77)
-    assert not any(launch[0].startswith("posvdet") for launch in fake_gpu.launches)
-    check_call(SolutionLogDeterminant(*(each.get() for each in found)), a, b, np.asarray)
-
-
 def test_kernels_that_are_given_take_right_hand_sides_as_they_lie(spd: Spd) -> None:
     a, b = spd(5, 6), columns(5, 6)
     spec = spec_of("posvdet", n=6, layout="canonical", order="row")
@@ -147,10 +201,119 @@ def test_kernels_that_are_given_take_right_hand_sides_as_they_lie(spd: Spd) -> N
             solve_ex(a, logdet=True, spec=spec, **given)
 
 
+def same(found: Any, expected: Any, host: Callable[[Any], Array] = np.asarray) -> None:
+    """Fail unless results with logarithms are those of the host, of matrices that some of are repaired in."""
+    assert type(found)._fields == type(expected)._fields
+    info = np.asarray(expected.info)
+    good = info == 0
+    for name, mine, its in zip(type(found)._fields, found, expected, strict=True):
+        array = host(mine)
+        assert (array.shape, array.dtype) == (its.shape, its.dtype), name
+        np.testing.assert_allclose(array[good], its[good], rtol=2e-3, atol=1e-6, err_msg=name)
+    assert host(found.info).tolist() == info.tolist()
+    assert np.isnan(host(found.logabsdet)[~good]).all()
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "factors": lambda a, b, **how: cholesky_ex(a, logdet=True, **how),
+    "inverses": lambda a, b, **how: inv_ex(a, logdet=True, **how),
+    "solutions": lambda a, b, **how: solve_ex(a, b, logdet=True, **how),
+}
+
+
+@pytest.mark.parametrize("n", [6, 130])
+@pytest.mark.parametrize("call", CALLS)
+def test_those_that_are_repaired_have_the_logarithm_of_what_they_are(spd: Spd, call: str, n: int) -> None:
+    a, b = batch_of(spd, n), columns(14, n, 2, dtype="float64")
+    for upper in (False, True):
+        found = CALLS[call](a.reshape(2, 7, n, n), b.reshape(2, 7, n, 2), jitter="auto", upper=upper)
+        added, info, logs = (each.ravel() for each in (found.added, found.info, found.logabsdet))
+        assert (added > 0).sum() == 4
+        assert np.flatnonzero(info).tolist() == [12]
+        good, more = info == 0, a + added[:, None, None] * np.eye(n)
+        np.testing.assert_allclose(logs[good], np.linalg.slogdet(more[good]).logabsdet, rtol=1e-6)
+        assert np.isnan(logs[12])
+    plain = CALLS[call](a, b)
+    assert np.flatnonzero(plain.info).tolist() == np.flatnonzero(np.isnan(plain.logabsdet)).tolist() == [3, 8, 11, 12]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_of_batches_and_right_hand_sides_elsewhere(spd: Spd, call: str) -> None:
+    a, b = batch_of(spd), columns(14, 6, 2, dtype="float64")
+    expected = CALLS[call](a, b, jitter="auto")
+    if call == "factors":
+        found: Any = factor(Batch.from_dense(a, Layout.chunked(16)), logdet=True)
+        plain = CALLS[call](a, b)
+        same(found._replace(L=found.L.to_dense()), plain._replace(L=np.asarray(plain.L)))
+        return
+    same(CALLS[call](Batch.from_dense(a, Layout.chunked(16)), b, jitter="auto"), expected)
+    out = np.empty_like(expected[0])
+    found = CALLS[call](a, b, jitter="auto", out=out)
+    assert found[0] is out
+    same(found, expected)
+
+
+@pytest.mark.parametrize("jitter", [None, "auto"])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_gpu_runs(fake_gpu: FakeGpu, spd: Spd, call: str, jitter: str | None) -> None:
+    a, b = batch_of(spd), columns(14, 6, 2, dtype="float64")
+    found = CALLS[call](on_device(a), on_device(b), jitter=jitter)
+    ran = {
+        ("factors", None): ["potrfdet"], ("factors", "auto"): ["potrfdet"], ("inverses", None): ["poinvdet"],
+        ("inverses", "auto"): ["poinvdet", "repair"], ("solutions", None): ["posvdet"],
+        ("solutions", "auto"): ["posvdet"],
+    }  # fmt: skip
+    assert [launch[0].split("_")[0] for launch in fake_gpu.launches] == ran[call, jitter]
+    same(found, CALLS[call](a, b, jitter=jitter), lambda array: array.get())
+
+
+def test_where_no_kernel_of_a_gpu_finds_them(fake_gpu: FakeGpu, spd: Spd) -> None:
+    a, b = batch_of(spd, LARGER), columns(14, LARGER, 2, dtype="float64")
+    plain = solve_ex(on_device(a), on_device(b), logdet=True, stream=0x77)
+    same(plain, solve_ex(a, b, logdet=True), lambda array: array.get())
+    for name, call in CALLS.items():
+        same(call(on_device(a), on_device(b), jitter="auto"), call(a, b, jitter="auto"), lambda array: array.get())
+        assert not any(launch[0].startswith(("posvdet", "poinvdet")) for launch in fake_gpu.launches), name
+    for layout in (Layout.chunked(32), Layout.chunked(4)):
+        found: Any = factor(DeviceBatch.from_dense(a, layout), logdet=True)
+        expected = cholesky_ex(a, logdet=True)
+        same(
+            found._replace(L=found.L.to_dense()),
+            expected._replace(L=np.asarray(expected.L)),
+            lambda array: array.get(),
+        )
+
+
+def test_by_factors(fake_gpu: FakeGpu, spd: Spd) -> None:
+    for n in (6, LARGER):
+        l = np.linalg.cholesky(spd(5, n, dtype="float64"))
+        l[3, 1, 1], l[4, 2, 2] = 0, np.nan
+        expected = cho_inverse_ex(l)
+        assert expected.info.tolist() == [0, 0, 0, 2, 3]
+        np.testing.assert_array_equal(expected.inverse[:3], cho_inverse(l)[:3])
+        np.testing.assert_allclose(expected.logabsdet[:3], 2 * np.log(np.diagonal(l[:3], 0, 1, 2)).sum(1))
+        assert np.isnan(expected.logabsdet[3:]).all()
+        same(cho_inverse_ex(on_device(l)), expected, lambda array: array.get())
+        same(cho_inverse_ex(Batch.from_dense(l, Layout.chunked(16))), expected)
+
+
+def test_defaults_are_those_of_factorizations() -> None:
+    where: dict[str, Any] = {
+        "target": "cuda",
+        "layout": "canonical",
+        "order": "row",
+        "arch": "sm_90",
+        "batch": 16_384,
+    }
+    both, plain = (default_spec(8, op=op, **where) for op in ("potrfdet", "potrf"))
+    assert both.schedule == plain.schedule
+    assert isinstance(default_spec(64, **where).schedule, WarpSchedule)
+    with pytest.raises(SpecError, match="op='potrfdet' cannot be built: the factorization is no thread's"):
+        default_spec(64, op="potrfdet", **where)
+
+
 def test_what_has_no_logarithm(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = spd(5, 6), columns(5, 6)
-    with pytest.raises(ValueError, match="logdet: got True with jitter, expected one of them"):
-        solve_ex(a, b, logdet=True, jitter="auto")
     with pytest.raises(ValueError, match="logdet: got True, expected logdet of assume_a='pos' alone"):
         solve_ex(a, b, logdet=True, assume_a="gen")
     with pytest.raises(TypeError, match="logdet: got 'yes'"):

@@ -119,6 +119,16 @@ INLINE int factor_again(scalar *room, const Matrix<const scalar> &a, const int n
     return status;
 }
 
+/* The logarithm of the determinant of the matrix whose factor this is; NaN unless its info is 0. The same for all threads. */
+INLINE scalar logarithm_again(const scalar *room, const int n, const int status)
+{
+    double sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < n; ++i)
+        sum += log((double)AT_ROOM(i, i));
+    return (scalar)(status == 0 ? 2 * sum : __longlong_as_double(0x7ff8000000000000));
+}
+
 /* Solves by the factor for right-hand sides in rows, x may be b; each warp has one at a time, in shared memory. */
 INLINE void solve_again(scalar *room, const scalar *b, scalar *x, const int n, const long long nrhs, const int worker)
 {
@@ -163,13 +173,22 @@ INLINE void write_factor(const scalar *room, const Matrix<scalar> &l, const int 
             element(l, i, j) = j <= i ? AT_ROOM(i, j) : 0;
 }
 
+/* Writes an identity, in the place of right-hand sides. */
+INLINE void write_identity(scalar *x, const int n, const int worker)
+{
+    for (int e = worker; e < n * n; e += WORKERS)
+        x[e] = e % (n + 1) == 0;
+    __syncthreads();
+}
+
 }
 
 /* a: the matrices, `stride` between neighbouring elements of one; l: room for factors, in the canonical layout, or null; b, x:
- * (batch, n, nrhs) in rows, x may be b, or null; info: of the first factorization, and of the last one then; added: what
+ * (batch, n, nrhs) in rows, x may be b, or null; of a null b the columns are those of the identity; logdet: logarithms
+ * of the determinants, or null; info: of the first factorization, and of the last one then; added: what
  * was added to each diagonal; swap: the triangle lies as the lower one of a matrix in column order does; first: the
  * multiple that is tried first, the next ones are `growth` times as much; tries: how many there are. */
-extern "C" __global__ void __launch_bounds__(256) repair_f32(const float *a, float *l, const float *b, float *x, int *info, float *added, const long long n, const long long nrhs, const long long stride, const long long batch, const long long swap, const double first, const long long growth, const long long tries)
+extern "C" __global__ void __launch_bounds__(256) repair_f32(const float *a, float *l, const float *b, float *x, float *logdet, int *info, float *added, const long long n, const long long nrhs, const long long stride, const long long batch, const long long swap, const double first, const long long growth, const long long tries)
 {
     using namespace repair_f32_code;
     __shared__ bool failed[WORKERS];
@@ -193,8 +212,12 @@ extern "C" __global__ void __launch_bounds__(256) repair_f32(const float *a, flo
             continue;
         if (l)
             write_factor(all_rooms, {l + m * n * n, down, right}, order, worker);
+        if (x && !b && status == 0)
+            write_identity(x + m * n * n, order, worker);
         if (x && status == 0)
-            solve_again(all_rooms, b + m * n * nrhs, x + m * n * nrhs, order, nrhs, worker);
+            solve_again(all_rooms, (b ? b : x) + m * n * nrhs, x + m * n * nrhs, order, nrhs, worker);
+        if (logdet && worker == 0)
+            logdet[m] = logarithm_again(all_rooms, order, status);
         if (worker == 0) {
             info[m] = status;
             added[m] = amount;

@@ -161,13 +161,15 @@ def log_determinants(
     layout: Layout,
     dtype: str,
     *,
+    found: int = 0,
     stream: object | None = None,
 ) -> None:
     """The signs and logarithms of determinants, by the factors of a batch: NaN where an info is not 0.
 
-    `signs` and `logs` are addresses of `batch` elements of the factors' dtype.
+    `signs`, which may be 0, and `logs` are addresses of `batch` elements of the factors' dtype. If the info is at 0
+    it is told by the factors, and goes to `found`: the first element of a diagonal that is 0 or NaN, counted from 1.
     """
-    args = (*pointers(factors, info, signs, logs), *integers(n, stride(batch, layout), batch))
+    args = (*pointers(factors, info, found, signs, logs), *integers(n, stride(batch, layout), batch))
     device.launch(support_kernel("log_determinants", dtype), batch, args, stream)
 
 
@@ -201,6 +203,7 @@ def repair(
     *,
     uplo: str,
     multiples: tuple[float, int, int],
+    logdet: int = 0,
     stream: object | None = None,
 ) -> None:
     """Factor matrices whose info is not 0 again, with more and more on their diagonals, and solve by them.
@@ -209,18 +212,20 @@ def repair(
     ----------
     addresses : tuple of int
         Of the matrices, which are left as they are; of room for factors (batch, n, n) in rows, or 0; of right-hand
-        sides (batch, n, nrhs) and of room for solutions, which may be the same, or 0 and 0; of the info of each, an
-        int32, which is written anew; of room for what was added to each diagonal: 0 to those that did not fail, or
-        whose mean diagonal is not a positive number.
+        sides (batch, n, nrhs) and of room for solutions, which may be the same, or 0 and 0, or 0 and that of room for
+        inverses, with nrhs = n; of the info of each, an int32, which is written anew; of room for what was added to
+        each diagonal: 0 to those that did not fail, or whose mean diagonal is not a positive number.
     uplo : {"lower", "upper"}
         The triangle that is read, and written.
     multiples : tuple
         The multiple of the mean diagonal that is tried first, how it grows, and how often it is tried.
+    logdet : int
+        The address of logarithms of determinants, those of repaired matrices of which are written anew, or 0.
     """
     swap = (layout.order == "col") != (uplo == "upper")
     first, growth, tries = multiples
     args = (
-        *pointers(*addresses),
+        *pointers(*addresses[:4], logdet, *addresses[4:]),
         *integers(n, nrhs, stride(batch, layout), batch, swap),
         np.float64(first),
         *integers(growth, tries),
