@@ -40,8 +40,9 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule, *, repairs: bool
 
     Its entry is `void entry(const scalar *a, scalar *l, int *info, long long stride, long long batch)`: `stride` is
     the distance between neighbouring elements of one matrix, and `info` has room for `batch` numbers. Kernels of
-    "potrfdet" have `scalar *logdet` before it, as `generate_posv` says. `a` is `l` for a spec in place. A schedule with a `stride` of its own takes no other. `generate_repairing` says what one that
-    repairs takes besides: only staged matrices have room for that.
+    "potrfdet" have `scalar *logdet` before it, as `generate_posv` says. `a` is `l` for a spec in place. A schedule
+    with a `stride` of its own takes no other. `generate_repairing` says what one that repairs takes besides: only
+    staged matrices have room for that.
     """
     threads = schedule.threads
     geometry = f"blocks of {threads}, on-chip memory for {schedule.cache}"

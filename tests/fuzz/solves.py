@@ -19,16 +19,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, cho_solve, get_backend, inv_ex, slogdet_ex, solve_ex
+from batchchol import (
+    Batch,
+    Layout,
+    cho_inverse_ex,
+    cho_solve,
+    cholesky_ex,
+    factor,
+    get_backend,
+    inv_ex,
+    slogdet_ex,
+    solve_ex,
+)
+from batchchol.backends.base import Form
 from batchchol.batches.layouts import padded
-from batchchol.operations import logdet, posv, potrs
+from batchchol.operations import logdet, posv, potri, potrs, residual
+from batchchol.plan import kernel_choice
 from kernelgen import MAX_N, KernelSpec
 
 from ..kernel_runs import kernel_of, run_logdet, run_posv
@@ -37,7 +50,16 @@ from .differential import BATCHES, PROGRESS_SECONDS, Mismatch, random_spec
 
 Array = NDArray[Any]
 KERNELS = ("posv", "potrs", "logdet")
-CALLS = ("solve", "solve_logdet", "cho_solve", "inv", "slogdet")
+CALLS = (
+    "solve",
+    "solve_logdet",
+    "cho_solve",
+    "inv",
+    "slogdet",
+    "cholesky_logdet",
+    "inv_logdet",
+    "cho_inverse_logdet",
+)
 # A CPU's are whole groups of lanes, of narrow ones too.
 CHUNKS = {"cpu": (4, 8, 16, 32, 48, 512), "cuda": (2, 3, 16, 32, 48, 64, 512)}
 # Elements of a batch, and the most and fewest matrices.
@@ -45,7 +67,9 @@ ELEMENTS, MOST, FEWEST = 300_000, 4_000, 40
 # A residual of inverses like those of solves, of a bound that potri has as well: Higham, section 14.3.
 INVERSE_BOUND = {"ieee": 1.5, "fast": 2.5}
 # The bounds of these are to first order: no pivot may be as small as what rounding changes it by.
-FIRST_ORDER = ("inv", "logdet", "slogdet", "solve_logdet")
+FIRST_ORDER = ("inv", "logdet", "slogdet", "solve_logdet", "cholesky_logdet", "inv_logdet", "cho_inverse_logdet")
+# By factors.
+BY_FACTORS = ("potrs", "cho_solve", "cho_inverse_logdet")
 # Whose elements are so large or small that right-hand sides have to be as well.
 SCALED = ("tiny", "huge")
 
@@ -77,10 +101,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What was made of a batch: (batch, ...) results, and the info of each where matrices are factored."""
+    """What was made of a batch: (batch, ...) results, and the info of each where matrices are factored.
+
+    And the logarithms of determinants, as by-products.
+    """
 
     result: Array
     info: NDArray[np.int32] | None
+    logabsdet: Array | None = None
 
 
 def random_case(random: np.random.Generator, ops: Sequence[str], backend: str) -> Case:
@@ -170,13 +198,37 @@ def call(case: Case, a: Array, b: Array) -> Found:
             "solve_logdet": lambda: solve_ex(matrices, columns, logdet=True, **how)[:0:-1],
             "inv": lambda: inv_ex(matrices, **how),
             "slogdet": lambda: slogdet_ex(matrices, **how)[1:],
+            "cholesky_logdet": lambda: factored(matrices, **how),
+            "inv_logdet": lambda: inv_ex(matrices, logdet=True, **how),
+            "cho_inverse_logdet": lambda: by_factors(matrices, **how),
         }
-        found = Found(*(backend.host(each) for each in of[case.op]()))
+        found = Found(*(None if each is None else backend.host(each) for each in of[case.op]()))
     if case.layout is None and backend.host(matrices).tobytes() != kept.tobytes():
         raise Mismatch("the matrices were changed")
     if backend.host(columns).tobytes() != b.tobytes():
         raise Mismatch("the right-hand sides were changed")
     return found
+
+
+def factored(matrices: Any, *, upper: bool, math: str) -> tuple[Any, Any, Any]:
+    """The lower factors of arrays, or of a batch in its layout, info and logarithms."""
+    if isinstance(matrices, Batch):
+        l, info, logs = cast(Any, factor(matrices.marked(None), default_of(matrices, upper, math), logdet=True))
+        l = l.to_dense()
+    else:
+        l, info, logs = cast(Any, cholesky_ex(matrices, upper=upper, math=math, logdet=True))
+    return (l.get() if hasattr(l, "get") else l).swapaxes(1, 2) if upper else l, info, logs
+
+
+def default_of(batch: Batch, upper: bool, math: str) -> KernelSpec:
+    """The default's kernel for a triangle of a batch."""
+    return kernel_choice("potrf", get_backend(batch.backend), Form.of(batch), upper, None, math, argument="batch")
+
+
+def by_factors(factors: Any, **how: Any) -> tuple[Any, None, Any]:
+    """Inverses and logarithms; a factor's info is another one than its matrix's."""
+    found = cho_inverse_ex(factors, **how)
+    return found.inverse, None, found.logabsdet
 
 
 def packed(case: Case, backend: Any, given: Array) -> Any:
@@ -195,18 +247,22 @@ def packed(case: Case, backend: Any, given: Array) -> Any:
 
 def check_batch(random: np.random.Generator, case: Case, kinds: NDArray[np.str_], a: Array, b: Array) -> float:
     """The largest error of a batch of which all is as it should be."""
-    given = lower_factors(a) if case.op in ("potrs", "cho_solve") else a
+    given = lower_factors(a) if case.op in BY_FACTORS else a
     state = random.bit_generator.state
     found = run(random, case, given, b)
     flushed = np.isin(kinds, list(FLUSHED_KINDS)) & case.flushes
     # Inverses of huge matrices have elements that are hardly normal numbers.
-    good = factorable(a) & ~flushed & (kinds != "denormal") & ((kinds != "huge") | (case.op != "inv"))
+    inverts = case.op.startswith(("inv", "cho_inv"))
+    good = factorable(a) & ~flushed & (kinds != "denormal") & ((kinds != "huge") | (not inverts))
     if found.info is not None:
         check_info(case, kinds, a, found.info, flushed)
         good &= found.info == 0
     if case.op in FIRST_ORDER:
         good[good] = is_decided(a[good])
     largest = worst_error(case, kinds, given, b, found.result, good)
+    if found.logabsdet is not None:
+        by = replace(case, op="logdet_by_factors" if case.op in BY_FACTORS else "slogdet")
+        largest = max(largest, worst_error(by, kinds, given, b, found.logabsdet, good))
     beside = kinds == "dominant"
     random.bit_generator.state = state
     alone = run(random, case, np.where(beside[:, None, None], given, np.eye(case.n, dtype=a.dtype)), b)
@@ -237,8 +293,14 @@ def worst_error(
         seen = potrs.ratios(a, b, result) / potrs.ratio_bound(case.n, case.math)
     elif case.op in ("posv", "solve"):
         seen = posv.ratios(a, b, result) / posv.ratio_bound(case.n, case.math)
-    elif case.op == "inv":
+    elif case.op in ("inv", "inv_logdet"):
         seen = inverse_ratios(a, result) / INVERSE_BOUND[case.math]
+    elif case.op == "cho_inverse_logdet":
+        seen = potri.ratios(a, result) / potri.RATIO_BOUND[case.math]
+    elif case.op == "cholesky_logdet":
+        seen = residual.ratios(a, np.ascontiguousarray(result)) / residual.RATIO_BOUND[case.math]
+    elif case.op == "logdet_by_factors":
+        seen = logdet.ratios_by_factors(a, result) / logdet.RATIO_BOUND[case.math]
     else:
         seen = logdet.ratios(a, result) / logdet.RATIO_BOUND[case.math]
         seen = seen if case.op == "logdet" else with_sum(a, result, seen)
