@@ -183,7 +183,8 @@ def _room(op: str) -> Any:
     operation = OPERATIONS[op]
     if operation.rectangular:
         return reflections
-    return factors if op == LuArena.op else inversions if operation.inverts else solves
+    alone = any(each.op == op for each in INVERSE_ARENAS)
+    return factors if op == LuArena.op else inversions if alone else solves
 
 
 def _arena(op: str, nrhs: int, backend: Backend, recipe: str, n: int, *rest: Any, **settings: Any) -> BaseArena:

@@ -1,8 +1,8 @@
-"""Inversions in a comparison, by factors and by matrices: what they are given, and this library's own contenders."""
+"""Inversions, by factors and by matrices, and determinants in a comparison: and this library's contenders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from batchchol.api import Inverse, cho_inverse, cholesky_ex, inv_ex
+from batchchol.api import cho_inverse, cholesky_ex, inv_ex, slogdet_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
@@ -24,7 +24,10 @@ from kernelgen import KernelSpec, Layout, Problem, SpecError
 
 @dataclass(frozen=True)
 class Inverted:
-    """Finished inversions: the matrices or factors, the inverses of shape (batch, n, n), and the info of each."""
+    """Finished inversions: the matrices or factors, the inverses of shape (batch, n, n), and the info of each.
+
+    Or finished determinants, of which the logarithms are of shape (batch,).
+    """
 
     op: str
     matrices: Batch
@@ -68,7 +71,21 @@ class FactorInverseArena(InverseArena):
         return type(matrices)(factors, self.n, matrices.batch, Layout.canonical(), "lower")
 
 
-INVERSE_ARENAS: tuple[type[InverseArena], ...] = (InverseArena, FactorInverseArena)
+@dataclass(frozen=True)
+class DeterminantArena(InverseArena):
+    """SPD matrices, of whose determinants the logarithms are taken: they are in the place of inverses."""
+
+    op: ClassVar[str] = "logdet"
+
+
+INVERSE_ARENAS: tuple[type[InverseArena], ...] = (InverseArena, FactorInverseArena, DeterminantArena)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    InverseArena.op: inv_ex,
+    FactorInverseArena.op: cho_inverse,
+    DeterminantArena.op: slogdet_ex,
+}
 
 
 def entrants(
@@ -88,8 +105,8 @@ def entrants(
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
         chosen = default_specs(backend, problem, batch, Layout.canonical())
-    name = f"{venue.prefix}{'cho_inverse' if op == FactorInverseArena.op else 'inv_ex'}"
-    yield Entrant(name, venue.version, partial(array_call, specs=chosen), chosen, venue.tolerated)
+    made = partial(array_call, specs=chosen)
+    yield Entrant(f"{venue.prefix}{_FUNCTIONS[op].__name__}", venue.version, made, chosen, venue.tolerated)
 
 
 def kernel(arena: InverseArena, specs: tuple[KernelSpec], layout: Layout) -> list[Contender]:
@@ -111,12 +128,13 @@ def kernel(arena: InverseArena, specs: tuple[KernelSpec], layout: Layout) -> lis
 def array_call(arena: InverseArena, specs: tuple[KernelSpec, ...]) -> list[Contender]:
     """A call of this library, from array to array; `specs` is what it chooses by itself."""
     how: dict[str, Any] = {"threads": arena.threads, "backend": arena.backend.name}
-    function = cho_inverse if arena.op == FactorInverseArena.op else inv_ex
-    made = Latest(lambda given: function(given, **how), arena.each(arena.input))
+    made = Latest(lambda given: _FUNCTIONS[arena.op](given, **how), arena.each(arena.input))
 
     def result(index: int) -> Inverted:
-        x, info = made.value if isinstance(made.value, Inverse) else (made.value, None)
+        # An inverse alone, or with an info; or the sign, the logarithm and the info.
+        *_, x, info = made.value if isinstance(made.value, tuple) else (made.value, None)
         return arena.inverted(index, x, info)
 
-    name, math = (specs[0].name, specs[0].problem.math) if specs else ("solutions for the identity", None)
+    apart = "the factors' diagonals" if arena.op == DeterminantArena.op else "solutions for the identity"
+    name, math = (specs[0].name, specs[0].problem.math) if specs else (apart, None)
     return [Contender(name, made.calls, result, forget=made.forget, math=math)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchchol.compare.contenders import Arena, Contender, Latest
-from batchchol.compare.inversions import InverseArena
+from batchchol.compare.inversions import DeterminantArena, InverseArena, Inverted
 from batchchol.compare.peers.base import Peer, blas_limit
 from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import FusedArena
@@ -71,6 +71,16 @@ def least_squares(arena: LeastSquaresArena) -> list[Contender]:
     return [Contender("numpy.linalg.lstsq, in a loop", arena.calls(call), arena.solved)]
 
 
+def determinants(arena: DeterminantArena) -> list[Contender]:
+    """`numpy.linalg.slogdet`, whose matrices may be any: it makes LU factors of them."""
+    made = Latest(np.linalg.slogdet, arena.each(arena.input))
+
+    def result(index: int) -> Inverted:
+        return arena.inverted(index, made.value.logabsdet)
+
+    return [Contender("numpy.linalg.slogdet", made.calls, result, forget=made.forget)]
+
+
 def _version() -> str:
     built_with: Any = np.show_config(mode="dicts")
     lapack = built_with.get("Build Dependencies", {}).get("lapack", {})
@@ -81,6 +91,7 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "potrf": contenders,
     "posv": fused,
     "poinv": inverses,
+    "logdet": determinants,
     "gesv": fused,
     "geqrf": reflectors,
     "gels": least_squares,

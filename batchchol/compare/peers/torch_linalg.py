@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -12,7 +13,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.compare.contenders import Arena, Contender, Factored, Latest
 from batchchol.compare.factors import LuArena, LuFactored
-from batchchol.compare.inversions import InverseArena, Inverted
+from batchchol.compare.inversions import DeterminantArena, InverseArena, Inverted
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.reflections import LeastSquaresArena, QrArena, QrFactored
 from batchchol.compare.solves import BaseSolveArena, FusedArena, GeneralArena, SolveArena, Solved
@@ -135,23 +136,11 @@ def least_squares(arena: LeastSquaresArena) -> list[Contender]:
 
 def inverses(arena: InverseArena) -> list[Contender]:
     """`torch.cholesky_inverse`, by given factors or after `cholesky_ex`, and `torch.linalg.inv_ex`."""
-    torch, place = import_module("torch"), arena.backend.name
-    given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
-    if place == "cuda":
-        device().synchronize()
+    torch, way = import_module("torch"), partial(_way_of_matrices, arena)
 
     def two_steps(a: Any) -> tuple[Any, Any]:
         factors, info = torch.linalg.cholesky_ex(a)
         return torch.cholesky_inverse(factors), info
-
-    def way(spec: str, function: Callable[[Any], tuple[Any, Any]]) -> Contender:
-        made = Latest(function, given)
-
-        def result(index: int) -> Inverted:
-            x, info = made.value
-            return arena.inverted(index, _array(x.contiguous(), place), None if info is None else _array(info, place))
-
-        return Contender(spec, made.calls, result, forget=made.forget)
 
     if arena.triangle == "lower":
         return [way("torch.cholesky_inverse", lambda l: (torch.cholesky_inverse(l), None))]
@@ -159,6 +148,35 @@ def inverses(arena: InverseArena) -> list[Contender]:
         way("torch.linalg.cholesky_ex and torch.cholesky_inverse", two_steps),
         way("torch.linalg.inv_ex", torch.linalg.inv_ex),
     ]
+
+
+def determinants(arena: DeterminantArena) -> list[Contender]:
+    """`torch.linalg.slogdet`, which makes LU factors, and the diagonals of what `cholesky_ex` returns."""
+    torch, way = import_module("torch"), partial(_way_of_matrices, arena)
+
+    def two_steps(a: Any) -> tuple[Any, Any]:
+        factors, info = torch.linalg.cholesky_ex(a)
+        return 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1), info
+
+    return [
+        way("torch.linalg.cholesky_ex and the logarithms of its diagonals", two_steps),
+        way("torch.linalg.slogdet", lambda a: (torch.linalg.slogdet(a)[1], None)),
+    ]
+
+
+def _way_of_matrices(arena: InverseArena, spec: str, function: Callable[[Any], tuple[Any, Any]]) -> Contender:
+    """A function of matrices alone that returns a result and, if it has one, the info."""
+    torch, place = import_module("torch"), arena.backend.name
+    given = [torch.as_tensor(array, device=place) for array in arena.each(arena.input)]
+    if place == "cuda":
+        device().synchronize()
+    made = Latest(function, given)
+
+    def result(index: int) -> Inverted:
+        x, info = made.value
+        return arena.inverted(index, _array(x.contiguous(), place), None if info is None else _array(info, place))
+
+    return Contender(spec, made.calls, result, forget=made.forget)
 
 
 def _way(arena: FusedArena, spec: str, function: Callable[[Sequence[Any]], tuple[Any, Any]]) -> Contender:
@@ -212,6 +230,7 @@ _WAYS: Mapping[str, Callable[[Any], Sequence[Contender]]] = {
     "posv": fused,
     "potri": inverses,
     "poinv": inverses,
+    "logdet": determinants,
     "gesv": general,
     "getrf": lu_factors,
     "geqrf": reflectors,
