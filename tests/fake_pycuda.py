@@ -206,6 +206,9 @@ class FakeDriver(Driver):
     def current_context(self) -> int:
         return self.gpu.current
 
+    def is_pinned(self, address: int) -> bool:
+        return False
+
     def urgent_stream(self) -> int:
         return 0x6000
 
