@@ -122,7 +122,7 @@ def prepare_lower(batch: Batch, out: Batch | None) -> Batch:
         )
     if out is None:
         return batch.like("lower")
-    _check_out(batch, out, out.shares_memory(batch))
+    check_out(batch, out, out.shares_memory(batch))
     # Not `out` itself, nor what it remembers.
     out.__dict__.pop(_REMEMBERED, None)
     return copy(out).marked("lower")
@@ -267,14 +267,14 @@ def _result(device: Backend, batch: Batch, out: Batch | None, spec: KernelSpec, 
                 "in_place=False"
             )
         return device.empty(batch.n, batch.batch, batch.layout, batch.dtype)
-    _check_out(batch, out, in_place)
+    check_out(batch, out, in_place)
     if spec.in_place != in_place:
         raise ValueError(f"spec: got in_place={spec.in_place}, expected {in_place} for this out")
     return out
 
 
-def _check_out(batch: Batch, out: Batch, in_place: bool) -> None:
-    """Refuse what the factors of a batch cannot be written to."""
+def check_out(batch: Batch, out: Batch, in_place: bool) -> None:
+    """Refuse what the factors or inverses of a batch cannot be written to."""
     if (out.n, out.batch, out.layout, out.dtype) != (batch.n, batch.batch, batch.layout, batch.dtype):
         raise ValueError(f"out: got {out.contents}; expected {batch.contents}, as the batch is")
     if out.backend != batch.backend:

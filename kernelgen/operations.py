@@ -99,7 +99,7 @@ class Operation:
     @cached_property
     def whole_groups(self) -> bool:
         """Whether a CPU's kernel works on padding too: all arguments have room for whole groups of matrices."""
-        return all(argument.packed for argument in self.arguments)
+        return all(argument.packed for argument in self.arguments) and not self.inverts
 
     @cached_property
     def has_info(self) -> bool:
@@ -129,7 +129,12 @@ class Operation:
     @cached_property
     def inverts(self) -> bool:
         """Whether it computes inverses."""
-        return any(each.shape == "square" and not each.in_batch for each in self.arguments)
+        return any(each.name == "x" and each.shape in ("square", "triangle") for each in self.arguments)
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether it computes one triangle of inverses, in the layout of the kernel."""
+        return self.inverts and all(each.shape != "square" for each in self.arguments)
 
     @cached_property
     def in_registers(self) -> bool:
@@ -238,6 +243,22 @@ POINV = Operation(
     ),
     lambda n, nrhs: n**3,
 )
+# LAPACK's name of an inversion whose result is packed as its factor is.
+PPTRI = Operation(
+    "pptri",
+    "one triangle of the inverse X of A by the Cholesky factor L of A",
+    "an inversion",
+    (Argument("l", "triangle"), Argument("x", "triangle", written=True), Argument("info", "info", written=True)),
+    POTRI.flops,
+    POTRI.fixed,
+)
+PPINV = Operation(
+    "ppinv",
+    "one triangle of the inverse X of A, symmetric positive definite",
+    "a factorization and inversion",
+    (Argument("a", "triangle"), Argument("x", "triangle", written=True), Argument("info", "info", written=True)),
+    POINV.flops,
+)
 POTRIDET = Operation(
     "potridet",
     "the inverse X of A by the Cholesky factor L of A, and the logarithm of A's determinant",
@@ -340,6 +361,6 @@ GELS = Operation(
     _REFLECTING_TOO,
 )
 
-_OF_TRIANGLES = (POTRF, POTRFDET, POTRS, POSV, POSVDET, LOGDET, POTRI, POTRIDET, POINV, POINVDET)
+_OF_TRIANGLES = (POTRF, POTRFDET, POTRS, POSV, POSVDET, LOGDET, POTRI, POTRIDET, POINV, POINVDET, PPTRI, PPINV)
 _ALL = (*_OF_TRIANGLES, GETRF, GETRS, GESV, GEQRF, ORGQR, ORMQR, GELS)
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({each.name: each for each in _ALL})

@@ -37,6 +37,8 @@ class KernelSpec:
         require(not (self.in_place and operation.has_columns), "in_place", True, works)
         works = f"{operation.name} has its result in another place, use False"
         require(not (self.in_place and (operation.forgets or operation.inverts)), "in_place", True, works)
+        works = f"of arrays both triangles are written, use {'poinv' if operation.factors else 'potri'!r}"
+        require(not operation.packs or self.layout != "canonical", "op", self.problem.op, works)
         works = "the same kernel works in place and out of place, use False"
         require(not (self.in_place and operation.general), "in_place", True, works)
         object.__setattr__(self, "schedule", self.schedule.settled(target, self.problem))

@@ -29,7 +29,7 @@ TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
 # Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones.
 PIPELINES = ((32, 1, 0, 0, 0), (16, 2, 1, 0, 0), (12, 1, 2, 1, 0), (8, 2, 0, 0, 1), (4, 1, 1, 0, 0), (2, 1, 0, 0, 0))
 OPERATIONS = ("potrs", "posv")
-WITHOUT_COLUMNS = ("logdet", "potri", "poinv", "potridet", "poinvdet")
+WITHOUT_COLUMNS = ("logdet", "potri", "poinv", "potridet", "poinvdet", "pptri", "ppinv")
 
 
 def solves() -> Iterator[Case]:
@@ -135,7 +135,7 @@ def _by_blocks() -> Iterator[Case]:
 def inversions() -> Iterator[Case]:
     """Every order twice, by each operation without right-hand sides, as far as its triangles fit shared memory."""
     for turn in range(2 * len(ORDERS) * len(WITHOUT_COLUMNS)):
-        op, n = WITHOUT_COLUMNS[turn % 5], ORDERS[turn // 5 % len(ORDERS)]
+        op, n = WITHOUT_COLUMNS[turn % len(WITHOUT_COLUMNS)], ORDERS[turn // len(WITHOUT_COLUMNS) % len(ORDERS)]
         layout, threads = LAYOUTS[turn % len(LAYOUTS)], (32, 64)[turn // 2 % 2]
         dtype, uplo = ("float32", "float32", "float64")[turn // 2 % 3], ("lower", "upper")[turn // 5 % 2]
         problem = Problem(n, dtype, uplo, op, ("ieee", "fast")[turn // 4 % 2])

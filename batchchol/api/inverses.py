@@ -45,12 +45,15 @@ def inv(
         The kernel to use, of the operation "poinv".
     overwrite_a : bool
         Whether the memory of `a` may be used: the inverses of an array of the host are there if a kernel finds them.
+    out : array or Batch, optional
+        As for `solve`; or, for a batch in a packed layout, a batch of the same layout, itself or another one: one
+        triangle of each inverse is written there, without `jitter` and `logdet`.
 
     Returns
     -------
     ndarray, shape (..., n, n)
-        The inverses, both triangles, which are equal where a kernel inverts; or `out`. Of a batch (batch, n, n); of
-        matrices on a GPU a pycuda.gpuarray.GPUArray.
+        The inverses, both triangles, which are equal where a kernel inverts; or `out`, a batch marked with its
+        triangle. Of a batch (batch, n, n); of matrices on a GPU a pycuda.gpuarray.GPUArray.
 
     Raises
     ------
@@ -153,8 +156,10 @@ def cho_inverse(
     ----------
     L : Batch, or array_like of shape (..., n, n), float32 or float64
         The factors, such as `factor(batch).L` or `cholesky(a)`. Only the lower triangle is used, or the upper one.
-    upper, backend, math, threads, stream, out
+    upper, backend, math, threads, stream
         As for `cho_solve`.
+    out : array or Batch, optional
+        As for `inv`.
 
     Returns
     -------

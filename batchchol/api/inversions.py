@@ -16,6 +16,7 @@ from batchchol.api.device_factorizations import new_logarithms
 from batchchol.api.device_places import given_place
 from batchchol.api.device_repairs import Repair
 from batchchol.api.host_solves import members_of
+from batchchol.api.packed_inversions import inverted_in_place_of
 from batchchol.api.repairs import Members, repair
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
@@ -57,6 +58,8 @@ def inverted(given: Any, backend: str | None, wanted: Wanted) -> Inverted | None
     """
     if isinstance(given, Batch):
         wanted = wanted.of_batch(given, backend)
+        if isinstance(wanted.out, Batch):
+            return Inverted(*inverted_in_place_of(given, wanted))
         return _on_gpu(given, wanted) if given.backend != "cpu" else _of_batch(given, wanted)
     if hasattr(given, "__cuda_array_interface__"):
         check_on_gpu(backend)

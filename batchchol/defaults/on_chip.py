@@ -21,8 +21,8 @@ IN_REGISTERS: Mapping[tuple[str, str], tuple[int, int]] = MappingProxyType(
         ("potri", "float64"): (14, 14),
         ("potridet", "float32"): (20, 20),
         ("potridet", "float64"): (14, 14),
-        **dict.fromkeys((("poinv", "float32"), ("poinvdet", "float32")), (21, 21)),
-        **dict.fromkeys((("poinv", "float64"), ("poinvdet", "float64")), (14, 14)),
+        **dict.fromkeys(((op, "float32") for op in ("poinv", "poinvdet", "pptri", "ppinv")), (21, 21)),
+        **dict.fromkeys(((op, "float64") for op in ("poinv", "poinvdet", "pptri", "ppinv")), (14, 14)),
     }
 )
 # Of inverses: orders up to which a multiprocessor has room for the triangles of two warps. Beyond, one kernel factors

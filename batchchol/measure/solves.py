@@ -24,7 +24,9 @@ CHECKS: Mapping[str, Callable[..., float]] = MappingProxyType(
         "posvdet": byproducts.check_solutions,
         "potri": potri.check,
         "potridet": byproducts.check_inverses_by_factors,
+        "pptri": partial(potri.check_packed, potri.check),
         "poinv": poinv.check,
+        "ppinv": partial(potri.check_packed, poinv.check),
         "poinvdet": byproducts.check_inverses,
         "logdet": logdet.check,
         "gesv": lu.check,
@@ -90,6 +92,8 @@ def info_of(backend: Backend, spec: KernelSpec, matrices: Batch) -> tuple[Any, .
 
 def room_for(backend: Backend, spec: KernelSpec, matrices: Batch) -> Any:
     """Room for what an operation without right-hand sides makes of each matrix, its inverse or a number."""
+    if spec.problem.operation.packs:
+        return backend.empty(matrices.n, matrices.batch, matrices.layout, matrices.dtype).marked(spec.problem.uplo)
     shape = (matrices.batch, matrices.n, matrices.n) if spec.problem.operation.inverts else (matrices.batch,)
     return _room(backend, shape, matrices)
 

@@ -112,5 +112,23 @@ def check_members(
     return worst_within(seen, members, RATIO_BOUND[math], math, "inverses of the residual ratio", "they are wrong")
 
 
+def check_packed(
+    check: Callable[..., float],
+    given: Batch,
+    x: Batch,
+    info: Any,
+    math: str,
+    *,
+    upper: bool = False,
+    host: Callable[[Any], NDArray[Any]] = np.asarray,
+    **how: Any,
+) -> float:
+    """A check of inverses, such as `check`, of a batch that has one triangle of each; the other one is the same."""
+    half = host(x.to_dense())
+    half = np.triu(half) if upper else np.tril(half)
+    whole = half + half.swapaxes(-1, -2) - half * np.eye(x.n, dtype=half.dtype)
+    return check(given, whole, info, math, upper=upper, host=host, **how)
+
+
 check = partial(check_members, ratios)
 """`check_members` of inverses by factors."""

@@ -33,7 +33,7 @@ _OF_THREADS: Mapping[str, Generate] = MappingProxyType(
         "potrs": generate_solve,
         **dict.fromkeys(("posv", "posvdet"), generate_posv),
         "logdet": generate_logdet,
-        **dict.fromkeys(("potri", "potridet", "poinv", "poinvdet"), generate_inverse),
+        **dict.fromkeys(("potri", "potridet", "poinv", "poinvdet", "pptri", "ppinv"), generate_inverse),
         "getrf": generate_lu,
         "getrs": generate_lu,
         "gesv": generate_lu,

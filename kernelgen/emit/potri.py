@@ -19,7 +19,8 @@ def generate_inverse(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource
     being the factors or the matrices; on a CPU it returns an int, and has `first` and `last`, groups of `lanes`
     matrices, besides. `stride` is the distance between neighbouring elements of one of them, `x` is (batch, n, n),
     both triangles of each inverse, `info` has room for `batch` numbers. Where an info is not 0 the inverse has no
-    meaning. Kernels of "potridet" and "poinvdet" have `scalar *logdet` before `info`, as `generate_posv` says.
+    meaning. Kernels of "pptri" and "ppinv" write one triangle of each, as the matrices lie; those of "potridet" and
+    "poinvdet" have `scalar *logdet` before `info`, as `generate_posv` says.
     """
     if spec.target == CUDA.name:
         return generate_on_triangles("thread/potri.cu.jinja", spec, schedule)

@@ -21,7 +21,7 @@ def generate_on_triangles(template: str, spec: KernelSpec, schedule: ThreadSched
     stage = schedule.solve_stage(problem, spec.layout)
     room = (
         max(stage.scalars, WARP * (problem.n * (problem.n + 1) // 2 | 1))
-        if problem.operation.inverts
+        if problem.operation.inverts and not problem.operation.packs
         else stage.scalars
     )
     piece = PIECE_BYTES // ELEMENT_BYTES[problem.dtype] if stage.interleaved else stage.width

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, cho_inverse, factor, get_backend, inv, inv_ex, slogdet, slogdet_ex
+from batchchol import Batch, Layout, cho_inverse, default_spec, factor, get_backend, inv, inv_ex, slogdet, slogdet_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.defaults import on_chip
@@ -238,3 +238,39 @@ def test_determinants_of_those_that_fail_on_a_gpu(cuda: Backend, spd: Spd, dtype
         for given in (on_device(a), batch):
             with pytest.raises(ValueError, match=f"^{words}"):
                 slogdet(given, **arguments)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("layout", [Layout.chunked(LANES), Layout.interleaved("row")], ids=str)
+def test_one_triangle_in_the_layout_of_a_batch(cuda: Backend, spd: Spd, layout: Layout, upper: bool) -> None:
+    a = spd(2 * LANES + 3, N)
+    a[4, 2, 2] = -1
+    good, uplo = np.arange(len(a)) != 4, "upper" if upper else "lower"
+    both = [Batch.from_dense(one_triangle(a, upper), layout), DeviceBatch.from_dense(one_triangle(a, upper), layout)]
+    expected = np.linalg.inv(a)
+    kept = np.triu(expected) if upper else np.tril(expected)
+    for matrices, host in zip(both, (np.asarray, cuda.host), strict=True):
+        for out in (matrices.like(), matrices):
+            x, info = inv_ex(matrices.marked(uplo).copy() if out is matrices else matrices, upper=upper, out=out)
+            assert x.triangle == uplo
+            assert np.shares_memory(x.data, out.data) if x.backend == "cpu" else x.address == out.address
+            np.testing.assert_allclose(host(x.to_dense())[good], kept[good], rtol=1e-4, atol=1e-6)
+            assert np.flatnonzero(host(info)).tolist() == [4]
+    whole = Batch.from_dense(a[good], layout)
+    l = factor(whole, default_spec(N, layout=layout.kind, order=layout.order, chunk=layout.chunk)).L
+    x = cho_inverse(l, out=l.like())
+    np.testing.assert_allclose(x.to_dense(), np.tril(expected[good]), rtol=1e-4, atol=1e-6)
+
+
+def test_batches_that_inverses_cannot_be_written_to(spd: Spd) -> None:
+    a = spd(2 * LANES, N)
+    batch, rows = Batch.from_dense(a, Layout.chunked(LANES)), Batch.from_dense(a, Layout.canonical())
+    for given, how, words in (
+        (rows, {"out": rows.like()}, "out: got a Batch, expected an array of shape"),
+        (batch, {"out": rows}, "out: got .* expected .*, as the batch is"),
+        (batch, {"out": batch.like(), "jitter": "auto"}, "out: got a Batch with jitter, expected an array"),
+        (batch, {"out": batch.like(), "logdet": True}, "out: got a Batch with logdet, expected an array"),
+        (batch, {"out": batch.like(), "stream": 1}, "stream: got 1, expected None"),
+    ):
+        with pytest.raises(ValueError, match=f"^{words}"):
+            inv_ex(given, **how)

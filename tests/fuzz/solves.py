@@ -40,6 +40,7 @@ from batchchol import (
 )
 from batchchol.backends.base import Form
 from batchchol.batches.layouts import padded
+from batchchol.defaults.on_chip import IN_MEMORY
 from batchchol.operations import logdet, posv, potri, potrs, residual
 from batchchol.plan import kernel_choice
 from kernelgen import MAX_N, KernelSpec
@@ -59,6 +60,7 @@ CALLS = (
     "cholesky_logdet",
     "inv_logdet",
     "cho_inverse_logdet",
+    "inv_packed",
 )
 # A CPU's are whole groups of lanes, of narrow ones too.
 CHUNKS = {"cpu": (4, 8, 16, 32, 48, 512), "cuda": (2, 3, 16, 32, 48, 64, 512)}
@@ -67,7 +69,16 @@ ELEMENTS, MOST, FEWEST = 300_000, 4_000, 40
 # A residual of inverses like those of solves, of a bound that potri has as well: Higham, section 14.3.
 INVERSE_BOUND = {"ieee": 1.5, "fast": 2.5}
 # The bounds of these are to first order: no pivot may be as small as what rounding changes it by.
-FIRST_ORDER = ("inv", "logdet", "slogdet", "solve_logdet", "cholesky_logdet", "inv_logdet", "cho_inverse_logdet")
+FIRST_ORDER = (
+    "inv_packed",
+    "inv",
+    "logdet",
+    "slogdet",
+    "solve_logdet",
+    "cholesky_logdet",
+    "inv_logdet",
+    "cho_inverse_logdet",
+)
 # By factors.
 BY_FACTORS = ("potrs", "cho_solve", "cho_inverse_logdet")
 # Whose elements are so large or small that right-hand sides have to be as well.
@@ -200,6 +211,7 @@ def call(case: Case, a: Array, b: Array) -> Found:
             "slogdet": lambda: slogdet_ex(matrices, **how)[1:],
             "cholesky_logdet": lambda: factored(matrices, **how),
             "inv_logdet": lambda: inv_ex(matrices, logdet=True, **how),
+            "inv_packed": lambda: packed_inverses(case, matrices, **how),
             "cho_inverse_logdet": lambda: by_factors(matrices, **how),
         }
         found = Found(*(None if each is None else backend.host(each) for each in of[case.op]()))
@@ -223,6 +235,18 @@ def factored(matrices: Any, *, upper: bool, math: str) -> tuple[Any, Any, Any]:
 def default_of(batch: Batch, upper: bool, math: str) -> KernelSpec:
     """The default's kernel for a triangle of a batch."""
     return kernel_choice("potrf", get_backend(batch.backend), Form.of(batch), upper, None, math, argument="batch")
+
+
+@np.errstate(all="ignore")
+def packed_inverses(case: Case, matrices: Any, **how: Any) -> tuple[Any, Any]:
+    """Inverses in the layout of a batch, where there is a kernel for it, and info."""
+    packed = isinstance(matrices, Batch) and matrices.layout.kind != "canonical"
+    if not packed or (case.backend == "cuda" and case.n > IN_MEMORY[case.dtype]):
+        return cast(Any, inv_ex(matrices, **how))
+    x, info = cast(Any, inv_ex(matrices, out=matrices.like(), **how))
+    half = get_backend(case.backend).host(x.to_dense())
+    whole = half + half.swapaxes(1, 2) - half * np.eye(case.n, dtype=half.dtype)
+    return (get_backend("cuda").place(whole) if case.backend == "cuda" else whole), info
 
 
 def by_factors(factors: Any, **how: Any) -> tuple[Any, None, Any]:
@@ -293,14 +317,16 @@ def worst_error(
         seen = potrs.ratios(a, b, result) / potrs.ratio_bound(case.n, case.math)
     elif case.op in ("posv", "solve"):
         seen = posv.ratios(a, b, result) / posv.ratio_bound(case.n, case.math)
-    elif case.op in ("inv", "inv_logdet"):
+    elif case.op in ("inv", "inv_logdet", "inv_packed"):
         seen = inverse_ratios(a, result) / INVERSE_BOUND[case.math]
     elif case.op == "cho_inverse_logdet":
         seen = potri.ratios(a, result) / potri.RATIO_BOUND[case.math]
     elif case.op == "cholesky_logdet":
         seen = residual.ratios(a, np.ascontiguousarray(result)) / residual.RATIO_BOUND[case.math]
     elif case.op == "logdet_by_factors":
+        # Where no kernel inverts, the logarithms are summed.
         seen = logdet.ratios_by_factors(a, result) / logdet.RATIO_BOUND[case.math]
+        seen = with_sum_by_factors(a, result, seen)
     else:
         seen = logdet.ratios(a, result) / logdet.RATIO_BOUND[case.math]
         seen = seen if case.op == "logdet" else with_sum(a, result, seen)
@@ -327,9 +353,17 @@ def inverse_ratios(a: Array, x: Array) -> NDArray[np.float64]:
 
 def with_sum(a: Array, logabsdet: Array, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """The ratios of logarithms if a sum of the pivots' has errors of its own: u of each and of each partial sum."""
-    pivots = np.diagonal(np.linalg.cholesky(a.astype(np.float64)), axis1=1, axis2=2)
-    error = np.abs(logabsdet - logdet.oracle(a))
-    summed = 2 * np.abs(np.log(pivots)).sum(1) * (a.shape[-1] + 1) * float(np.finfo(a.dtype).eps) / 2
+    l = np.linalg.cholesky(a.astype(np.float64))
+    return with_sum_by_factors(l, logabsdet, ratios, logdet.oracle(a))
+
+
+def with_sum_by_factors(
+    l: Array, logabsdet: Array, ratios: NDArray[np.float64], exact: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """The same by factors."""
+    logs = 2 * np.log(np.abs(np.diagonal(l, axis1=1, axis2=2)).astype(np.longdouble))
+    error = np.abs(logabsdet - (logs.sum(1).astype(np.float64) if exact is None else exact))
+    summed = np.abs(logs).sum(1).astype(np.float64) * (l.shape[-1] + 1) * float(np.finfo(logabsdet.dtype).eps) / 2
     off = error != 0
     ratios[off] = 1 / (1 / ratios[off] + summed[off] / error[off])
     return ratios
