@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import isqrt
 from types import MappingProxyType
 
-from batchchol.defaults.pipelines import MANY, by_blocks
+from batchchol.defaults.pipelines import FEW, MANY, SOME, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
@@ -35,7 +34,8 @@ ONE_KERNEL: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 24})
 ONE_KERNEL_OF_FEW: Mapping[str, int] = MappingProxyType({"float32": 32, "float64": 18})
 MANY_FROM = 29
 # Larger ones are of warps (measured on an H200, 2026-11-24): arrays; small chunks where the math is "fast", for a
-# warp reads one matrix of its chunk or two; and whatever few matrices there are, from a smaller order on.
+# warp reads one matrix of its chunk or two; and of few matrices what is not of blocks, from a smaller order on. Of
+# 4,096 too, but arrays where the math is "ieee".
 FEW_FROM, CHUNK_OF_FEW, CHUNK_OF_WARPS = 20, 32, 4
 # The last orders of a thread are of warps too in arrays where the math is "fast": 206 us for 243 at n = 32 (H100).
 FAST_ARRAYS_FROM = 31
@@ -43,13 +43,14 @@ FAST_ARRAYS_FROM = 31
 ONE_WARP = 96
 # Orders, and the matrices of a warp, teams of a block and blocks of a multiprocessor: of few matrices and of many.
 TEAMS_OF_FEW = ((32, (2, 4, 3)), (ONE_WARP, (1, 8, 1)))
+TEAMS_OF_SOME = ((32, (2, 4, 3)), (ONE_WARP, (1, 2, 8)))
 TEAMS = MappingProxyType(
     {"fast": ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4))), "ieee": ((48, (2, 2, 6)), (64, (1, 2, 8)))}
 )
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
 # Batches that are served apart.
-BATCHES = (1_024, 16_384)
+BATCHES = (FEW, SOME, 16_384)
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
@@ -66,27 +67,29 @@ def two_kernels(request: Request, nrhs: int = 1) -> bool:
         return nrhs >= MANY and problem.n >= MANY_FROM
     if nrhs > COLUMNS_OF_WARPS:
         return True
-    if not few and _by_blocks(request) is not None:
-        return False
-    return problem.dtype != "float32" or by_warps(request.plain, request.chunk, request.arch, few=few) is None
+    # Of the largest orders of float64 there is no kernel at all.
+    with suppress(SpecError):
+        size = nearest_size(request.size)
+        return shared_by_several(request.plain, request.chunk, request.arch, size) is None
+    return True
+
+
+def nearest_size(batch: int) -> int:
+    """The one of `BATCHES` that a batch is served as: the nearest by ratio."""
+    return min(BATCHES, key=lambda size: max(size / max(batch, 1), batch / size))
 
 
 def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     """The kernel for `nrhs` right-hand sides where the one for a single one is not the better choice."""
     if nrhs <= COLUMNS_OF_WARPS or _few(request) or not TARGETS[request.target].gpu:
         return None
-    return _by_blocks(request, nrhs)
-
-
-def _by_blocks(request: Request, nrhs: int = 1) -> KernelSpec | None:
-    # Of the largest orders of float64 there is no kernel at all.
     with suppress(SpecError):
         return by_blocks(request.plain, request.chunk, request.arch, nrhs=nrhs)
     return None
 
 
 def _few(request: Request) -> bool:
-    return request.size <= isqrt(BATCHES[0] * BATCHES[1])
+    return nearest_size(request.size) != BATCHES[-1]
 
 
 def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
@@ -97,28 +100,36 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
     SpecError
         If there is none: shared memory has no room for the triangles of a warp's threads.
     """
-    few, blocks = by_warps(plain, chunk, arch, few=True), by_blocks(plain, chunk, arch)
+    shared = {size: shared_by_several(plain, chunk, arch, size) for size in BATCHES}
+    alone = None
     try:
-        others = blocks or by_warps(plain, chunk, arch, few=False) or fused(plain, chunk, arch)
+        alone = fused(plain, chunk, arch)
     except SpecError:
-        if few is None:
+        if not any(shared.values()):
             raise
-        yield BATCHES[0], few
-        return
-    yield from zip(BATCHES, (few or others, others), strict=True)
+    for size in BATCHES:
+        if found := shared[size] or alone:
+            yield size, found
 
 
-def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, *, few: bool) -> KernelSpec | None:
+def shared_by_several(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
+    """The kernel whose threads share matrices, if that is the better choice for a batch of `BATCHES`."""
+    return by_blocks(plain, chunk, arch, batch=size) or by_warps(plain, chunk, arch, size)
+
+
+def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
     """The kernel of the warp family for `plain`'s problem, if there is one that is the better choice."""
     n, math = plain.problem.n, plain.problem.math
     packed = plain.layout != "canonical"
+    few = size == FEW or (size == SOME and (packed or math == "fast"))
     largest = CHUNK_OF_FEW if few else CHUNK_OF_WARPS * (math == "fast" and n <= ONE_WARP)
     if packed and (plain.layout == "interleaved" or chunk is None or chunk > largest):
         return None
     first = FAST_ARRAYS_FROM if math == "fast" and not packed else ONE_KERNEL["float32"] + 1
-    if n < (FEW_FROM if few else first):
+    if n < (FEW_FROM if few and not (packed and size == SOME) else first):
         return None
-    matrices, teams, blocks = _teams(n, chunk if packed else None, TEAMS_OF_FEW if few else TEAMS[math])
+    measured = TEAMS_OF_FEW if size == FEW else TEAMS_OF_SOME if few else TEAMS[math]
+    matrices, teams, blocks = _teams(n, chunk if packed else None, measured)
     warps = 1 if n <= ONE_WARP else 2
     stride, pdl = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None, has_pdl(arch) or None
     try:

@@ -1,8 +1,11 @@
-"""Pipelines of the block family that factor and solve at once: a rule, fitted to datasets/posv_block_h200.csv."""
+"""Pipelines of the block family that factor and solve at once: a rule, fitted to datasets/posv_blocks_h200.csv.
+
+For fewer matrices to datasets/posv_few_h200.csv.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -18,26 +21,32 @@ NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
 # smallest ones are better off with a thread each than with fewer to a block.
 LANES, LANES_OF_LARGE, LARGE_FROM = ((32, 2), (16, 2), (8, 2)), ((16, 2), (16, 1), (8, 2)), 53
 SMALL, LANES_OF_SMALL = 32, LANES[:1]
-# Orders of packed matrices and of arrays, for one right-hand side and for several.
+# Batches of which there are few matrices for each multiprocessor, and hardly enough: blocks of so many matrices then.
+FEW, SOME, LANES_OF_FEW = 1_024, 4_096, ((8, 2),)
+# Orders of packed matrices and of arrays, for one right-hand side and for several: of many matrices, and of fewer.
 PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 65), "float64": range(25, 41)})
-ARRAYS: Mapping[str, range] = MappingProxyType({"float32": range(37, 65), "float64": range(25, 41)})
+ARRAYS: Mapping[str, Container[int]] = MappingProxyType({"float32": (32, *range(37, 65)), "float64": range(25, 41)})
+PACKED_OF: Mapping[int, range] = MappingProxyType({FEW: range(37, 65), SOME: range(24, 65)})
+ARRAYS_OF: Mapping[int, range] = MappingProxyType({FEW: range(0), SOME: range(32, 65)})
 OF_SEVERAL = range(29, 65)
 # Warps that solve: for one right-hand side, and for several, from and up to these numbers of them.
 RHS, RHS_OF_SEVERAL, SEVERAL, MANY = 2, 4, 3, 9
 
 
-def by_blocks(plain: KernelSpec, chunk: int | None, arch: str | None, *, nrhs: int = 1) -> KernelSpec | None:
-    """The pipeline that does the operation of `plain` on many matrices, if it is the better choice.
+def by_blocks(
+    plain: KernelSpec, chunk: int | None, arch: str | None, *, nrhs: int = 1, batch: int | None = None
+) -> KernelSpec | None:
+    """The pipeline that does the operation of `plain` if it is the better choice: for `FEW`, `SOME` or many matrices.
 
     In chunks a block has all of one or some of it.
     """
     several = nrhs >= SEVERAL
-    if nrhs >= MANY or plain.layout == "interleaved" or plain.problem.n not in _orders(plain, several):
+    if nrhs >= MANY or plain.layout == "interleaved" or plain.problem.n not in _orders(plain, several, batch):
         return None
     packed = plain.layout == "chunked"
     stride = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None
     rhs, pdl = RHS_OF_SEVERAL if several else RHS, has_pdl(arch) or None
-    for lanes, pipeline in _lanes(plain, packed=packed, several=several):
+    for lanes, pipeline in LANES_OF_FEW if batch == FEW else _lanes(plain, packed=packed, several=several):
         if packed and chunk is not None and chunk % lanes:
             continue
         found = _pipeline(plain, lanes, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
@@ -53,14 +62,16 @@ def _lanes(plain: KernelSpec, *, packed: bool, several: bool) -> Sequence[tuple[
     return LANES_OF_LARGE if packed and n >= LARGE_FROM else LANES
 
 
-def _orders(plain: KernelSpec, several: bool) -> range:
-    dtype = plain.problem.dtype
+def _orders(plain: KernelSpec, several: bool, batch: int | None) -> Container[int]:
+    dtype, fewer = plain.problem.dtype, batch in (FEW, SOME) and plain.problem.dtype == "float32"
     if several and dtype == "float32":
         return OF_SEVERAL
     if plain.layout == "canonical":
         # Warps read arrays by whole lines, and with math "fast" they are quick enough to gain by it.
-        return range(0) if dtype == "float32" and plain.problem.math == "fast" else ARRAYS[dtype]
-    return PACKED[dtype]
+        if dtype == "float32" and plain.problem.math == "fast":
+            return range(0)
+        return ARRAYS_OF[batch] if fewer and batch else ARRAYS[dtype]
+    return PACKED_OF[batch] if fewer and batch else PACKED[dtype]
 
 
 def _pipeline(plain: KernelSpec, lanes: int, **choices: Any) -> KernelSpec | None:

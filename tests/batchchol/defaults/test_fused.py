@@ -14,7 +14,7 @@ from batchchol.defaults.request import Request
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 
-FEW, MANY = BATCHES
+FEW, SOME, MANY = BATCHES
 ARRAYS, SMALL, LARGE = Layout.canonical(), Layout.chunked(4), Layout.chunked(32)
 
 
@@ -27,11 +27,17 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
     [
         (19, ARRAYS, FEW, "ieee", "thread"),
         (20, LARGE, FEW, "ieee", "warp"),
-        (32, ARRAYS, MANY, "ieee", "thread"),
+        (31, ARRAYS, MANY, "ieee", "thread"),
+        (32, ARRAYS, MANY, "ieee", "block"),
+        (24, ARRAYS, SOME, "ieee", "thread"),
+        (40, ARRAYS, SOME, "ieee", "block"),
+        (40, ARRAYS, SOME, "fast", "warp"),
+        (24, LARGE, SOME, "fast", "block"),
+        (40, LARGE, FEW, "fast", "block"),
         (33, ARRAYS, MANY, "ieee", "warp"),
         (64, SMALL, MANY, "fast", "warp"),
         (64, SMALL, MANY, "ieee", "two"),
-        (64, LARGE, FEW, "ieee", "warp"),
+        (32, LARGE, FEW, "ieee", "warp"),
         (32, ARRAYS, MANY, "fast", "warp"),
         (28, LARGE, MANY, "fast", "thread"),
         (29, LARGE, MANY, "ieee", "block"),
@@ -57,7 +63,7 @@ def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, c
 def test_every_order_of_arrays_has_one_kernel(math: str) -> None:
     for n in range(33, MAX_N + 1):
         for batch in BATCHES:
-            found = by_warps(asked(n, ARRAYS, batch, math).plain, None, "sm_90", few=batch == FEW)
+            found = by_warps(asked(n, ARRAYS, batch, math).plain, None, "sm_90", batch)
             assert found is not None, n
             assert not two_kernels(asked(n, ARRAYS, batch, math))
 
