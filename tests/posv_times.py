@@ -121,7 +121,7 @@ SERIES: Mapping[str, Series] = {
 # Teams of the warp family: matrices, teams of a block, blocks of a multiprocessor; those of two warps, by themselves.
 TEAMS, LARGE_TEAMS = ((1, 2, 4), (1, 2, 8), (1, 8, 1), (2, 2, 4)), ((1, 1, 4),)
 # Pipelines of the block family, which larger chunks are for: matrices, groups with panels, warps that solve.
-CHUNK_OF_BLOCKS, PIPELINES_FROM = 32, 24
+CHUNK_OF_BLOCKS, PIPELINES_FROM = 32, 20
 PIPELINES = ((32, 2, 2), (16, 2, 2), (16, 1, 2), (8, 2, 2))
 
 
@@ -216,10 +216,9 @@ def checked(backend: Backend, solver: Kernel, given: tuple[Any, ...], status: tu
     return CHECKS["posv"](*given, *status, math, samples=32, host=backend.host)
 
 
-def rows(backend: Backend, target: str, wanted: Sequence[Case]) -> Iterator[dict[str, Any]]:
+def rows(backend: Backend, target: str, wanted: Sequence[Case], maths: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A row for each case and kernel."""
-    series = SERIES[backend.name]
-    every = {(case, math): kernels(backend, target, case, math) for case in wanted for math in series.maths}
+    every = {(case, math): kernels(backend, target, case, math) for case in wanted for math in maths}
     start = time.perf_counter()
     specs = list(dict.fromkeys(spec for ways in every.values() for way in ways for spec in way))
     backend.build(specs)
@@ -229,7 +228,7 @@ def rows(backend: Backend, target: str, wanted: Sequence[Case]) -> Iterator[dict
         backend.fill(a, "diagonally_dominant")
         rate = backend.ceilings(case.dtype, 1).copy_bytes_per_second
         copying = case.batch * compulsory_bytes(case.n, case.layout, case.dtype, case.nrhs, "posv") / rate
-        ways = [(way, not place) for math in series.maths for place, way in enumerate(every[case, math])]
+        ways = [(way, not place) for math in maths for place, way in enumerate(every[case, math])]
         for (way, chosen), sample in zip(ways, in_turn(backend, [way for way, _ in ways], a, case.nrhs), strict=True):
             one = way[0] if len(way) == 1 else None
             yield {
@@ -266,6 +265,7 @@ def main() -> None:
     parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 48, 64, 96, 128))
     parser.add_argument("--batches", type=int, nargs="+", help="one right-hand side for each of so many matrices")
     parser.add_argument("--dtypes", nargs="+", default=("float32",), choices=("float32", "float64"))
+    parser.add_argument("--maths", nargs="+", choices=("fast", "ieee"), help="by default all that the backend has")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     backend = get_backend(given.backend)
@@ -275,7 +275,9 @@ def main() -> None:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for target in given.target or [backend.target]:
-            for row in rows(backend, target, cases(backend, target, given)):
+            for row in rows(
+                backend, target, cases(backend, target, given), given.maths or SERIES[backend.name].maths
+            ):
                 writer.writerow(said | row)
                 stream.flush()
                 if row["chosen"]:
