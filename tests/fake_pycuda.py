@@ -132,6 +132,9 @@ class Stream:
         Stream.made += 1
         self.handle = 0x5000 + Stream.made
 
+    def synchronize(self) -> None:
+        """All work is done when it has been queued."""
+
 
 class Function:
     """PyCUDA's: prepared for formats of the module struct, and launched with a buffer that they make."""
@@ -395,5 +398,8 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         memcpy_htod=lambda address, a: copy(address, a.ctypes.data, a.nbytes),
         memcpy_dtoh=lambda a, address: copy(a.ctypes.data, address, a.nbytes),
         memcpy_dtod_async=copy,
+        memcpy_htod_async=lambda address, a, stream: copy(address, a.ctypes.data, a.nbytes),
+        memcpy_dtoh_async=lambda a, address, stream: copy(a.ctypes.data, address, a.nbytes),
+        pagelocked_empty=np.empty,
     )
     return {"pycuda": package, "pycuda.driver": driver, "pycuda.gpuarray": gpuarray}
