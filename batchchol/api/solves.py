@@ -158,7 +158,7 @@ def solve_ex(
     ----------
     logdet : bool
         Return the logarithms of the determinants as well, as `slogdet_ex` does: with b^T x what a Gaussian process
-        takes. The kernel that solves finds them on the way, on CPUs up to order 128, on GPUs to 32, in float64 18,
+        takes. The kernel that solves finds them on the way, on CPUs up to order 128, on GPUs to 32, in float64 24,
         for C-contiguous right-hand sides that no matrix is broadcast for; else another one does. With `jitter` they
         are of what was solved by. Of symmetric matrices alone. A `spec` is of the operation "posvdet" then.
 
