@@ -241,6 +241,7 @@ def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) ->
     return FactorThenSolve(factoring, solving)
 
 
+@lru_cache(maxsize=1024)
 def determining(spec: KernelSpec) -> KernelSpec | None:
     """The kernel that factors as that of a spec does and finds determinants besides; None if there is none."""
     if not isinstance(spec.schedule, ThreadSchedule):
