@@ -131,10 +131,9 @@ class TimedCalls(DeviceCalls):
         """With room for the times of its own behind the words of zeros."""
         cupy = import_module("cupy")
         tiles = self._fused.tiles(p.rows)
-        counts = (1 + tiles + 1) // 2
+        counts = (self._fused.counts(p.rows) + 1) // 2
         work = cupy.zeros(counts + tiles * (tiles + 1) // 2 * _WORDS, np.uint64)
-        apart = replace(self, work=work.data.ptr - 4 * (p.column // self._fused.nb) * (1 + self._fused.tiles(self.n)))
-        DeviceCalls.panel_from(apart, source, p, zeros=zeros)
+        DeviceCalls.panel_from(replace(self, work=work.data.ptr), source, p, zeros=zeros)
         times = cupy.asnumpy(work)[counts:].reshape(-1, _WORDS)
         self.panels.append(times[times[:, 0] > 0])
 

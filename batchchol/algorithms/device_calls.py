@@ -15,8 +15,6 @@ from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.emit.panel import Panel
 from kernelgen.targets import ELEMENT_BYTES
 
-_WORD_BYTES = 4
-
 
 @dataclass(frozen=True)
 class DeviceCalls:
@@ -27,7 +25,7 @@ class DeviceCalls:
     and Dongarra, "Batched matrix computations on hardware accelerators based on GPUs", IJHPCA 2015): cuBLAS has no
     batched syrk.
 
-    Fused panels have `blocks` blocks of threads to a matrix, and take words of zeros at the address `work`.
+    Fused panels have `blocks` blocks of threads to a matrix, and count in words at the address `work`, all 0.
     """
 
     gpu: Device
@@ -53,10 +51,8 @@ class DeviceCalls:
     def panel_from(self, source: int, p: Block, *, zeros: bool = False) -> None:
         """`panel` of matrices that are read from another array, at an address; with `zeros` above their diagonals."""
         fused = self._fused
-        tiles, apart = fused.tiles(p.rows), self.batch * (1 + fused.tiles(self.n))
-        work = self.work + p.column // fused.nb * apart * _WORD_BYTES
-        sizes = p.rows, p.columns, self.n, self.n**2, p.column, tiles, self.blocks, int(zeros)
-        arguments = source, self._at(p), self.info, work, *sizes
+        sizes = p.rows, p.columns, self.n, self.n**2, p.column, fused.tiles(p.rows), self.blocks, int(zeros)
+        arguments = source, self._at(p), self.info, self.work, *sizes
         self.gpu.launch(fused_panel(fused), self.batch * self.blocks, arguments, self.stream)
 
     def potrf(self, c: Block) -> None:

@@ -32,15 +32,16 @@ class FactorizationGraph:
         self._gpu = gpu
         # What is loaded, and memory that is looked for, at the first time is no part of the graph.
         factor_at(gpu, how, a, l, info, n, batch)
-        words = work_words(how, n, batch)
-        self._work = memory.empty((max(words, 1),), np.int32, "what is done of a graph's matrices")
+        words = max(work_words(how, n, batch), 1)
+        self._work = memory.empty((words,), np.int32, "the counts of what is done of a graph's matrices")
         work = int(self._work.gpudata)
+        # A launch leaves zeros to the next.
+        gpu.fill_words(work, 0, words)
+        gpu.synchronize()
         with gpu.current("capturing a factorization"):
             self._stream = cupy_cuda().Stream(non_blocking=True)
             self._stream.begin_capture()
             try:
-                if words:
-                    gpu.fill_words(work, 0, words, self._stream)
                 factor_at(gpu, how, a, l, info, n, batch, self._stream, work)
             finally:
                 self._graph = self._stream.end_capture()

@@ -7,6 +7,7 @@ are factored by blocks: many together to order 1,024, larger ones one after the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -22,11 +23,12 @@ from batchchol.algorithms.plans import ALONE, Plan
 from batchchol.backends.cuda import cublas, memory, support
 from batchchol.backends.cuda.dense import slices
 from batchchol.backends.cuda.device import Device, device
+from batchchol.backends.cuda.functions import Function
 from batchchol.backends.cuda.host_block import host_block
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
 from kernelgen.emit import panel as kernels
-from kernelgen.emit.fused_panel import FusedPanel
+from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO = np.dtype(np.int32)
@@ -67,20 +69,20 @@ def factor_at(
 ) -> None:
     """Queue the factorization of canonical matrices at an address into those at another, which may be the same.
 
-    `work_words` words of zeros at `work` are the caller's, who keeps them until the work is done; by default they
-    come from this library's memory.
+    `work_words` words of zeros at `work`, which are zeros again at the end, are the caller's, who keeps them until
+    the work is done; by default they come from this library's memory.
     """
     with gpu.queueing():
-        if how.blocking is None:
-            _at_once(gpu, how, (a, l, info, work), n, batch, stream)
-            return
-        gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
-        together = batch if n <= ALONE and not how.hybrid else 1
-        for member in range(0, batch, together):
-            own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
-            if work and member:
-                gpu.fill_words(work, 0, work_words(how, n, together), stream)
-            _by_blocks(gpu, how, own, n, together, stream, work)
+        if how.blocking is None and isinstance(how.panel, FusedPanel):
+            function, items, sizes = _one_launch(gpu, how, n, batch)
+            counts = work or _counted(gpu, how, n, batch, stream)
+            gpu.run(function, items, (a, l, info, counts, *sizes), stream)
+        elif how.blocking is None:
+            calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
+            calls.potrf_from(a, l, Block.diagonal(0, n))
+        else:
+            gpu.launch(kernels.triangle(how.panel.dtype, how.panel.order), batch * n, (a, l, n), stream)
+            _by_blocks(gpu, how, (l, info), n, batch, stream, work)
 
 
 def _by_blocks(
@@ -89,26 +91,27 @@ def _by_blocks(
     """Queue the factorization of matrices whose lower triangles are where their factors are to be."""
     assert how.blocking is not None, "it is done at once"
     l, info = addresses
-    if how.hybrid:
-        room = host_block(how.blocking.nb, how.panel.dtype)
-        blocked.factor(HybridCalls(gpu, how.panel, l, info, n, batch, stream, block=room), n, how.blocking)
-        return
-    own = None if given else _work(how, n, batch, stream)
-    blocks, zeros = blocks_to_a_matrix(gpu, how, n, batch), given or _address(own)
-    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
-    blocked.factor(calls, n, how.blocking)
+    together = batch if n <= ALONE and not how.hybrid else 1
+    blocks = blocks_to_a_matrix(gpu, how, n, together)
+    work = given or _counted(gpu, how, n, together, stream)
+    for member in range(0, batch, together):
+        own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
+        if how.hybrid:
+            room = host_block(how.blocking.nb, how.panel.dtype)
+            blocked.factor(HybridCalls(gpu, how.panel, *own, n, 1, stream, block=room), n, how.blocking)
+        else:
+            calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=blocks, work=work)
+            blocked.factor(calls, n, how.blocking)
 
 
-def _at_once(gpu: Device, how: Plan, addresses: tuple[int, int, int, int], n: int, batch: int, stream: Any) -> None:
-    """Queue one kernel that factors whole matrices."""
-    a, l, info, given = addresses
-    all_of_it, own = Block.diagonal(0, n), None if given else _work(how, n, batch, stream)
-    blocks, zeros = blocks_to_a_matrix(gpu, how, n, batch), given or _address(own)
-    calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream, blocks=blocks, work=zeros)
-    if isinstance(how.panel, FusedPanel):
-        calls.panel_from(a, all_of_it, zeros=True)
-    else:
-        calls.potrf_from(a, l, all_of_it)
+# Working it out takes the host as long as the launch itself.
+@lru_cache(maxsize=256)
+def _one_launch(gpu: Device, how: Plan, n: int, batch: int) -> tuple[Function, int, tuple[int, ...]]:
+    """The kernel of whole matrices, its blocks of threads, and the last of its arguments."""
+    assert isinstance(how.panel, FusedPanel), "it is one launch"
+    blocks = blocks_to_a_matrix(gpu, how, n, batch)
+    sizes = n, n, n, n * n, 0, how.panel.tiles(n), blocks, 1
+    return gpu.load(fused_panel(how.panel)), batch * blocks, sizes
 
 
 def blocks_to_a_matrix(gpu: Device, how: Plan, n: int, batch: int) -> int:
@@ -124,24 +127,47 @@ def work_words(how: Plan, n: int, batch: int) -> int:
     """The 32-bit words of zeros that a factorization takes."""
     if not isinstance(how.panel, FusedPanel):
         return 0
-    tiles = how.panel.tiles(n)
-    together = batch if how.blocking is None or n <= ALONE else 1
-    return together * (1 + tiles) * (1 if how.blocking is None else tiles)
+    return (batch if how.blocking is None or n <= ALONE else 1) * how.panel.counts(n)
 
 
-def _work(how: Plan, n: int, batch: int, stream: Any) -> Any:
-    """The words of zeros that fused panels take; None if there are none."""
-    if not (words := work_words(how, n, batch)):
-        return None
-    work = memory.empty((words,), _INFO, f"what is done of {batch:,} matrices of order {n:,}")
-    if stream is not None:
-        memory.share(stream, work)
-    device().fill_words(_address(work), 0, words, stream)
-    return work
+def _counted(gpu: Device, how: Plan, n: int, batch: int, stream: Any) -> int:
+    """The address of words of zeros for fused panels; 0 if there are none.
+
+    Those of the default stream are kept: who counts there leaves zeros to the next.
+    """
+    words = work_words(how, n, batch)
+    if not words:
+        return 0
+    if stream is None:
+        return _kept_zeros(gpu).address(gpu, words)
+    made = _zeros(gpu, words, stream)
+    memory.share(stream, made)
+    return int(made.gpudata)
 
 
-def _address(array: Any) -> int:
-    return 0 if array is None else int(array.gpudata)
+class _Zeros:
+    """As many words of zeros as were asked for at most."""
+
+    def __init__(self) -> None:
+        self._array, self._words = None, 0
+
+    def address(self, gpu: Device, words: int) -> int:
+        array: Any = self._array
+        if words > self._words:
+            array = _zeros(gpu, words)
+            self._array, self._words = array, words
+        return int(array.gpudata)
+
+
+def _zeros(gpu: Device, words: int, stream: Any = None) -> Any:
+    made = memory.empty((words,), _INFO, "the counts of what is done of matrices")
+    gpu.fill_words(int(made.gpudata), 0, words, stream)
+    return made
+
+
+@cache
+def _kept_zeros(gpu: Device) -> _Zeros:
+    return _Zeros()
 
 
 def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:

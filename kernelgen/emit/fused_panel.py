@@ -134,6 +134,10 @@ class FusedPanel:
         """Rows of tiles of a matrix of order n."""
         return -(-n // self.nb)
 
+    def counts(self, n: int) -> int:
+        """The 32-bit words that blocks of threads count in, for a matrix of order n; 0 before and after."""
+        return 2 + self.tiles(n)
+
 
 @lru_cache(maxsize=256)
 def fused_panel(panel: FusedPanel) -> KernelSource:
