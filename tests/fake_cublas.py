@@ -18,6 +18,7 @@ from batchchol.backends.cuda import cublas, host_block
 
 from .fake_gpu import FakeGpu
 
+SIDE = 0x6000
 TYPES = {"s": np.dtype(np.float32), "d": np.dtype(np.float64)}
 
 
@@ -46,18 +47,20 @@ class FakeStream:
 
 
 class FakeCapture(FakeStream):
-    """A stream that captures: here what it is given runs, and the graph's launches are counted."""
+    """A stream that captures, as then that beside it does: what they are given runs, the graph's launches count."""
 
     launched: ClassVar[list[int]] = []
+    gpu: ClassVar[FakeGpu]
 
     def __init__(self, non_blocking: bool) -> None:
         assert non_blocking
         super().__init__(0xCA97)
 
     def begin_capture(self) -> None:
-        pass
+        self.gpu.capturing.update((self.ptr, SIDE))
 
     def end_capture(self) -> SimpleNamespace:
+        self.gpu.capturing.clear()
         return SimpleNamespace(launch=lambda stream: self.launched.append(stream.ptr))
 
 
@@ -83,6 +86,20 @@ class FakePinned(bytearray):
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
 
+class Routine:
+    """A function of a C library, whose arguments have types."""
+
+    argtypes: tuple[Any, ...] = ()
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+
+    def __call__(self, *given: int) -> int:
+        assert len(given) == len(self.argtypes)
+        self.work(*(kind(each).value or 0 for kind, each in zip(self.argtypes, given, strict=True)))
+        return 0
+
+
 class FakeCublas(ModuleType):
     """The routines; `calls` has their names and the streams that they work on."""
 
@@ -98,6 +115,18 @@ class FakeCublas(ModuleType):
                     name,
                     lambda *given, name=name, work=routine, dtype=dtype: self._do(name, work, dtype, given),
                 )
+
+    def __getattr__(self, name: str) -> Any:
+        """cuBLAS's own functions, which are called while a stream is captured."""
+        if not name.startswith("cublas"):
+            raise AttributeError(name)
+        if name == "cublasSetStream_v2":
+            made = Routine(lambda _, stream: FakeStream.current.append(stream))
+        else:
+            routine = getattr(self, name[6].lower() + name[7:].removesuffix("_v2"))
+            made = Routine(lambda *given: (routine(*given), FakeStream.current.pop()))
+        setattr(self, name, made)
+        return made
 
     def create(self) -> int:
         if self.status:
@@ -174,7 +203,8 @@ def number(address: int, dtype: np.dtype[Any]) -> float:
 def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> FakeCublas:
     """Put it in CuPy's place."""
     library = FakeCublas(gpu)
-    FakeCapture.null, FakeCapture.launched = FakeStream(0), []  # type: ignore[attr-defined]
+    FakeCapture.null, FakeCapture.launched, FakeCapture.gpu = FakeStream(0), [], gpu  # type: ignore[attr-defined]
+    monkeypatch.setattr(cublas, "_loaded", lambda: library)
     cuda = SimpleNamespace(
         get_current_stream=lambda: SimpleNamespace(ptr=FakeStream.current[-1]),
         ExternalStream=FakeStream,

@@ -8,11 +8,13 @@ Library, "cublasSetWorkspace").
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +32,17 @@ _LEFT, _RIGHT = 0, 1
 _NON_UNIT, _UNIT = 0, 1
 # cublasStatus_t: there is no memory for the workspace.
 _ALLOCATION_FAILED = 3
+# The arguments behind the handle: integers, addresses, and distances between matrices.
+_TYPES = MappingProxyType({"i": ctypes.c_int, "a": ctypes.c_void_p, "d": ctypes.c_longlong})
+_ARGUMENTS = MappingProxyType(
+    {
+        "gemm": "iiiiiaaiaiaai",
+        "gemmStridedBatched": "iiiiiaaidaidaaidi",
+        "syrk": "iiiiaaiaai",
+        "trsm": "iiiiiiaaiai",
+        "trsmBatched": "iiiiiiaaiaii",
+    }
+)
 _LETTERS = MappingProxyType({"float32": "s", "float64": "d"})
 _NUMBERS = MappingProxyType({"float32": ctypes.c_float, "float64": ctypes.c_double})
 
@@ -48,13 +61,9 @@ class Cublas:
     """
 
     def __init__(self, dtype: str, order: str, *, side: bool = False) -> None:
-        letter, number = _LETTERS[dtype], _NUMBERS[dtype]
-        library = _library()
+        self._letter, number = _LETTERS[dtype], _NUMBERS[dtype]
         self._rows, self._side = order == "row", side
-        self._gemm = getattr(library, f"{letter}gemm")
-        self._gemm_batched = getattr(library, f"{letter}gemmStridedBatched")
-        self._syrk, self._trsm = getattr(library, f"{letter}syrk"), getattr(library, f"{letter}trsm")
-        self._trsm_batched = getattr(library, f"{letter}trsmBatched")
+        self._routines = {name: getattr(_library(), self._letter + name) for name in _ARGUMENTS}
         # cuBLAS reads them when it is called; kept here, so that they stay where they are.
         self._scalars = number(-1), number(1)
         self._minus_one, self._one = map(ctypes.addressof, self._scalars)
@@ -89,15 +98,15 @@ class Cublas:
             left, right = a, b
         if batch == 1:
             numbers: tuple[int, ...] = (self._minus_one, left, leading, right, leading, self._one, c, leading)
-            self._call(self._gemm, stream, *sizes, *numbers)
+            self._call("gemm", stream, *sizes, *numbers)
             return
         numbers = (self._minus_one, left, leading, apart, right, leading, apart, self._one, c, leading, apart, batch)
-        self._call(self._gemm_batched, stream, *sizes, *numbers)
+        self._call("gemmStridedBatched", stream, *sizes, *numbers)
 
     def syrk(self, c: int, a: int, n: int, inner: int, leading: int, *, stream: Any = None) -> None:
         """C - A A^T in place of the lower triangle of C (n, n), by A (n, inner)."""
         how = (_UPPER, _TRANSPOSED) if self._rows else (_LOWER, _AS_IT_IS)
-        self._call(self._syrk, stream, *how, n, inner, self._minus_one, a, leading, self._one, c, leading)
+        self._call("syrk", stream, *how, n, inner, self._minus_one, a, leading, self._one, c, leading)
 
     def solve(
         self,
@@ -126,9 +135,9 @@ class Cublas:
             mode = _UPPER + _LOWER - mode
         how = _RIGHT, mode, operation, _UNIT if unit else _NON_UNIT, nrhs, n, self._one, l, leading, x, nrhs
         if batch is None:
-            self._call(self._trsm, stream, *how)
+            self._call("trsm", stream, *how)
         else:
-            self._call(self._trsm_batched, stream, *how, batch)
+            self._call("trsmBatched", stream, *how, batch)
 
     def trsm(self, l: int, b: int, rows: int, n: int, leading: int, *, stream: Any = None) -> None:
         """The solutions of X L^T = B in place of B (rows, n), by L (n, n); both are parts of matrices as `gemm`'s."""
@@ -137,14 +146,29 @@ class Cublas:
             how = _LEFT, _UPPER, _TRANSPOSED, _NON_UNIT, n, rows
         else:
             how = _RIGHT, _LOWER, _TRANSPOSED, _NON_UNIT, rows, n
-        self._call(self._trsm, stream, *how, self._one, l, leading, b, leading)
+        self._call("trsm", stream, *how, self._one, l, leading, b, leading)
 
-    def _call(self, routine: Any, stream: Any, *arguments: int) -> None:
-        with device().at_hand(), _on(stream), _TURN:
+    def _call(self, name: str, stream: Any, *arguments: int) -> None:
+        gpu = device()
+        with gpu.at_hand(), _TURN:
+            if stream is not None and gpu.driver.is_capturing(queue := stream_address(stream)):
+                _captured(self._letter, name, _handle(self._side), queue, arguments)
+                return
             try:
-                routine(_handle(self._side), *arguments)
+                with _on(stream):
+                    self._routines[name](_handle(self._side), *arguments)
             except RuntimeError as error:
                 raise _understood(error) from error
+
+
+def _captured(letter: str, name: str, handle: int, stream: int, arguments: tuple[int, ...]) -> None:
+    """Call a routine of cuBLAS itself: CuPy refuses to while a stream is captured."""
+    library = _loaded()
+    routine = getattr(library, f"cublas{letter.upper()}{name}{'' if 'Batched' in name else '_v2'}")
+    routine.argtypes = (ctypes.c_void_p, *(_TYPES[each] for each in _ARGUMENTS[name]))
+    library.cublasSetStream_v2.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    if status := library.cublasSetStream_v2(handle, stream) or routine(handle, *arguments):
+        raise DeviceError(status, f"cuBLAS: {letter}{name} returned {status}, expected 0, in a capture")
 
 
 def prepare(*, side: bool = False) -> None:
@@ -167,6 +191,13 @@ def _library() -> Any:
     # CuPy itself comes first: it knows where the libraries are.
     cupy_cuda()
     return import_module("cupy_backends.cuda.libs.cublas")
+
+
+@cache
+def _loaded() -> ctypes.CDLL:
+    """The library that CuPy has loaded."""
+    found = re.search(r"\S*/libcublas\.so\S*", Path("/proc/self/maps").read_text(encoding="utf-8"))
+    return ctypes.CDLL(found[0] if found else "libcublas.so")
 
 
 @cache

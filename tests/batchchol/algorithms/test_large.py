@@ -108,7 +108,7 @@ def test_look_ahead_is_on_another_stream(fake_blas: FakeCublas, fake_gpu: FakeGp
 
 
 def test_look_ahead_as_a_graph(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
-    """Captured from a stream of its own and the panels'; a launch is one call."""
+    """Captured from a stream of its own and the panels', where cuBLAS is called itself; a launch is one call."""
     a = on_device(spd(1, 150))
     l, info = memory.empty(a.shape, a.dtype, "factors"), memory.info_array(1)
     addresses = int(a.gpudata), int(l.gpudata), int(info.gpudata)
