@@ -5,9 +5,9 @@
 from the root of the repository writes datasets/larger_steps_h200.csv (--out FILE for another). Of a factorization by
 panels of `nb` columns, `part` update has how fast cuBLAS updates at the step that begins at column `at`: left looking
 by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were as fast as that,
-`part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has shares of the time of
-our kernels' blocks of threads by what they do, and, as phase "bare", the share of the time in which no block updates:
-what is not hidden.
+`part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the seconds
+of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
+which no block updates: what is not hidden.
 """
 
 from __future__ import annotations
@@ -170,11 +170,13 @@ def phases(n: int, dtype: str) -> Iterator[dict[str, Any]]:
     for _ in range(3):
         work = a.copy()
         calls = _timed(how, work, info, n)
-    shares, bare, total = _shares(calls)
+    spent, bare, total = _spent(calls)
     looking = "" if how.blocking is None else how.blocking.looking
     named = {"dtype": dtype, "n": n, "who": "batchchol", "looking": looking}
-    for name, share in zip((*PHASES, "bare"), (*shares, bare), strict=True):
-        yield {"part": "phase", **named, "phase": name, "seconds": f"{share * total:.6g}", "share": f"{share:.4g}"}
+    for name, seconds in zip(PHASES, spent, strict=True):
+        share = f"{seconds / sum(spent):.4g}"
+        yield {"part": "phase", **named, "phase": name, "seconds": f"{seconds:.6g}", "share": share}
+    yield {"part": "phase", **named, "phase": "bare", "seconds": f"{bare:.6g}", "share": f"{bare / total:.4g}"}
 
 
 def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
@@ -189,8 +191,8 @@ def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
     return calls
 
 
-def _shares(calls: TimedCalls) -> tuple[list[float], float, float]:
-    """Shares of the phases of the blocks' time in panels, of the whole time that no update runs; and that time.
+def _spent(calls: TimedCalls) -> tuple[list[float], float, float]:
+    """Seconds of blocks in each phase of panels, those of the whole time in which no update runs, and that time.
 
     Updates between panels keep all blocks busy.
     """
@@ -200,7 +202,7 @@ def _shares(calls: TimedCalls) -> tuple[list[float], float, float]:
         spent += of_blocks
         bare += uncovered
         total += whole
-    return (spent / spent.sum()).tolist(), bare / total, total
+    return spent.tolist(), bare, total
 
 
 def _panel_times(times: NDArray[np.uint64]) -> tuple[NDArray[np.float64], float, float]:
