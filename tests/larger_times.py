@@ -23,11 +23,14 @@ from typing import Any
 import numpy as np
 
 from batchchol import get_backend
+from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
-from batchchol.algorithms.plans import Plan, plan, tiled, ways
+from batchchol.algorithms.plans import ALONE, Plan, hybrids, plan, tiled
 from batchchol.backends.cuda.cublas import Cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
+from kernelgen.emit.fused_panel import FusedPanel
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
@@ -96,12 +99,26 @@ def case(part: str, n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
     for each in dict.fromkeys((default, *others(n, batch, dtype))):
         call = partial(factor_at, gpu, each, *addresses, n, batch)
         yield row("batchchol", each.name, call, chosen=each == default, checked=True)
+    for each in ahead(n, batch, dtype):
+        graph = FactorizationGraph(gpu, each, *addresses, n, batch)
+        yield row("batchchol", f"{each.name}, as a graph", graph.launch, checked=True)
 
 
 def others(n: int, batch: int, dtype: str) -> list[Plan]:
-    """By tiles without fused panels; and of larger ones in one launch, and in panels."""
-    cut = [how for how in ways(n, batch, dtype) if how.blocking is not None and how.blocking.fused]
-    return [Plan(*tiled(n, batch, dtype)), *([plan(2048, 1, dtype, upper=False), *cut] if n > 2048 else [])]
+    """By tiles; and of larger ones in one launch, in panels, looking ahead, and with the host's help."""
+    found = [Plan(*tiled(n, batch, dtype))]
+    if batch == 1 and n > ALONE:
+        panel = FusedPanel(dtype, "row", update="tensor")
+        found += [Plan(panel, None), Plan(panel, Blocking(512, 2048, "left", fused=True))]
+        found += [*ahead(n, batch, dtype), *hybrids(n, dtype)[-2:]]
+    return found
+
+
+def ahead(n: int, batch: int, dtype: str) -> list[Plan]:
+    """Panels that are factored beside updates."""
+    if batch > 1 or n <= ALONE:
+        return []
+    return [Plan(FusedPanel(dtype, "row", update="tensor"), Blocking(512, 1024, ahead=True, fused=True))]
 
 
 def cusolver(work: Any, info: Any) -> Iterator[tuple[str, Callable[[], object]]]:
