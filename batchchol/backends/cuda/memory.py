@@ -171,10 +171,8 @@ def is_writeable(a: Any) -> bool:
 
 
 def over(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """A GPUArray in memory at an address, which it does not keep."""
-    from pycuda.gpuarray import GPUArray
-
-    return GPUArray(shape, dtype, gpudata=address)
+    """An array in memory at an address, which it does not keep."""
+    return device().array_type(shape, dtype, gpudata=address)
 
 
 def as_gpuarray(a: Any, argument: str = "a") -> Any:
