@@ -24,8 +24,6 @@ SPLITS = (4, 8, 16, WARP)
 MAX_SPLIT = 15 * WARP
 # Columns of a matrix that each of its warps has.
 WIDTHS = MappingProxyType({"float32": 16, "float64": 12})
-# Right-hand sides that the warps of a matrix solve for at a time.
-WARPS_RHS = 4
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,11 @@ class SharedStage:
     def registers(self) -> int:
         """Those of a thread that have elements of a panel, and the places of rows."""
         return self.problem.n * (self.width * ELEMENT_BYTES[self.problem.dtype] // 4 + 1)
+
+    @property
+    def small(self) -> int:
+        """Rows of the last panels, which are factored by code for half of the rows."""
+        return max(self.panels // 2, 1) * self.width
 
     @property
     def rhs(self) -> int:
@@ -194,6 +197,7 @@ class WarpsStage:
 
     problem: Problem
     split: int
+    panel: ClassVar[int] = PANEL
 
     @property
     def warps(self) -> int:
@@ -212,8 +216,8 @@ class WarpsStage:
 
     @property
     def width(self) -> int:
-        """Columns of a warp; the last one may have fewer."""
-        return -(-self.problem.n // self.warps)
+        """Columns of a warp, whole panels; the last ones may have fewer."""
+        return -(-self.problem.n // (self.warps * self.panel)) * self.panel
 
     @property
     def registers(self) -> int:
@@ -232,8 +236,8 @@ class WarpsStage:
 
     @property
     def rhs(self) -> int:
-        """Right-hand sides at a time."""
-        return min(WARPS_RHS, self.width)
+        """Right-hand sides at a time: a piece of them."""
+        return self.piece
 
     def shared_bytes(self, threads: int) -> int:
         """Those of a block: multipliers, two rows of each warp, right-hand sides and solutions; places, the info."""

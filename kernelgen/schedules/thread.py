@@ -27,6 +27,7 @@ from kernelgen.schedules.general_stage import (
     MAX_GENERAL_REGISTERS,
     MAX_ROW_REGISTERS,
     MAX_SPLIT,
+    PANEL,
     GeneralStage,
     SharedStage,
     SplitStage,
@@ -207,7 +208,10 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
         operations = 0
     elif schedule.split and schedule.split > WARP:
         # Warps update in loops.
-        operations = -(-n // WARP) * (-(-n * WARP // schedule.split)) ** 2
+        operations = -(-n // WARP) * (-(-n * WARP // schedule.split) + PANEL) * PANEL
+    elif schedule.staged and gpu:
+        # Panels are loops.
+        operations = 4 * PANEL * n
     elif schedule.split:
         operations = -(-n // schedule.split) * n * (n + 1) // 2
     code = f"n={n} is {operations:,} operations of straight-line code"
