@@ -99,9 +99,9 @@ def test_jax_is_waited_for(backend: Backend, fake_jax: Any) -> None:
     assert way.protocols == SINGLE
 
 
-def test_the_library_takes_part_up_to_the_orders_that_it_has_kernels_for(emulated: Backend) -> None:
-    outcome = comparison.compare(emulated, (), op="getrf", ns=(N, 65), sizes=("40",), samples=3, report=silent)
+def test_the_library_takes_part(emulated: Backend) -> None:
+    outcome = comparison.compare(emulated, (), op="getrf", ns=(N,), sizes=("40",), samples=3, report=silent)
     names = ["packed", "canonical", "lu_factor_ex"]
     assert [row.contender for row in outcome.rows if row.protocol == "queued"] == names
     assert all(0 < row.ratio <= FACTOR_BOUND["fast"] and row.n == N for row in outcome.rows)
-    assert list(outcome.absent) == [f"{name} at n = 65" for name in names[:2]]
+    assert not outcome.absent
