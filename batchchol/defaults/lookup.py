@@ -180,7 +180,7 @@ def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> Kerne
         return (block_that_fits(plain, chunk) if gpu else None) or plain
     operation = plain.problem.operation
     if operation.general:
-        return general(plain, chunk)
+        return general(plain, chunk, arch)
     if operation.forgets or operation.inverts:
         return (fused if operation.has_columns else on_chip)(plain, chunk, arch)
     # A group that is one piece of memory is read where it is.

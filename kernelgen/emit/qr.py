@@ -37,6 +37,7 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         m=problem.rows,
         n=problem.n,
         array_strides=element_strides(spec, _leading(spec)),
+        root="pivot",
         programs=programs_of(spec, straight=schedule.unroll == "full", beside=0),
         **target_variables(SIMD_TARGETS[spec.target], problem.dtype),
     )
@@ -48,6 +49,9 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     stage = schedule.general_stage(problem, spec.layout)
     strides = element_strides(spec, _leading(spec))
     variables = variables_of(spec) | {"m": problem.rows, "strides": strides, "warp": WARP, "stage": stage}
+    # Columns are scaled: no square of a norm is small.
+    scaled = (problem.dtype, problem.math) == ("float32", "ieee")
+    variables["root"] = "ordinary_pivot" if scaled else "pivot"
     if isinstance(stage, ReflectorStage):
         text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
     else:
