@@ -103,6 +103,8 @@ def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: i
         q, r = qr(DeviceBatch.from_dense(a, layout))
         q, r = (memory.to_host(each.to_dense()) for each in (q, r))
         assert np.abs(q @ r - a).max() < near
+        upper = qr(DeviceBatch.from_dense(a, layout), "r", positive=True)
+        assert np.array_equal(memory.to_host(upper.to_dense()), qr(a, "r", positive=True, backend="cuda"))
     a[7, :, 2] = 0
     assert memory.to_host(lstsq_ex(memory.to_device(a, "a"), memory.to_device(a[..., 0].copy(), "b")).info)[7] == 3
     nothing = (memory.to_device(np.empty((4, 3, each), dtype), "nothing") for each in (0, 2))

@@ -55,7 +55,7 @@ def qr(
         (..., m, m) and R (..., m, n), "r" R (..., k, n) alone, "raw" the factors that LAPACK makes.
     positive : bool
         Whether the diagonal of R has no negative element, or else LAPACK's signs. Then Q and R are unique if the
-        columns of A are independent.
+        columns of A are independent. A batch is copied to an array, and what is made of it back, for that.
     backend : str, optional
         For arrays of the host, "cpu" or "cuda", as for `lu_factor`.
     math : str, optional
@@ -173,9 +173,9 @@ def _there(a: DeviceRectangles, mode: str, positive: bool, asked: Asked) -> Any:
 
 def _of_batch(a: Batch, mode: str, positive: bool, asked: Asked) -> Any:
     """Of a batch, of the host or a GPU."""
-    if positive:
-        raise ValueError("positive: got True, expected False for a batch: use an array, such as its to_dense()")
     asked.check_batch(a)
+    if positive:
+        return _by_arrays(a, mode, asked)
     factors = a.like()
     tau = room_for(a, a.n)
     run("geqrf", asked, [a, factors, tau], lambda: _by_lapack(a, factors, tau))
@@ -186,6 +186,17 @@ def _of_batch(a: Batch, mode: str, positive: bool, asked: Asked) -> Any:
     q = a.like()
     run("orgqr", asked, [factors, tau, q], lambda: _generate_by_lapack(factors, tau, q))
     return QR(q, factors.marked("upper"))
+
+
+def _by_arrays(a: Batch, mode: str, asked: Asked) -> Any:
+    """R of a batch, with Q unless the mode is "r", with positive diagonals: of a copy as an array."""
+    if asked.stream is not None:
+        raise ValueError(f"stream: got {asked.stream!r}, expected None for positive=True of a batch, which is copied")
+    dense = a.to_dense()
+    there = on_device(dense, asked)
+    found = _there(there, mode, True, asked) if there else _here(on_host(dense, asked), mode, True, asked)
+    r = type(a).from_dense(found if mode == "r" else found.R, a.layout).marked("upper")
+    return r if mode == "r" else QR(type(a).from_dense(found.Q, a.layout), r)
 
 
 def _by_lapack(a: Batch, factors: Batch, tau: NDArray[Any]) -> None:

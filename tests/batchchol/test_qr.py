@@ -105,6 +105,12 @@ def test_batches(layout: Layout) -> None:
     assert factor_ratios(a, factors.to_dense(), tau).max() <= BOUND["ieee"]
     assert orthogonality_ratios(orthogonal(factors.to_dense(), tau), "float32").max() <= BOUND["ieee"]
     assert np.array_equal(qr(batch, "r").to_dense(), r.to_dense())
+    expected = qr(a, positive=True)
+    q, r = qr(batch, positive=True)
+    assert (q.layout, r.layout, r.triangle) == (layout, layout, "upper")
+    assert np.array_equal(q.to_dense(), expected.Q)
+    assert np.array_equal(r.to_dense(), expected.R)
+    assert np.array_equal(qr(batch, "r", positive=True).to_dense(), expected.R)
     assert np.array_equal(batch.to_dense(), a)
 
 
@@ -146,7 +152,6 @@ def test_what_is_refused() -> None:
     calls: list[tuple[Any, type[Exception], str]] = [
         (lambda: qr(a, "economic"), ValueError, "mode: got 'economic', expected one of 'reduced'"),
         (lambda: qr(a, "raw", positive=True), ValueError, "positive: got True, expected False for mode='raw'"),
-        (lambda: qr(batch, positive=True), ValueError, "positive: got True, expected False for a batch"),
         (lambda: qr(batch.marked("lower")), ValueError, "a: got one whose lower triangle alone has a meaning"),
         (lambda: qr(batch, backend="cuda"), ValueError, "backend: got 'cuda', expected 'cpu'"),
         (lambda: qr(a.astype(int)), TypeError, "a: got dtype int64"),
