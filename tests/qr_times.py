@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -27,10 +28,12 @@ import numpy as np
 
 from batchchol import get_backend, qr
 from batchchol.backends.cuda import memory
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from batchchol.operations import qr as checks
 from batchchol.operations.roofline import compulsory_bytes
-from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
+from kernelgen import Layout, Problem
 
 COLUMNS = (
     *("op", "n", "batch", "layout", "dtype", "math", "library", "threads", "seconds", "spread", "copy"),
@@ -38,12 +41,18 @@ COLUMNS = (
 )
 CASES = (
     *(("geqrf", 3, 270_000), ("geqrf", 8, 1_048_576), ("geqrf", 4, 1_048_576), ("geqrf", 6, 1_048_576)),
+    *(("geqrf", 32, 65_536), ("geqrf", 16, 131_072), ("geqrf", 64, 16_384), ("geqrf", 128, 4_096)),
     *(("geqrf", 10, 262_144), ("geqrf", 12, 262_144), ("geqrf", 14, 262_144)),
-    *(("gels", 3, 270_000), ("gels", 4, 131_072), ("gels", 8, 131_072), ("gels", 12, 131_072)),
-    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576)),
+    *(("geqrf", 24, 65_536), ("geqrf", 48, 32_768), ("geqrf", 96, 8_192)),
+    *(("gels", 3, 270_000), ("gels", 8, 131_072), ("gels", 16, 131_072), ("gels", 32, 65_536), ("gels", 64, 16_384)),
+    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576), ("orgqr", 32, 65_536), ("orgqr", 64, 16_384)),
+    *(("gels", 4, 131_072), ("gels", 12, 131_072)),
 )
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
-THREADS = (32,)
+# Above, arrays alone.
+PACKED_N = 16
+# Of which PyTorch factors a part: one matrix after another.
+SLICE = 100
 SAMPLES, WARM_UP, CALLS = 15, 2, 10
 HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 21
 DATASETS = Path(__file__).parents[1] / "datasets"
@@ -89,14 +98,23 @@ class Buffers:
 def kernels(backend: Any, op: str, n: int, layout: Layout, dtype: str, buffers: Buffers) -> Iterator[Timed]:
     """This library's."""
     for math in ("ieee", "fast"):
-        for threads in THREADS:
-            schedule = ThreadSchedule(1, "right", "full", threads=threads, stride=layout.chunk)
-            with suppress(SpecError):
-                problem = Problem(n, dtype, op=op, math=math)
-                spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
-                row = {"math": math, "library": "batchchol", "threads": threads}
-                call = partial(_call, backend.kernel(spec), buffers)
-                yield Timed(row, call, partial(_checked, backend, op, buffers))
+        spec = default_of(op, n, layout, dtype, math)
+        row = {"math": math, "library": "batchchol", "threads": spec.schedule.threads}
+        call = partial(_call, backend.kernel(spec), buffers)
+        yield Timed(row, call, partial(_checked, backend, op, buffers))
+
+
+def default_of(op: str, n: int, layout: Layout, dtype: str, math: str) -> Any:
+    """The kernel that the library chooses."""
+    problem = Problem(n, dtype, op=op, math=math)
+    return default_choice(Request(problem, "cuda", arch="sm_90").on(layout)).spec
+
+
+def cases() -> Iterator[tuple[str, int, int, Layout]]:
+    """Operations, orders, batches and layouts."""
+    for op, n, batch in CASES:
+        for layout in LAYOUTS if n <= PACKED_N else LAYOUTS[1:]:
+            yield op, n, batch, layout
 
 
 def _call(kernel: Any, buffers: Buffers, place: int) -> None:
@@ -158,23 +176,28 @@ def _cublas() -> Any:
     return ctypes.CDLL(sorted(found)[0])
 
 
-def others(n: int, a: Any) -> Iterator[dict[str, Any]]:
-    """torch's and JAX's factorizations of arrays, R and Q, by the wall clock."""
-    for name, measure in (("jax.numpy.linalg.qr", _jax), ("torch.linalg.qr", _torch)):
+def others(a: Any) -> Iterator[dict[str, Any]]:
+    """torch's and JAX's factorizations of arrays by the wall clock: R and Q, of a slice by torch; torch's geqrf."""
+    ways: tuple[tuple[str, Callable[[Any], float], Any], ...] = (
+        ("torch.linalg.qr", partial(_torch, "linalg.qr"), a[: len(a) // SLICE]),
+        ("torch.geqrf", partial(_torch, "geqrf"), a),
+        ("jax.numpy.linalg.qr", _jax, a),
+    )
+    for name, measure, given in ways:
         try:
-            seconds = measure(a)
+            seconds = measure(given)
         except Exception as error:
-            print(name, n, len(a), repr(error)[:200], flush=True)
+            print(name, len(given), repr(error)[:200], flush=True)
             continue
-        yield {"math": "ieee", "library": name, "seconds": f"{seconds:.4g}"}
+        yield {"batch": len(given), "math": "ieee", "library": name, "seconds": f"{seconds:.4g}"}
 
 
-def _torch(a: Any) -> float:
+def _torch(name: str, a: Any) -> float:
     import torch
 
-    given = torch.from_numpy(a).cuda()
-    torch.linalg.qr(given[:64])
-    return _walled(lambda: torch.linalg.qr(given), torch.cuda.synchronize)
+    given, function = torch.from_numpy(a).cuda(), attrgetter(name)(torch)
+    function(given[:64])
+    return _walled(lambda: function(given), torch.cuda.synchronize)
 
 
 def _jax(a: Any) -> float:
@@ -226,25 +249,24 @@ def calls_of_host() -> Iterator[dict[str, Any]]:
 def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
     """A row for each case and way."""
     ceilings = backend.ceilings(dtype)
-    for op, n, batch in CASES:
-        for layout in LAYOUTS:
-            if time.monotonic() > deadline:
-                return
-            buffers = Buffers(backend, op, n, batch, layout, dtype)
-            ways = list(kernels(backend, op, n, layout, dtype, buffers))
-            least = batch * compulsory_bytes(n, layout, dtype, 1, op) / ceilings.copy_bytes_per_second
-            if op == "geqrf":
-                ways += cublas(n, batch, layout, dtype, buffers)
-            for way, seconds in zip(ways, in_turn(backend, ways), strict=True):
-                middle = median(seconds)
-                spread = (max(seconds) - min(seconds)) / middle
-                way.call(0)
-                yield {
-                    "op": op, "n": n, "batch": batch, "layout": str(layout), "dtype": dtype, **way.row,
-                    "seconds": f"{middle:.4g}", "spread": f"{spread:.3f}",
-                    "copy": "" if op == "orgqr" else f"{least / middle:.3f}",
-                    "ratio": f"{way.check():.3f}",
-                }  # fmt: skip
+    for op, n, batch, layout in cases():
+        if time.monotonic() > deadline:
+            return
+        buffers = Buffers(backend, op, n, batch, layout, dtype)
+        ways = list(kernels(backend, op, n, layout, dtype, buffers))
+        least = batch * compulsory_bytes(n, layout, dtype, 1, op) / ceilings.copy_bytes_per_second
+        if op == "geqrf":
+            ways += cublas(n, batch, layout, dtype, buffers)
+        for way, seconds in zip(ways, in_turn(backend, ways), strict=True):
+            middle = median(seconds)
+            spread = (max(seconds) - min(seconds)) / middle
+            way.call(0)
+            yield {
+                "op": op, "n": n, "batch": batch, "layout": str(layout), "dtype": dtype, **way.row,
+                "seconds": f"{middle:.4g}", "spread": f"{spread:.3f}",
+                "copy": "" if op == "orgqr" else f"{least / middle:.3f}",
+                "ratio": f"{way.check():.3f}",
+            }  # fmt: skip
 
 
 def in_turn(backend: Any, ways: list[Timed]) -> list[tuple[float, ...]]:
@@ -260,24 +282,17 @@ def in_turn(backend: Any, ways: list[Timed]) -> list[tuple[float, ...]]:
     return list(zip(*taken[WARM_UP:], strict=True))
 
 
-def specs(dtype: str) -> Iterator[KernelSpec]:
+def specs(dtype: str) -> list[Any]:
     """The kernels that are timed on a GPU."""
-    for op, n, _ in CASES:
-        for layout in LAYOUTS:
-            for math in ("ieee", "fast"):
-                for threads in THREADS:
-                    schedule = ThreadSchedule(1, "right", "full", threads=threads, stride=layout.chunk)
-                    with suppress(SpecError):
-                        problem = Problem(n, dtype, op=op, math=math)
-                        yield KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+    return [default_of(op, n, layout, dtype, math) for op, n, _, layout in cases() for math in ("ieee", "fast")]
 
 
 def of_others(dtype: str) -> Iterator[dict[str, Any]]:
     """Rows of PyTorch and JAX; of the smallest matrices alone, which take seconds."""
     for op, n, batch in CASES[:1]:
         a = np.random.default_rng(n).standard_normal((batch, n, n)).astype(dtype)
-        for found in others(n, a):
-            yield {"op": op, "n": n, "batch": batch, "layout": "canonical-row", "dtype": dtype, **found}
+        for found in others(a):
+            yield {"op": op, "n": n, "layout": "canonical-row", "dtype": dtype, **found}
 
 
 def main() -> None:
