@@ -126,7 +126,8 @@ def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
     if columns != n:
         reflectors, scalars = np.zeros((a.members, m, columns), tau.dtype), np.zeros((a.members, columns), tau.dtype)
         reflectors[..., :k], scalars[:, :k] = factors[..., :k], tau
-    q = a.like(m, columns)
+    # Q in place of its reflectors: memory that is new takes longer to touch than to compute with.
+    q = reflectors
     arguments = [a.stacked(reflectors), scalars, a.stacked(q)]
     run("orgqr", asked, arguments, lambda: lapack_qr.orgqr(reflectors, scalars, q))
     if signs is not None:
