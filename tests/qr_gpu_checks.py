@@ -105,6 +105,9 @@ def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: i
         assert np.abs(q @ r - a).max() < near
         upper = qr(DeviceBatch.from_dense(a, layout), "r", positive=True)
         assert np.array_equal(memory.to_host(upper.to_dense()), qr(a, "r", positive=True, backend="cuda"))
+        b = memory.to_device(a[..., :2].copy(), "b")
+        x = memory.to_host(lstsq(DeviceBatch.from_dense(a, layout), b))
+        assert np.abs(x - np.eye(order)[:, :2]).max() < 100 * near
     a[7, :, 2] = 0
     assert memory.to_host(lstsq_ex(memory.to_device(a, "a"), memory.to_device(a[..., 0].copy(), "b")).info)[7] == 3
     nothing = (memory.to_device(np.empty((4, 3, each), dtype), "nothing") for each in (0, 2))

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from batchchol.api.arguments import check_threads
 from batchchol.api.failures import raise_dependent
 from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.observations import beside, beside_there
-from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
+from batchchol.api.observations import beside, beside_batch, beside_there
+from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, room_for, run
 from batchchol.backends import lapack_qr
+from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math
 
 _INFO = np.dtype(np.int32)
@@ -38,11 +39,11 @@ def lstsq(
 
     Parameters
     ----------
-    a : array_like of shape (..., m, n), float32 or float64
+    a : Batch, or array_like of shape (..., m, n), float32 or float64
         The matrices, m >= n. Sizes are those of `qr`.
     b : array_like of shape (m,), (..., m) or (..., m, nrhs)
         The right-hand sides, of the dtype of a: one vector if its shape is (m,), or that of a without the last axis.
-        On the host a and b are broadcast; on a GPU they have the same axes before the last ones.
+        Arrays of the host are broadcast; on a GPU, and of a batch, they have the same axes before the last ones.
     backend, math, threads, stream : optional
         As for `qr`.
 
@@ -101,9 +102,24 @@ def lstsq_ex(
     check_math(math)
     check_threads(threads)
     asked = Asked("a", backend, math, threads, stream)
+    if isinstance(a, Batch):
+        return _of_batch(a, b, asked)
     if there := on_device(a, asked):
         return _there(there, b, asked)
     return _here(on_host(a, asked), b, asked)
+
+
+def _of_batch(a: Batch, b: Any, asked: Asked) -> LeastSquares:
+    """Of a batch, of the host or a GPU."""
+    asked.check_batch(a)
+    right, vector = beside_batch(a, b)
+    x, info = room_for(a, a.n, right.shape[-1]), room_for(a, dtype=_INFO)
+
+    def by_lapack() -> None:
+        info[...] = lapack_qr.gels(a.to_dense(), right, x)
+
+    run("gels", asked, [a, right, x, info], by_lapack)
+    return LeastSquares(x.reshape(a.batch, a.n) if vector else x, info)
 
 
 def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import contiguous
 from batchchol.api.rectangles import HostRectangles
+from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_unmasked, host_array
 
 
@@ -50,6 +51,29 @@ def beside_there(a: tuple[int, ...], dtype: np.dtype[Any], b: Any) -> tuple[bool
     return vector, nrhs
 
 
+def beside_batch(a: Batch, b: Any) -> tuple[Any, bool]:
+    """Right-hand sides (batch, n, nrhs) beside a batch, where it lives, and whether each is a vector.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If b is no such array of the dtype of a: it is not broadcast.
+    """
+    shape = a.batch, a.n, a.n
+    if a.backend == "cuda":
+        from batchchol.backends.cuda import memory
+
+        vector, nrhs = beside_there(shape, a.dtype, b)
+        given: Any = memory.as_gpuarray(b, "b")
+    else:
+        check_unmasked("b", b)
+        given = host_array(b)
+        vector, _, nrhs = _fit(shape, given.shape, _equal)
+        _check_dtype(given.dtype, a.dtype)
+        given = contiguous("b", given, a.dtype)
+    return given.reshape(a.batch, a.n, nrhs), vector
+
+
 def _check_dtype(got: np.dtype[Any], expected: np.dtype[Any]) -> None:
     if got != expected:
         raise TypeError(f"b: got dtype {got}, expected {expected}, as the matrices have: convert one")
@@ -65,7 +89,7 @@ def _equal(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 def _fit(a: tuple[int, ...], b: tuple[int, ...], together: Any) -> tuple[bool, tuple[int, ...], int]:
     """Whether right-hand sides are a vector each, the axes before the last ones, and how many right-hand sides."""
     *outer, m, _ = a
-    vector = b in ((m,), (*outer, m))
+    vector = b in ((m,), (*outer, m)) if together is not _equal else b == (*outer, m)
     columns = (*b, 1) if vector else b
     try:
         if len(columns) < 2 or columns[-2] != m:

@@ -230,14 +230,14 @@ def on_device(a: Any, asked: Asked) -> DeviceRectangles | None:
     return DeviceRectangles.of(a, asked) if hasattr(a, "__cuda_array_interface__") else None
 
 
-def room_for(batch: Batch, *sides: int) -> Any:
-    """Room for an array (batch, *sides) where a batch lives, of its dtype."""
-    shape = (batch.batch, *sides)
+def room_for(batch: Batch, *sides: int, dtype: np.dtype[Any] | None = None) -> Any:
+    """Room for an array (batch, *sides) where a batch lives, by default of its dtype."""
+    shape, kind = (batch.batch, *sides), dtype or batch.dtype
     if batch.backend == "cpu":
-        return aligned_empty(shape, batch.dtype, f"an array of shape {shape}")
+        return aligned_empty(shape, kind, f"an array of shape {shape}")
     from batchchol.backends.cuda import memory
 
-    return memory.empty(shape, batch.dtype, f"an array of shape {shape}")
+    return memory.empty(shape, kind, f"an array of shape {shape}")
 
 
 def check_matrices(argument: str, shape: tuple[int, ...]) -> None:

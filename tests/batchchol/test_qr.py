@@ -112,6 +112,15 @@ def test_batches(layout: Layout) -> None:
     assert np.array_equal(r.to_dense(), expected.R)
     assert np.array_equal(qr(batch, "r", positive=True).to_dense(), expected.R)
     assert np.array_equal(batch.to_dense(), a)
+    a[7, :, 2] = 0
+    batch = Batch.from_dense(a, layout)
+    for b in (examples(37, 5, 3, dtype="float32"), examples(37, 5, 1, dtype="float32")[..., 0]):
+        x, info = lstsq_ex(batch, b)
+        assert (x.shape, info.nonzero()[0].tolist(), info[7]) == (b.shape, [7], 3)
+        good = np.delete(np.arange(37), 7)
+        assert np.array_equal(x[good], lstsq(a[good], b[good]))
+    with pytest.raises(ValueError, match=r"^b: got shape \(5,\), expected"):
+        lstsq(batch, b[0])
 
 
 def test_dependent_columns() -> None:
