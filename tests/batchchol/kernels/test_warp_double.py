@@ -103,7 +103,7 @@ CHANGED = {
     "no products of odd columns": (ONE, r"multiply_add\(c\[\d+\], a\[\d\]\[1\], odd\);", "", 0),
     "one product less": (ONE, r"multiply_add\(c\[\d+\] \+ 2, a\[1\]\[3\], odd\);", "", 1),
     "a column that nothing is taken from": (ONE, r"case 2:", "case 20:", 1),
-    "a multiply-add of a factorization": (ONE, r"d\[i\] -= l\[i\]\[q\] \* l\[p\]\[q\];", ";", 1),
+    "a multiply-add of a factorization": (ONE, r"next\[i\] -= l\[i\]\[q\] \* l\[p \+ 1\]\[q\];", ";", 1),
     "a multiply-add of a solution": (ONE, r"x\[slot\]\[p\] -= x\[slot\]\[q\] \* l\[p\]\[q\];", ";", 1),
     "a row handed to the tiles": (ONE, r"write_row\(rows, x\[slot\], places\[slot\]\);", "{}", 1),
     "a tile handed to the rows": (ONE, r"write_blocks\(next .*\n", "", 1),
