@@ -39,16 +39,10 @@ def best_packed(known: Iterable[Row], family: str, request: Request) -> Point | 
 
 
 def best_canonical(known: Iterable[Row], request: Request) -> KernelSpec | None:
-    """The best kernel on canonical arrays, out of place: measured, the block family's on chunks, or of the tables."""
-    everything = list(known)
-    found = _best([row for row in everything if row.spec.layout == "canonical"], request)
+    """The best kernel on canonical arrays, out of place: measured, or the one of the tables."""
+    found = _best([row for row in known if row.spec.layout == "canonical"], request)
     if found:
         return found.spec
-    packed = best_packed(everything, "block", request)
-    if packed:
-        with suppress(SpecError):
-            schedule = replace(packed.spec.schedule, stride=None)
-            return replace(packed.spec, layout="canonical", order="row", schedule=schedule)
     with suppress(SpecError):
         return default_choice(replace(request, layout="canonical", order="row")).spec
     return None

@@ -9,6 +9,7 @@ import pytest
 
 from batchchol.compare.known_kernels import best_canonical, best_packed, read
 from batchchol.compare.references import Reference, lines, references
+from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.measure.csv_file import append
 from batchchol.measure.point import Point
@@ -63,16 +64,13 @@ def test_what_was_measured_of_something_else_does_not_count(spec: KernelSpec) ->
     assert best_packed([known(spec, 16_384, 1.0)], "shared", WANTED) is None
 
 
-def test_on_canonical_arrays_the_block_family_serves_with_its_schedule_on_chunks() -> None:
+def test_arrays_have_the_kernel_that_was_measured_on_arrays_or_that_of_the_tables() -> None:
     block = KernelSpec(Problem(16, math="fast"), "chunked", "col", BlockSchedule(4, 8, stride=8), "cuda")
-    spec = best_canonical([known(block, 16_384, 1.0, chunk=8)], WANTED)
-    assert spec == replace(block, layout="canonical", order="row", schedule=replace(block.schedule, stride=None))
-    plain = best_canonical([], WANTED)
-    assert plain is not None
-    assert (plain.layout, plain.order) == ("canonical", "row")
     measured = KernelSpec(Problem(16, math="fast"), "canonical", "col", SharedSchedule(2), "cuda")
-    both = [known(block, 16_384, 1.0), known(measured, 16_384, 2.0, chunk=None)]
-    assert best_canonical(both, WANTED) == measured
+    chunks = [known(block, 16_384, 1.0, chunk=8)]
+    assert best_canonical([*chunks, known(measured, 16_384, 2.0, chunk=None)], WANTED) == measured
+    expected = default_choice(replace(WANTED, layout="canonical", order="row")).spec
+    assert best_canonical(chunks, WANTED) == best_canonical([], WANTED) == expected
 
 
 def test_a_tuning_run_is_read_with_its_chunks(tmp_path: Path) -> None:
