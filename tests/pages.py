@@ -15,9 +15,12 @@ def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def blocks(page: str) -> list[str]:
-    """The blocks of Python of a page, but for examples with output."""
-    found = re.findall(r"^```python\n(.*?)^```$", text(DOCS / f"{page}.md"), re.MULTILINE | re.DOTALL)
+def blocks(page: str, section: str = "") -> list[str]:
+    """The blocks of Python of a page, or of one section of it, but for examples with output."""
+    whole = text(DOCS / f"{page}.md")
+    if section:
+        whole = whole.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"^```python\n(.*?)^```$", whole, re.MULTILINE | re.DOTALL)
     return [block for block in found if not block.startswith(">>> ")]
 
 

@@ -60,9 +60,10 @@ def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...
 
     out, stream = named.get("out"), library.stream()
     bound = signature(call).bind(*given, **named)
-    for name, each in bound.arguments.items():
+    for place, (name, each) in enumerate(bound.arguments.items()):
         if each is not out and memory.is_device_array(each):
-            bound.arguments[name] = memory.contiguous(each, name)
+            array = memory.contiguous(each, name)
+            bound.arguments[name] = array if place else memory.as_gpuarray(array, name)
     results = call(*bound.args, **bound.kwargs)
 
     def turned(result: Any) -> Any:

@@ -78,8 +78,7 @@ def solve_ex(
     library: Library, a: Any, b: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
 ) -> Found:
     """Solutions and info."""
-    call, sides = _call(library, a, upper, math, backend, other), _sides(library, a, b)
-    if call is None or sides is None:
+    if (call := _call(library, a, upper, math, backend, other)) is None or (sides := _sides(library, a, b)) is None:
         return None
     x, info = sides.solutions(), call.known.info()
     addresses = library.address(b), library.address(x), library.address(info)
@@ -91,8 +90,7 @@ def cho_solve(
     library: Library, L: Any, b: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
 ) -> Found:
     """Solutions by factors."""
-    call, sides = _call(library, L, upper, math, backend, other), _sides(library, L, b)
-    if call is None or sides is None:
+    if (call := _call(library, L, upper, math, backend, other)) is None or (sides := _sides(library, L, b)) is None:
         return None
     x = sides.solutions()
     addresses = library.address(b), library.address(x)

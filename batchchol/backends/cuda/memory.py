@@ -208,7 +208,7 @@ def view(a: Any, argument: str = "a") -> View:
 
 
 def contiguous(a: Any, argument: str = "a") -> Any:
-    """`as_gpuarray`, or a copy, queued on the default stream, of an array that is not C-contiguous.
+    """An array as it is or, if it is not C-contiguous, a copy, queued on the default stream.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def contiguous(a: Any, argument: str = "a") -> Any:
     """
     found, strides = _described(a, argument)
     if strides is None:
-        return as_gpuarray(a, argument)
+        return a
     size = check_dtype(argument, found.dtype).itemsize
     copy = empty(found.shape, found.dtype, f"a contiguous copy of {argument}")
     steps = [step // size for step in strides]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,14 +29,15 @@ class Autograd:
         after = torch._C._after_autograd_keyset
         done_by = {getattr(torch._C.DispatchKey, key): each for key, each in self.done_by.items()}
 
-        @lru_cache
-        def implementation(keys: int) -> Callable[..., Any] | None:
-            return done_by.get((torch._C.DispatchKeySet.from_raw_repr(keys) & after).highestPriorityTypeId())
+        # By what the keys are to C++: working it out takes as long as the rest.
+        found: dict[int, Callable[..., Any] | None] = {}
 
         def kernel(keyset: Any, *args: Any) -> Any:
             if not (torch.is_grad_enabled() and _wants_gradient(args)):
-                done = implementation(keyset.raw_repr())
-                if done is not None:
+                keys = keyset.raw_repr()
+                if keys not in found:
+                    found[keys] = done_by.get((keyset & after).highestPriorityTypeId())
+                if (done := found[keys]) is not None:
                     return done(*args)
             return general(keyset, *args)
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import batchchol
+from batchchol.backends.cuda.device import device
+
+from ...pages import DOCS, blocks
 
 pytestmark = pytest.mark.gpu
 
-N, BATCH = 12, 50
+N, BATCH = 10, 50
 Array = np.ndarray[Any, Any]
 
 
@@ -67,10 +70,12 @@ class Pycuda:
         self.kind = self.module.GPUArray
 
     def put(self, a: Array) -> Any:
-        return self.module.to_gpu(np.ascontiguousarray(a))
+        with device().current():
+            return self.module.to_gpu(np.ascontiguousarray(a))
 
     def get(self, a: Any) -> Array:
-        return np.asarray(a.get())
+        with device().current():
+            return np.asarray(a.get())
 
 
 @pytest.fixture(params=[Torch, Cupy, Numba, Pycuda], ids=lambda kind: kind.__name__)
@@ -213,6 +218,15 @@ def test_failures_and_refusals(library: Any) -> None:
     out = library.put(host * 0)
     assert batchchol.cholesky_ex(a, out=out).L is out
     close(library.get(out)[:2], np.linalg.cholesky(host[:2]))
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="docs/ belongs to the clone, and this is no clone")
+def test_the_page_of_the_documentation_runs() -> None:
+    library, names = Cupy(), dict[str, Any]()
+    for block in blocks("interop", "Arrays on a GPU"):
+        exec(compile(block, "interop.md", "exec"), names)
+    assert isinstance(names["x"], library.kind)
+    close(library.get(names["x"]), np.full((1000, 8), 1 / 16))
 
 
 def test_tensors_that_want_gradients_are_refused() -> None:

@@ -15,6 +15,8 @@ from jax.test_util import check_grads  # noqa: E402
 
 from batchchol.interop import jax as linalg  # noqa: E402
 
+from ...pages import DOCS, blocks  # noqa: E402
+
 N = 5
 Array = Any
 
@@ -153,6 +155,16 @@ def test_what_is_refused() -> None:
         linalg.slogdet(matrices(2), math="exact")
     with pytest.raises(TypeError, match=r"^upper: "):
         linalg.cholesky(matrices(2), upper=1)
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="docs/ belongs to the clone, and this is no clone")
+def test_the_page_of_the_documentation_runs() -> None:
+    names: dict[str, Any] = {}
+    for block in blocks("interop", "JAX"):
+        exec(compile(block, "interop.md", "exec"), names)
+    value, gradient = names["likelihood"](matrices(N)[0], sides(N))
+    assert gradient.shape == (N, N)
+    assert np.isfinite(value)
 
 
 def test_errors_of_a_handler_are_raised_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 import batchchol  # noqa: E402
 from batchchol.interop import torch as linalg  # noqa: E402
 
+from ...pages import DOCS, blocks  # noqa: E402
+
 N, NRHS = 3, 2
 Spd = Callable[..., Any]
-PAGE = Path(__file__).parents[3] / "docs" / "interop.md"
 
 
 @pytest.fixture
@@ -262,12 +261,13 @@ def test_what_is_refused(tensors: tuple[Any, Any]) -> None:
         linalg.cholesky(a, jitter=-1)
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="docs/ belongs to the clone, and this is no clone")
+@pytest.mark.skipif(not DOCS.exists(), reason="docs/ belongs to the clone, and this is no clone")
 def test_the_page_of_the_documentation_runs(tensors: tuple[Any, Any]) -> None:
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    for block in blocks("interop", "PyTorch"):
         exec(
-            compile(block.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"'), PAGE.name, "exec"), names
+            compile(block.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"'), "interop.md", "exec"),
+            names,
         )
     assert not names["info"].any()
     torch.testing.assert_close(names["a"].grad, names["a"].grad.mT)
