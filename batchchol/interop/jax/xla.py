@@ -1,13 +1,16 @@
 """Handlers of XLA's foreign function interface in Python: no compiler is needed, nor a build.
 
 A handler is a C function that ctypes makes of a Python one; XLA calls it with the interpreter's lock free, and ctypes
-takes that. The structures are those of xla/ffi/api/c_api.h, of major version 0, which XLA checks.
+takes that. The structures are those of xla/ffi/api/c_api.h, of major version 0, which XLA checks. They are read as
+words of 64 bits, all of one at once: by ctypes' fields that would take most of a call.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -15,62 +18,16 @@ import numpy as np
 
 _METADATA, _INTERNAL = 1, 13
 _DTYPES: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 11: np.dtype(np.float32), 12: np.dtype(np.float64)}
-_Address = ctypes.c_void_p
-_Function = ctypes.CFUNCTYPE(_Address, _Address)
-
-
-def _struct(name: str, **fields: Any) -> Any:
-    """A structure of the interface, whose first fields all have."""
-    members = (("struct_size", ctypes.c_size_t), ("extension", _Address), *fields.items())
-    return type(name, (ctypes.Structure,), {"_fields_": members})
-
-
-_Version = _struct("Version", major=ctypes.c_int, minor=ctypes.c_int)
-_Buffer = _struct(
-    "Buffer", dtype=ctypes.c_int, data=_Address, rank=ctypes.c_int64, dims=ctypes.POINTER(ctypes.c_int64)
-)
-_Buffers = _struct("Buffers", size=ctypes.c_int64, types=_Address, items=ctypes.POINTER(_Address))
-_Error = _struct("Error", message=ctypes.c_char_p, code=ctypes.c_int)
-_Destruction = _struct("Destruction", error=_Address)
-_StreamOf = _struct("StreamOf", context=_Address, stream=_Address)
-_Allocation = _struct("Allocation", context=_Address, size=ctypes.c_size_t, alignment=ctypes.c_size_t, data=_Address)
-_Freeing = _struct("Freeing", context=_Address, size=ctypes.c_size_t, data=_Address)
-_Api = _struct(
-    "Api",
-    version=_Version,
-    internal=_Address,
-    error_create=_Function,
-    error_get_message=_Address,
-    error_destroy=_Function,
-    handler_register=_Address,
-    stream_get=_Function,
-    type_register=_Address,
-    execution_context_get=_Address,
-    state_set=_Address,
-    state_get=_Address,
-    memory_allocate=_Function,
-    memory_free=_Function,
-)
-_Frame = _struct(
-    "Frame",
-    api=ctypes.POINTER(_Api),
-    context=_Address,
-    stage=ctypes.c_int,
-    arguments=_Buffers,
-    results=_Buffers,
-)
-
-
-class _Extension(ctypes.Structure):
-    _fields_ = (("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", _Address))
-
-
-class _Metadata(ctypes.Structure):
-    _fields_ = (("struct_size", ctypes.c_size_t), ("version", _Version), ("traits", ctypes.c_uint32))
-
-
-class _MetadataExtension(ctypes.Structure):
-    _fields_ = (("base", _Extension), ("metadata", ctypes.POINTER(_Metadata)))
+_WORD_BYTES, _INT, _ALIGNMENT = 8, 0xFFFFFFFF, 256
+_Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+# For what waits for nothing: giving up the interpreter's lock takes longer.
+_Quick = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_FRAME, _BUFFER = 15, 6
+# Where what is read begins, in words, behind the size of a structure and its extensions, which all begin with.
+_API, _CONTEXT, _ARGUMENTS, _RESULTS = 2, 3, 7, 12
+_DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
+# Of the functions of the interface: behind its version (three words more) and what is XLA's own.
+_ERROR_CREATE, _ERROR_DESTROY, _STREAM_GET, _MEMORY_ALLOCATE, _MEMORY_FREE = 6, 8, 10, 15, 16
 
 
 class Buffer(NamedTuple):
@@ -84,37 +41,52 @@ class Buffer(NamedTuple):
 class Execution:
     """A call under way: the arrays, and on a GPU the stream and memory for as long as the call is queued."""
 
-    def __init__(self, frame: Any) -> None:
-        self._api, self._context = frame.api.contents, frame.context
-        self.arrays = [
-            _seen(side.items[place]) for side in (frame.arguments, frame.results) for place in range(side.size)
-        ]
+    def __init__(self, frame: int) -> None:
+        words = _words(frame, _FRAME)
+        self._api, self._context = words[_API], words[_CONTEXT]
+        places = _words(words[_ARGUMENTS + 2], words[_ARGUMENTS]) + _words(words[_RESULTS + 2], words[_RESULTS])
+        room, packed = _layout(_BUFFER)
+        self._buffers = [packed.unpack_from(room.from_address(place)) for place in places]
         self._pieces: list[tuple[int, int]] = []
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where the arguments and the results are."""
+        return [buffer[_DATA] for buffer in self._buffers]
+
+    def array(self, place: int) -> Buffer:
+        """One of the arguments and results."""
+        buffer = self._buffers[place]
+        return Buffer(buffer[_DATA], _words(buffer[_DIMS], buffer[_RANK]), _DTYPES[buffer[_DTYPE] & _INT])
+
+    @property
+    def arrays(self) -> list[Buffer]:
+        """All of them."""
+        return [self.array(place) for place in range(len(self._buffers))]
 
     def stream(self) -> int:
         """The address of the stream that XLA orders the call on."""
-        asked = _made(_StreamOf, context=self._context)
-        self._call(self._api.stream_get, asked, "asking for the stream")
-        return asked.stream or 0
+        return self._ask(_STREAM_GET, "asking for the stream", self._context, 0)
 
     def room(self, nbytes: int, purpose: str) -> int:
         """The address of memory of XLA's on the GPU: the stream's, until the call is queued."""
-        asked = _made(_Allocation, context=self._context, size=nbytes, alignment=256)
-        self._call(self._api.memory_allocate, asked, f"allocating {nbytes:,} bytes for {purpose}")
-        address = asked.data or 0
+        doing = f"allocating {nbytes:,} bytes for {purpose}"
+        address = self._ask(_MEMORY_ALLOCATE, doing, self._context, nbytes, _ALIGNMENT, 0)
         self._pieces.append((address, nbytes))
         return address
 
     def free(self) -> None:
         """Give `room` back: what is queued behind this call may have it."""
         for address, nbytes in self._pieces:
-            freed = _made(_Freeing, context=self._context, size=nbytes, data=address)
-            self._call(self._api.memory_free, freed, "freeing memory")
+            self._ask(_MEMORY_FREE, "freeing memory", self._context, nbytes, address)
 
-    def _call(self, function: Any, asked: Any, doing: str) -> None:
-        if error := function(ctypes.addressof(asked)):
-            self._api.error_destroy(ctypes.addressof(_made(_Destruction, error=error)))
+    def _ask(self, place: int, doing: str, *words: int) -> int:
+        """Call the interface with a structure of these words; the last of them, which may be its answer."""
+        asked = _structure(*words)
+        if error := _function(self._api, place)(ctypes.addressof(asked)):
+            _function(self._api, _ERROR_DESTROY)(ctypes.addressof(_structure(error)))
             raise RuntimeError(f"XLA refused {doing}")
+        return _words(ctypes.addressof(asked), len(words) + 2)[-1]
 
 
 Handler = Callable[[Execution], None]
@@ -135,14 +107,9 @@ def register(name: str, handlers: dict[str, Handler]) -> None:
 def _guarded(handler: Handler) -> Callable[[int], int]:
     """A handler as XLA calls it: errors are returned."""
 
-    def call(address: int) -> int:
-        frame = _Frame.from_address(address)
-        if frame.extension:
-            extension = _Extension.from_address(frame.extension)
-            if extension.type == _METADATA:
-                described = _MetadataExtension.from_address(frame.extension).metadata.contents
-                described.version.major, described.version.minor = 0, 1
-                return 0
+    def call(frame: int) -> int:
+        if _described(frame):
+            return 0
         try:
             execution = Execution(frame)
             try:
@@ -150,19 +117,48 @@ def _guarded(handler: Handler) -> Callable[[int], int]:
             finally:
                 execution.free()
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".encode()
-            refusal = _made(_Error, message=said, code=_INTERNAL)
-            return int(frame.api.contents.error_create(ctypes.addressof(refusal)) or 0)
+            said = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
+            refusal = _structure(ctypes.addressof(said), _INTERNAL)
+            api = _words(frame, _FRAME)[_API]
+            return int(_function(api, _ERROR_CREATE)(ctypes.addressof(refusal)) or 0)
         return 0
 
     return call
 
 
-def _made(kind: Any, **fields: Any) -> Any:
-    """A structure of the interface that knows its size."""
-    return kind(struct_size=ctypes.sizeof(kind), **fields)
+def _described(frame: int) -> bool:
+    """Whether a call only asks for the version of the interface; it is answered."""
+    extension = _words(frame, 2)[1]
+    if not extension or ctypes.c_uint64.from_address(extension + _WORD_BYTES).value & _INT != _METADATA:
+        return False
+    # Behind the extension's own three words is the address of the metadata, whose second member is the version.
+    metadata = ctypes.c_uint64.from_address(extension + 3 * _WORD_BYTES).value
+    (ctypes.c_int * 2).from_address(metadata + 3 * _WORD_BYTES)[:] = [0, 1]
+    return True
 
 
-def _seen(address: int) -> Buffer:
-    buffer = _Buffer.from_address(address)
-    return Buffer(buffer.data or 0, tuple(buffer.dims[: buffer.rank]), _DTYPES[buffer.dtype])
+@lru_cache
+def _function(api: int, place: int) -> Callable[[int], int | None]:
+    """One of the functions of the interface."""
+    kind = _Quick if place == _STREAM_GET else _Function
+    return kind(ctypes.c_uint64.from_address(api + place * _WORD_BYTES).value)
+
+
+def _structure(*words: int) -> Any:
+    """A structure of the interface."""
+    room, packed = _layout(len(words) + 2)
+    made = room()
+    packed.pack_into(made, 0, packed.size, 0, *words)
+    return made
+
+
+def _words(address: int, count: int) -> tuple[int, ...]:
+    """Words that follow each other."""
+    room, packed = _layout(count)
+    return packed.unpack_from(room.from_address(address)) if count else ()
+
+
+@lru_cache
+def _layout(count: int) -> tuple[Any, struct.Struct]:
+    """So many words, to ctypes and in one piece."""
+    return ctypes.c_uint64 * count, struct.Struct(f"{count}Q")

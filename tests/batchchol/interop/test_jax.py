@@ -170,6 +170,6 @@ def test_the_page_of_the_documentation_runs() -> None:
 def test_errors_of_a_handler_are_raised_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     from batchchol.interop.jax import xla
 
-    monkeypatch.setattr(xla, "_seen", lambda address: 1 // 0)
+    monkeypatch.setattr(xla.Execution, "free", lambda _: 1 // 0)
     with pytest.raises(Exception, match="ZeroDivisionError: "):
         linalg.cholesky(matrices(2)).block_until_ready()
