@@ -24,11 +24,11 @@ def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], 
     """
 
     def decorated(call: Call) -> Call:
-        name = call.__name__
+        name, first = call.__name__, next(iter(signature(call).parameters))
 
         @wraps(call)
         def called(*given: Any, **named: Any) -> Any:
-            library = library_of(given[0] if given else _first(named))
+            library = library_of(given[0] if given else named.get(first))
             if library is None:
                 return call(*given, **named)
             found = _quick(name)(library, *given, **named)
@@ -39,11 +39,6 @@ def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], 
         return cast(Call, called)
 
     return decorated
-
-
-def _first(named: dict[str, Any]) -> Any:
-    """The matrices of a call that names all of its arguments."""
-    return next((named[name] for name in ("a", "L", "LU") if name in named), None)
 
 
 @cache
@@ -69,7 +64,7 @@ def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...
     def turned(result: Any) -> Any:
         if result is out or not memory.is_device_array(result):
             return result
-        if stream and named.get("stream") is None:
+        if stream and bound.arguments.get("stream") is None:
             memory.share(stream, result)
         return library.over(result)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads, contiguous
+from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.observations import beside, beside_there
 from batchchol.api.qr_factorizations import Reflectors
 from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
@@ -62,6 +63,11 @@ def ormqr(
     qr, tau = factors
     if isinstance(qr, Batch):
         raise TypeError("factors: got qr in a Batch, expected arrays: use its to_dense()")
+    return _products(qr, tau, b, asked)
+
+
+@takes_foreign()
+def _products(qr: Any, tau: Any, b: Any, asked: Asked) -> Any:
     if there := on_device(qr, asked):
         return _there(there, tau, b, asked)
     return _here(on_host(qr, asked), tau, b, asked)

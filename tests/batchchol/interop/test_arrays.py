@@ -139,6 +139,10 @@ def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:
     lu, pivots = batchchol.lu_factor(a)
     assert type(pivots) is kind
     close(batchchol.lu_solve(lu, pivots, put(kind, np.ones((3, N), np.float32))), get(found.x))
+    reflectors = batchchol.qr(a, "raw")
+    products = batchchol.ormqr(reflectors, a)
+    assert {type(each) for each in (*reflectors, products)} == {kind}
+    close(products, np.triu(get(reflectors.qr)))
     out = put(kind, host * 0)
     assert batchchol.cholesky_ex(a, out=out).L is out
     close(out, np.linalg.cholesky(host))
