@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import batchchol
 from batchchol.api import device_addresses, foreign_calls
 from batchchol.backends.cuda import libraries, memory
 from batchchol.backends.cuda.pool import Pool
+from batchchol.errors import DeviceLost
 
 from ... import fake_pycuda
 from ...fake_pycuda import FakeGpu
@@ -234,3 +236,15 @@ def test_arrays_that_numpy_knows_by_dlpack_alone(spd: Spd) -> None:
     np.testing.assert_allclose(batchchol.solve(Array(a), Array(b)), np.linalg.solve(a, b), rtol=1e-4)
     np.testing.assert_allclose(batchchol.cholesky(Array(a.swapaxes(1, 2))), np.linalg.cholesky(a), rtol=1e-4)
     np.testing.assert_allclose(batchchol.lstsq(Array(a), Array(b)), np.linalg.solve(a, b), rtol=1e-4)
+
+
+def test_in_a_thread_without_the_context_and_after_a_failure(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
+    host = spd(3, N)
+    a = put(kind, host)
+    batchchol.cholesky_ex(a)
+    with ThreadPoolExecutor(1) as pool:
+        l, _ = pool.submit(batchchol.cholesky_ex, a).result(30)
+    close(l, np.linalg.cholesky(host))
+    fake_gpu.status = fake_pycuda.ILLEGAL_ADDRESS
+    with pytest.raises(DeviceLost, match="is lost to this process"):
+        batchchol.cholesky_ex(a)
