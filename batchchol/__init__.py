@@ -61,6 +61,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 
 __version__ = "0.1.0"
@@ -101,6 +102,7 @@ __all__ = [
     "StripSchedule",
     "ThreadSchedule",
     "WarpSchedule",
+    "WholeSchedule",
     "cho_inverse",
     "cho_inverse_ex",
     "cho_solve",

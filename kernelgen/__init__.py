@@ -2,7 +2,7 @@
 
 from kernelgen.emit import generate
 from kernelgen.emit.source import GENERATOR_VERSION, KernelSource, Launch
-from kernelgen.problem import MAX_CHUNK, MAX_N, Layout, Problem
+from kernelgen.problem import MAX_CHUNK, MAX_N, MAX_ON_CHIP, Layout, Problem
 from kernelgen.refusals import SpecError
 from kernelgen.schedules import (
     FAMILIES,
@@ -13,6 +13,7 @@ from kernelgen.schedules import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import CUDA, SIMD_TARGETS, TARGETS, Target
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_CHUNK",
     "MAX_N",
     "MAX_NB",
+    "MAX_ON_CHIP",
     "SIMD_TARGETS",
     "TARGETS",
     "BlockSchedule",
@@ -39,5 +41,6 @@ __all__ = [
     "Target",
     "ThreadSchedule",
     "WarpSchedule",
+    "WholeSchedule",
     "generate",
 ]

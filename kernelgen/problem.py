@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kernelgen.operations import OPERATIONS, Operation
 from kernelgen.refusals import keep_integer, one_of, require
 from kernelgen.targets import ELEMENT_BYTES
 
+# The largest order of every operation, layout and target; and that of arrays which a GPU factors on chip.
 MAX_N = 128
+MAX_ON_CHIP: Mapping[str, int] = MappingProxyType({"float32": 192, "float64": 160})
 MAX_CHUNK = 512
 
 MATHS = ("ieee", "fast")
@@ -34,10 +38,10 @@ class Problem:
     m: int | None = None
 
     def __post_init__(self) -> None:
-        keep_integer(self, "n", 1, MAX_N)
         one_of("dtype", self.dtype, tuple(ELEMENT_BYTES))
         one_of("uplo", self.uplo, ("lower", "upper"))
         one_of("op", self.op, tuple(OPERATIONS))
+        keep_integer(self, "n", 1, MAX_ON_CHIP[self.dtype] if self.op == "potrf" else MAX_N)
         one_of("math", self.math, MATHS)
         works = f"{self.op} is on general matrices, which have no triangle, use 'lower'"
         require(self.uplo == "lower" or not self.operation.general, "uplo", self.uplo, works)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelgen.problem import LAYOUT_KINDS, ORDERS, Problem
+from kernelgen.problem import LAYOUT_KINDS, MAX_N, ORDERS, Problem
 from kernelgen.refusals import SpecError, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
 from kernelgen.targets import TARGETS
+
+_LARGER = ", ".join(family for family, schedule in FAMILIES.items() if schedule.larger)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class KernelSpec:
         operations = self.schedule.operations
         works = f"family {self.family!r} has {', '.join(operations)}, use another family"
         require(self.problem.op in operations, "op", self.problem.op, works)
+        larger = target.gpu and self.schedule.larger and self.layout == "canonical"
+        works = f"orders above {MAX_N} are of canonical arrays, on GPUs, of the families {_LARGER}"
+        require(self.problem.n <= MAX_N or larger, "n", self.problem.n, works)
         works = "the same kernel solves in place and out of place, use False"
         require(not (self.in_place and operation.has_columns), "in_place", True, works)
         works = f"{operation.name} has its result in another place, use False"
@@ -46,7 +51,7 @@ class KernelSpec:
 
     @property
     def family(self) -> str:
-        """Who works on a matrix: "thread", "shared", "block", "warp" or "strip"."""
+        """Who works on a matrix: "thread", "shared", "block", "warp", "strip" or "whole"."""
         return self.schedule.family
 
     @property

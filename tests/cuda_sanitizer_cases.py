@@ -15,6 +15,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 from kernelgen.schedules.strip import TILE
 
@@ -33,7 +34,7 @@ LAYOUTS = (
 BATCHES = (1, 31, 33, 100, 257)
 # Of the families whose threads wait for each other, which the tools slow down most.
 SMALL_BATCHES = (1, 31, 33, 7, 70)
-TOGETHER = (BlockSchedule, WarpSchedule, StripSchedule)
+TOGETHER = (BlockSchedule, WarpSchedule, StripSchedule, WholeSchedule)
 # Blocks of the tensor cores in shared memory are of single precision.
 SINGLE = (WarpSchedule, StripSchedule)
 ROUNDS = 3
@@ -61,6 +62,8 @@ def cases() -> Iterator[Case]:
                 layout = Layout.chunked(schedule.stride or 32, ("col", "row")[turn // 2 % 2])
             if isinstance(schedule, WarpSchedule) and schedule.stride:
                 layout = Layout.chunked(schedule.stride)
+            if isinstance(schedule, WholeSchedule):
+                layout = Layout.canonical(("row", "col")[turn // 2 % 2])
             dtype = "float32" if turn % 3 < 2 or isinstance(schedule, SINGLE) else "float64"
             math = "fast" if isinstance(schedule, StripSchedule) else ("ieee", "fast")[turn // math_turns % 2]
             problem = Problem(n, dtype, ("lower", "upper")[turn // 5 % 2], math=math)
@@ -137,6 +140,11 @@ def strip_schedule(turn: int, n: int) -> StripSchedule:
     )
 
 
+def whole_schedule(turn: int, n: int) -> WholeSchedule:
+    """The choices of the whole family whose turn it is: from one warp to one for each panel."""
+    return WholeSchedule((1, 3, min(-(-n // 8), 16))[turn % 3], blocks=(None, 2)[turn // 2 % 2])
+
+
 # How often each family meets every order.
 SCHEDULES: Mapping[Callable[[int, int], Schedule], int] = {
     thread_schedule: ROUNDS,
@@ -144,4 +152,5 @@ SCHEDULES: Mapping[Callable[[int, int], Schedule], int] = {
     block_schedule: 2,
     warp_schedule: 3,
     strip_schedule: 3,
+    whole_schedule: 2,
 }

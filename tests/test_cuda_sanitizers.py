@@ -152,6 +152,7 @@ def test_cases_cover_every_choice() -> None:
         "shared": {"looking": 3, "nb": 5, "math": 2, "cache": 2},
         "block": {"nb": 6, "lanes": 5, "math": 2, "blocks": 2, "cache": 2},
         "warp": {"matrices": 3, "warps": 2, "teams": 3, "update": 2, "unroll": 2, "math": 2, "blocks": 2, "cache": 2},
+        "whole": {"warps": 5, "math": 2, "blocks": 2},
         "strip": {"warps": 10, "ahead": 3, "stride": 3, "blocks": 2, "cache": 2},
     }.items():
         for field, values in (choices | {"pdl": 2}).items():

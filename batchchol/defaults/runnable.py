@@ -9,7 +9,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from kernelgen import BlockSchedule, KernelSpec, StripSchedule, ThreadSchedule, WarpSchedule, generate
+from kernelgen import BlockSchedule, KernelSpec, StripSchedule, ThreadSchedule, WarpSchedule, WholeSchedule, generate
 from kernelgen.gpu import PDL_CAPABILITY
 
 # KiB of shared memory that a block can have, by compute capability: CUDA C++ Programming Guide, "Technical
@@ -73,7 +73,7 @@ def has_pdl(arch: str | None) -> bool:
 
 def _least(spec: KernelSpec) -> int:
     match spec.schedule:
-        case WarpSchedule() | StripSchedule():
+        case WarpSchedule() | StripSchedule() | WholeSchedule():
             return ASYNCHRONOUS
         case BlockSchedule(pipeline=asynchronous) | ThreadSchedule(staged=asynchronous) if asynchronous:
             return ASYNCHRONOUS
@@ -88,7 +88,7 @@ def _most_shared_bytes(number: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _shared_bytes(spec: KernelSpec) -> int:
-    if isinstance(spec.schedule, BlockSchedule | StripSchedule):
+    if isinstance(spec.schedule, BlockSchedule | StripSchedule | WholeSchedule):
         return spec.schedule.shape(spec.problem).shared_bytes
     launch = generate(spec).launch
     return launch.shared_bytes if launch else 0

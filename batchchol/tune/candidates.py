@@ -20,8 +20,9 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
-from kernelgen.gpu import MAX_SHARED_BYTES, WARP
+from kernelgen.gpu import MAX_SHARED_BYTES, RESERVED_BYTES, WARP
 from kernelgen.schedules import DEFAULT_THREADS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.schedules.block import MAX_SPARE
@@ -29,6 +30,8 @@ from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.strip import TILE as STRIP_TILE
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
 from kernelgen.schedules.warp import BLOCK
+from kernelgen.schedules.whole import MAX_WARPS as MAX_WHOLE_WARPS
+from kernelgen.schedules.whole import TILE as WHOLE_TILE
 from kernelgen.targets import ELEMENT_BYTES
 
 SIMD_TILE_SIZES = (2, 3, 4, 5, 6, 8)
@@ -55,6 +58,8 @@ WARP_TEAMS, WARP_BLOCKS_OF_TEAMS, WARP_FULL_UNROLL_MAX_N = ((4, 1), (2, 1), (1, 
 WARP_REGISTERS = (48, 80)
 # Strips: of orders where they may win, by warps of a multiprocessor, and by strips in two places.
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
+# Rows of the first panel to a warp of the whole family, and registers of a float32 thread; of float64 twice as many.
+WHOLE_ROWS, WHOLE_REGISTERS = (24, 32, 48), 80
 # The most registers of a staged triangle, a few of them in local memory; sizes of blocks.
 STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
 # The size of a block whose threads have all the registers that they can use.
@@ -138,6 +143,13 @@ def strip_schedules(n: int) -> Iterator[StripSchedule]:
             yield StripSchedule(max(warps, side), min(ahead, side - 1), stride=GROUP)
 
 
+def whole_schedules(n: int) -> Iterator[WholeSchedule]:
+    """The candidates of the whole family for order n: a warp to so many rows of the first panel."""
+    rows = -(-n // WHOLE_TILE) * WHOLE_TILE
+    for warps in dict.fromkeys(-(-rows // each) for each in WHOLE_ROWS):
+        yield WholeSchedule(min(warps, MAX_WHOLE_WARPS))
+
+
 def shared_schedules(n: int) -> Iterator[SharedSchedule]:
     """The candidates of the shared family for order n."""
     for nb, looking in itertools.product(SHARED_TILE_SIZES, LOOKINGS):
@@ -163,6 +175,8 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
         case WarpSchedule():
             choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
+        case WholeSchedule():
+            varied = [replace(schedule, blocks=blocks) for blocks in _resident_matrices(schedule, spec.problem)]
         case BlockSchedule():
             choices = itertools.product(_resident_blocks(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
@@ -223,6 +237,15 @@ def _resident_teams(schedule: WarpSchedule, problem: Problem) -> list[int]:
     return sorted({1, *(blocks[-1] for blocks in fitting if blocks)})
 
 
+def _resident_matrices(schedule: WholeSchedule, problem: Problem) -> list[int]:
+    """Numbers of blocks: the most that there is shared memory for, if that leaves registers, and one less."""
+    shape = schedule.shape(problem)
+    most = min(MAX_SHARED_BYTES // (shape.shared_bytes + RESERVED_BYTES), MAX_RESIDENT_BLOCKS)
+    beside = ELEMENT_BYTES[problem.dtype] // 4 * WHOLE_REGISTERS
+    fitting = [blocks for blocks in range(1, most + 1) if share_of_registers(blocks * schedule.warps) >= beside]
+    return fitting[-2:] or [1]
+
+
 def specs(
     n: int,
     dtype: str,
@@ -238,6 +261,7 @@ def specs(
         BlockSchedule.family: block_schedules(n, dtype),
         WarpSchedule.family: warp_schedules(n, layout, math),
         StripSchedule.family: strip_schedules(n),
+        WholeSchedule.family: whole_schedules(n),
     }
     chosen = itertools.chain.from_iterable(candidates[family] for family in families)
     return [spec for schedule in chosen if (spec := _spec(Problem(n, dtype, math=math), layout, schedule, target))]

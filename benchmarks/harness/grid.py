@@ -32,7 +32,7 @@ STRIDE = (None, 32)
 THREADS = (1, 2, 4, 8, 16, 32)
 PROTOCOL = ("single", "queued")
 PDL = (False, True)
-FAMILY = ("thread", "block", "shared", "warp", "strip")
+FAMILY = ("thread", "block", "shared", "warp", "strip", "whole")
 # Of the published variant that has its tiles in shared memory.
 SHARED_NB = (4, 8, 16, 32)
 SMALL_N = (8, 16, 32, 64)

@@ -54,6 +54,15 @@ def _warp(picture: Drawing, x: float, y: float) -> None:
     _matrix(picture, x, y, lambda i, _: of_row[i])
 
 
+def _whole(picture: Drawing, x: float, y: float) -> None:
+    for j in range(TILES):
+        height = (TILES - j) * _TILE
+        picture.box(x + j * _TILE, y + j * _TILE, _TILE, height, "empty" if j > 1 else COLOURS[4])
+    for i in range(2, TILES):
+        picture.box(x + 2 * _TILE, y + i * _TILE, _TILE, _TILE, COLOURS[i - 2])
+        picture.text(x + 2.5 * _TILE, y + (i + 0.5) * _TILE + 4, str(i - 2), f"small middle {on(COLOURS[i - 2])}")
+
+
 def _shared(picture: Drawing, x: float, y: float) -> None:
     for i in range(TILES):
         for j in range(i + 1):
@@ -74,6 +83,10 @@ FAMILIES: Mapping[str, tuple[Callable[[Drawing, float, float], None], tuple[str,
     ),
     "strip": (_strip, ("the warps of a column", "of tiles take turns with", "its tiles; updates on", "tensor cores")),
     "warp": (_warp, ("one or two warps to a", "matrix, all of it in their", "registers; updates on", "tensor cores")),
+    "whole": (
+        _whole,
+        ("a block to a matrix in", "shared memory; warps update", "a panel's rows, threads", "solve for one each"),
+    ),
     "shared": (_shared, ("a thread to each element", "of a tile; operands in", "shared memory")),
 }
 
@@ -81,7 +94,7 @@ FAMILIES: Mapping[str, tuple[Callable[[Drawing, float, float], None], tuple[str,
 def draw() -> Drawing:
     """A panel for each family."""
     width = 2 * _LEFT + len(FAMILIES) * _PANEL - 6
-    picture = Drawing(width, _TOP + _SIDE + 92, "Which threads work on a matrix in each of the five families")
+    picture = Drawing(width, _TOP + _SIDE + 92, "Which threads work on a matrix in each of the six families")
     for number, (name, (paint, words)) in enumerate(FAMILIES.items()):
         x = _LEFT + number * _PANEL
         picture.text(x, 22, name, "title")

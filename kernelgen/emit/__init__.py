@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kernelgen.emit import block, shared, simd, strip, warp
+from kernelgen.emit import block, shared, simd, strip, warp, whole
 from kernelgen.emit import thread as cuda
 from kernelgen.emit.logdet import generate_logdet
 from kernelgen.emit.lu import generate_lu
@@ -14,7 +14,14 @@ from kernelgen.emit.potri import generate_inverse
 from kernelgen.emit.qr import generate_qr
 from kernelgen.emit.solve import generate_solve
 from kernelgen.emit.source import KernelSource
-from kernelgen.schedules import BlockSchedule, SharedSchedule, StripSchedule, ThreadSchedule, WarpSchedule
+from kernelgen.schedules import (
+    BlockSchedule,
+    SharedSchedule,
+    StripSchedule,
+    ThreadSchedule,
+    WarpSchedule,
+    WholeSchedule,
+)
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import TARGETS
 
@@ -55,3 +62,5 @@ def generate(spec: KernelSpec) -> KernelSource:
             return warp.generate_warp(spec, schedule)
         case StripSchedule() as schedule:
             return strip.generate_strip(spec, schedule)
+        case WholeSchedule() as schedule:
+            return whole.generate_whole(spec, schedule)

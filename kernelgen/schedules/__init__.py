@@ -12,12 +12,13 @@ from kernelgen.schedules.shared import SharedSchedule
 from kernelgen.schedules.strip import StripSchedule
 from kernelgen.schedules.thread import DEFAULT_THREADS, ThreadSchedule
 from kernelgen.schedules.warp import WarpSchedule
+from kernelgen.schedules.whole import WholeSchedule
 
-Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule | StripSchedule
+Schedule = ThreadSchedule | SharedSchedule | BlockSchedule | WarpSchedule | StripSchedule | WholeSchedule
 FAMILIES: Mapping[str, type[Schedule]] = MappingProxyType(
     {
         schedule.family: schedule
-        for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule, StripSchedule)
+        for schedule in (ThreadSchedule, SharedSchedule, BlockSchedule, WarpSchedule, StripSchedule, WholeSchedule)
     }
 )
 
@@ -44,5 +45,6 @@ __all__ = [
     "StripSchedule",
     "ThreadSchedule",
     "WarpSchedule",
+    "WholeSchedule",
     "in_math",
 ]

@@ -103,6 +103,8 @@ class BaseSchedule(ABC):
 
     family: ClassVar[str]
     gpu_only: ClassVar[bool] = True
+    # Whether the family has orders above `MAX_N`.
+    larger: ClassVar[bool] = False
     operations: ClassVar[tuple[str, ...]] = ("potrf",)
 
     cache: str | None = word(CACHES, None, "what a GPU's on-chip memory favours", only="gpu")

@@ -12,6 +12,7 @@ from kernelgen import (
     MAX_CHUNK,
     MAX_N,
     MAX_NB,
+    MAX_ON_CHIP,
     TARGETS,
     BlockSchedule,
     KernelSpec,
@@ -22,6 +23,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 from kernelgen.gpu import MAX_BLOCK_THREADS
 from kernelgen.gpu import WARP as WARP_THREADS
@@ -34,12 +36,14 @@ from kernelgen.schedules.general_stage import SPLITS
 from kernelgen.schedules.shared import MAX_SHARED_NB
 from kernelgen.schedules.strip import GROUP, TILE
 from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
+from kernelgen.schedules.warp import MAX_TEAM_WARPS
+from kernelgen.schedules.whole import MAX_WARPS
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> KernelSpec:
     """Any spec that can be built."""
-    n = draw(st.integers(1, MAX_N))
+    n = draw(st.integers(1, max(MAX_ON_CHIP.values())))
     layout = draw(st.sampled_from(LAYOUT_KINDS))
     target = draw(st.sampled_from(list(TARGETS)))
     op = draw(st.sampled_from(list(OPERATIONS)))
@@ -125,7 +129,8 @@ def block_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sched
 
 
 def warp_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
-    teams = st.tuples(st.sampled_from((1, 2, 4)), st.just(1), st.sampled_from((1, 2, 4, 8))) | st.just((1, 2, 1))
+    several = st.tuples(st.just(1), st.integers(2, MAX_TEAM_WARPS), st.just(1))
+    teams = st.tuples(st.sampled_from((1, 2, 4)), st.just(1), st.sampled_from((1, 2, 4, 8))) | several
     return st.tuples(teams, st.none() | st.sampled_from(UPDATES)).flatmap(
         lambda chosen: st.builds(
             WarpSchedule,
@@ -149,6 +154,11 @@ def strip_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sched
     )
 
 
+def whole_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Schedule]:
+    warps, blocks = st.integers(1, MAX_WARPS), st.none() | st.integers(1, 32)
+    return st.builds(WholeSchedule, warps, blocks, **memory_choices(layout))
+
+
 def memory_choices(layout: str) -> dict[str, st.SearchStrategy[Any]]:
     strides = st.none() | st.integers(2, MAX_CHUNK) if layout == "chunked" else st.none()
     return {"cache": st.none() | st.sampled_from(CACHES), "stride": strides, "pdl": st.none() | st.booleans()}
@@ -162,4 +172,5 @@ SCHEDULES = {
     "block": block_schedules,
     "warp": warp_schedules,
     "strip": strip_schedules,
+    "whole": whole_schedules,
 }

@@ -17,6 +17,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
     generate,
 )
 from kernelgen.problem import MATHS
@@ -28,7 +29,10 @@ BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 PIPELINE = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8, pipeline=1, early=2, spare=1), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(), "cuda")
 STRIP = KernelSpec(Problem(32, math="fast"), "chunked", "col", StripSchedule(3, stride=4), "cuda")
-every_other_family = pytest.mark.parametrize("spec", [SHARED, BLOCK, WARP, STRIP], ids=lambda spec: spec.family)
+WHOLE = KernelSpec(Problem(32), "canonical", "row", WholeSchedule(2), "cuda")
+every_other_family = pytest.mark.parametrize(
+    "spec", [SHARED, BLOCK, WARP, STRIP, WHOLE], ids=lambda spec: spec.family
+)
 
 
 def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
@@ -44,6 +48,7 @@ def test_other_families_fill_in_what_nobody_chose(spec: KernelSpec) -> None:
     warp = WarpSchedule(1, 1, 2, "fma", "tiles", blocks=1)
     strip = StripSchedule(3, 0, blocks=1, stride=4)
     filled_in = {"shared": SharedSchedule(4, "left", 32), "block": block, "warp": warp, "strip": strip}
+    filled_in["whole"] = WholeSchedule(2, blocks=1)
     assert spec.schedule == replace(filled_in[spec.family], cache="shared")
     assert replace(spec, schedule=filled_in[spec.family]) == spec
 
@@ -70,7 +75,10 @@ def test_a_block_of_the_shared_family_has_as_many_matrices_as_threads_suffice_fo
         (STRIP, "warps", 2),
         (STRIP, "ahead", 1),
         (STRIP, "blocks", 2),
-        *((spec, "math", "fast") for spec in (SHARED, BLOCK, WARP)),
+        (WHOLE, "warps", 3),
+        (WHOLE, "blocks", 2),
+        *((WHOLE, *choice) for choice in (("cache", "l1"), ("pdl", True))),
+        *((spec, "math", "fast") for spec in (SHARED, BLOCK, WARP, WHOLE)),
         (STRIP, "math", "ieee"),
         *(
             (spec, *choice)
@@ -83,7 +91,7 @@ def test_every_choice_of_the_other_families_is_in_the_name(spec: KernelSpec, fie
     assert changed(spec, field, value).name != spec.name
 
 
-@pytest.mark.parametrize("spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP, STRIP], ids=lambda spec: spec.family)
+@pytest.mark.parametrize("spec", [THREAD, SHARED, BLOCK, PIPELINE, WARP, STRIP, WHOLE], ids=lambda spec: spec.family)
 def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -> None:
     """Before everything that reads or writes: only places are found, and barriers set up, before."""
     early = changed(spec, "pdl", True)
@@ -136,6 +144,10 @@ def test_who_may_begin_early_waits_and_is_the_same_otherwise(spec: KernelSpec) -
         (STRIP, "stride", None, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
         (STRIP, "stride", 6, "4 neighbouring matrices of a chunk, use 4, or another multiple of it"),
         (STRIP, "pdl", 1, "True, False or None"),
+        (WHOLE, "warps", 0, "from 1 to 16"),
+        (WHOLE, "warps", 17, "from 1 to 16"),
+        (WHOLE, "blocks", 33, "from 1 to 32"),
+        (WHOLE, "layout", "chunked", "use 'canonical' or another family"),
         *((STRIP, "layout", layout, "use 'chunked' or another family") for layout in ("canonical", "interleaved")),
         *(
             (spec, *choice)

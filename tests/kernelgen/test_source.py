@@ -21,6 +21,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
     generate,
 )
 from kernelgen.emit.repair import generate_repairing
@@ -86,6 +87,8 @@ GOLDEN_CUDA = [
     KernelSpec(Problem(20, uplo="upper"), "canonical", "row", WarpSchedule(1, 2, 1, unroll="full"), "cuda", True),
     KernelSpec(Problem(20, math="fast"), "chunked", "col", StripSchedule(2, 1, stride=4), "cuda"),
     KernelSpec(Problem(37, math="fast"), "chunked", "col", StripSchedule(4, 1, stride=4), "cuda"),
+    KernelSpec(Problem(20), "canonical", "row", WholeSchedule(2, 4, pdl=True), "cuda"),
+    KernelSpec(Problem(13, "float64", "upper", math="fast"), "canonical", "row", WholeSchedule(1), "cuda", True),
     KernelSpec(Problem(7, op="potrs", math="fast"), "chunked", "col", ThreadSchedule(3, rhs=2), "cuda"),
     KernelSpec(Problem(6, op="logdet"), "chunked", "col", ThreadSchedule(1, unroll="full", stride=32), "cuda"),
 ]
@@ -152,6 +155,8 @@ def test_cuda_source_says_what_it_is_and_how_to_launch_it(spec: KernelSpec) -> N
     if isinstance(spec.schedule, WarpSchedule):
         matrices, warps, teams = spec.schedule.matrices, spec.schedule.warps, spec.schedule.teams
         assert (threads, items) == (32 * warps * teams, matrices * teams)
+    if isinstance(spec.schedule, WholeSchedule):
+        assert (threads, items) == (32 * spec.schedule.warps, 1)
     if isinstance(spec.schedule, StripSchedule):
         assert (threads, items) == (32 * sum(spec.schedule.shape(spec.problem).strip_warps), 4)
     if isinstance(spec.schedule, BlockSchedule):

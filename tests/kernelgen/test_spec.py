@@ -15,6 +15,7 @@ from kernelgen import (
     FAMILIES,
     MAX_CHUNK,
     MAX_N,
+    MAX_ON_CHIP,
     SIMD_TARGETS,
     BlockSchedule,
     KernelSpec,
@@ -25,6 +26,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, straight_line_operations
@@ -39,6 +41,7 @@ SHARED = KernelSpec(Problem(32), "chunked", "col", SharedSchedule(4), "cuda")
 BLOCK = KernelSpec(Problem(32), "chunked", "col", BlockSchedule(8, 8), "cuda")
 WARP = KernelSpec(Problem(32), "chunked", "col", WarpSchedule(2), "cuda")
 STRIP = KernelSpec(Problem(32, math="fast"), "chunked", "col", StripSchedule(3, stride=GROUP), "cuda")
+WHOLE = KernelSpec(Problem(32), "canonical", "row", WholeSchedule(2), "cuda")
 
 
 @given(specs())
@@ -87,9 +90,9 @@ def test_every_field_is_in_the_name(field: str, value: object) -> None:
 
 
 REFUSED = [
-    ("n", 0, "from 1 to 128"),
-    ("n", 129, "from 1 to 128"),
-    ("n", 4.0, "an integer from 1 to 128"),
+    ("n", 0, "from 1 to 192"),
+    ("n", 129, "orders above 128 are of canonical arrays, on GPUs, of the families"),
+    ("n", 4.0, "an integer from 1 to 192"),
     ("n", True, "an integer"),
     ("n", "4", "an integer"),
     ("dtype", "float16", "'float32', 'float64'"),
@@ -230,8 +233,8 @@ def test_every_choice_of_a_gpu_is_in_the_name(field: str, value: object) -> None
 
 
 def test_dictionaries_name_the_family_and_old_ones_are_of_the_thread_family() -> None:
-    families = [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK, WARP, STRIP)]
-    assert families == list(FAMILIES) == ["thread", "shared", "block", "warp", "strip"]
+    families = [spec.to_dict()["schedule"]["family"] for spec in (GOOD, SHARED, BLOCK, WARP, STRIP, WHOLE)]
+    assert families == list(FAMILIES) == ["thread", "shared", "block", "warp", "strip", "whole"]
     values = GOOD.to_dict()
     del values["schedule"]["family"]
     assert KernelSpec.from_dict(values) == GOOD
@@ -336,3 +339,17 @@ def test_lanes_fill_a_register(target: str) -> None:
     single = changed(GOOD, "target", target)
     double = changed(single, "dtype", "float64")
     assert single.lanes * 4 == double.lanes * 8 == SIMD_TARGETS[target].vector_bytes
+
+
+@pytest.mark.parametrize("dtype", MAX_ON_CHIP)
+def test_orders_above_those_of_all_kernels(dtype: str) -> None:
+    """Of arrays that a GPU factors, as far as they fit."""
+    most = MAX_ON_CHIP[dtype]
+    spec = KernelSpec(Problem(most, dtype), "canonical", "row", WholeSchedule(8), "cuda")
+    with pytest.raises(SpecError, match=f"n={most + 1} cannot be built: use an integer from 1 to {most}"):
+        Problem(most + 1, dtype)
+    with pytest.raises(SpecError, match="n=129 cannot be built: use an integer from 1 to 128"):
+        Problem(129, dtype, op="posv")
+    for refused in ({"schedule": ThreadSchedule(4)}, {"layout": "chunked"}, {"target": "avx2"}):
+        with pytest.raises(SpecError, match=f"n={most} cannot be built: .* of the families warp, whole"):
+            replace(spec, **refused)

@@ -171,7 +171,7 @@ def test_emit_needs_no_compiler(run_python: Run) -> None:
     assert "n = 3" in done.stdout
 
 
-@pytest.mark.parametrize("family", ["shared", "block", "warp", "strip"])
+@pytest.mark.parametrize("family", ["shared", "block", "warp", "strip", "whole"])
 @pytest.mark.parametrize("options", ["", "--nb 4"])
 def test_emit_refuses_families_of_gpus_on_a_cpu(
     family: str, options: str, capsys: pytest.CaptureFixture[str]

@@ -97,7 +97,7 @@ def test_a_default_is_not_staged_in_blocks_that_cannot_be() -> None:
 def test_families_are_combined_with_their_own_choices() -> None:
     selected = selection("--n 16 --family all --nb 4,8 --lanes 8,16")
     assert {spec.family for spec in selected.specs} == {"block"}
-    assert len(selected.specs) == len(selected.unsupported) // 4 == 4
+    assert len(selected.specs) == len(selected.unsupported) // 5 == 4
     selected = selection(
         "--n 16 --family warp --matrices 1,4 --warps 1,2 --update all --math fast --blocks 2 --teams 1"
     )
