@@ -332,7 +332,7 @@ def check_array_spec(
     if n > MAX_N:
         raise ValueError(
             f"spec: got a kernel for matrices of order {given.problem.n}, expected None for those of order {n}: "
-            f"kernels are for orders up to {MAX_N}, larger ones are factored by blocks, or by LAPACK"
+            f"how orders above {MAX_N} are factored is planned (python -m batchchol explain)"
         )
     if upper != (given.problem.uplo == "upper"):
         raise ValueError(f"spec: got the {given.problem.uplo} triangle, expected the one that upper={upper} asks for")

@@ -18,6 +18,7 @@ from batchchol.algorithms import blocked
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.hybrid import HybridCalls
 from batchchol.algorithms.level3 import Block
+from batchchol.algorithms.on_chip import OnChip, kernel
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import ALONE, Plan
 from batchchol.backends.cuda import cublas, memory, support
@@ -77,6 +78,8 @@ def factor_at(
             function, items, sizes = _one_launch(gpu, how, n, batch)
             counts = work or _counted(gpu, how, n, batch, stream)
             gpu.run(function, items, (a, l, info, counts, *sizes), stream)
+        elif how.blocking is None and isinstance(how.panel, OnChip):
+            gpu.launch(kernel(how.panel, n), batch, (a, l, info, 1, batch), stream)
         elif how.blocking is None:
             calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
             calls.potrf_from(a, l, Block.diagonal(0, n))
@@ -90,6 +93,7 @@ def _by_blocks(
 ) -> None:
     """Queue the factorization of matrices whose lower triangles are where their factors are to be."""
     assert how.blocking is not None, "it is done at once"
+    assert not isinstance(how.panel, OnChip), "it is not cut"
     l, info = addresses
     together = batch if n <= ALONE and not how.hybrid else 1
     blocks = blocks_to_a_matrix(gpu, how, n, together)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
 from kernelgen import SpecError
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
@@ -42,15 +43,17 @@ _FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
         "float64": ((161, {"ib": 8, "resident": 2}), (0, {"nb": 32, "ib": 8, "threads": 64, "resident": 4})),
     }
 )
-# What is chosen of the kernels.
+# The kernels by name, and what is chosen of them.
+_KINDS: Mapping[type[Panel | FusedPanel | OnChip], str] = MappingProxyType(
+    {FusedPanel: "fused", Panel: "tiles", OnChip: "on chip"}
+)
 _AXES: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         FusedPanel: ("nb", "ib", "lb", "threads", "resident", "update", "depth"),
         Panel: ("nb", "ib", "rows", "threads", "row_threads"),
+        OnChip: ("family", "warps", "resident"),
     }
 )
-# Float32 tiles to this order are worth it: of larger ones a multiprocessor holds one.
-_LAST_TILE = 160
 # Large float64 matrices are cut into panels, which launches of these widths factor, by their order. Of many
 # float64 matrices above the last order, one launch is slower than tiles and cuBLAS. (Measured on an H200.)
 _WIDTHS, _PANEL, _LAST_FUSED_OF_MANY = ((8192, 512), (3584, 1024)), 2048, 512
@@ -66,7 +69,7 @@ class Plan:
     `hybrid` the host factors the blocks on the diagonal, of a left-looking factorization whose tile is a panel.
     """
 
-    panel: Panel | FusedPanel
+    panel: Panel | FusedPanel | OnChip
     blocking: Blocking | None
     blocks: int | None = None
     hybrid: bool = False
@@ -74,6 +77,8 @@ class Plan:
     @property
     def name(self) -> str:
         """It in a few words."""
+        if isinstance(self.panel, OnChip):
+            return self.panel.name
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
         if isinstance(self.panel, FusedPanel):
             blocks = f"{self.blocks} blocks to a matrix" if self.blocks else "one launch"
@@ -93,9 +98,8 @@ class Plan:
 def values_of(how: Plan) -> dict[str, str | int]:
     """The choices of a plan by name, as tables and data have them; those that are not there it does without."""
     panel, cut = how.panel, how.blocking
-    fused = isinstance(panel, FusedPanel)
-    values: dict[str, str | int] = {"kind": "hybrid" if how.hybrid else "fused" if fused else "tiles"}
-    values |= {name: getattr(panel, name) for name in _AXES[FusedPanel if fused else Panel]}
+    values: dict[str, str | int] = {"kind": "hybrid" if how.hybrid else _KINDS[type(panel)]}
+    values |= {name: getattr(panel, name) for name in _AXES[type(panel)]}
     if how.blocks is not None:
         values["blocks"] = how.blocks
     if cut is not None:
@@ -112,9 +116,10 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
         If they make none.
     """
     kind, cut = values["kind"], None
-    if kind not in ("fused", "tiles", "hybrid"):
-        raise SpecError(f"kind={kind!r}: expected 'fused', 'tiles' or 'hybrid'")
-    made = FusedPanel if kind == "fused" else Panel
+    kinds = {name: made for made, name in _KINDS.items()} | {"hybrid": Panel}
+    if kind not in kinds:
+        raise SpecError(f"kind={kind!r}: expected one of {', '.join(map(repr, kinds))}")
+    made = kinds[kind]
     panel = made(dtype, order, **{name: values[name] for name in _AXES[made]})
     if "columns" in values:
         fused = kind == "fused"
@@ -125,9 +130,9 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
     """How `batch` matrices of order n are factored where nothing else is asked for: as was fast on an H100."""
-    if dtype == "float32" and n <= _LAST_TILE:
-        return Plan(*tiled(n, batch, dtype, upper))
     order, many = "col" if upper else "row", batch > 1 and n <= ALONE
+    if whole := on_chip(n, dtype, order):
+        return Plan(whole, None)
     if dtype == "float64" and many and n > _LAST_FUSED_OF_MANY:
         return Plan(*tiled(n, batch, dtype, upper))
     if dtype == "float64" and n >= _WIDTHS[-1][0]:
@@ -141,6 +146,7 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     """The plans among which to choose: one launch by several tiles, panels of it, and tiles by themselves."""
     threads = (128, 256) if n > 256 or batch == 1 else (64, 128, 256)
     found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
+    found += [Plan(each, None) for each in all_on_chip(n, dtype)]
     for nb, ib, lb, count, resident in product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4)):
         with suppress(SpecError):
             found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))

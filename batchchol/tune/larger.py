@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from statistics import median
 
+from batchchol.algorithms.on_chip import OnChip, kernel
 from batchchol.algorithms.plan_tables import Chosen
 from batchchol.algorithms.plans import Plan, values_of, ways
 from batchchol.algorithms.shipped_plans import Entry, PlanTable
@@ -57,12 +58,14 @@ def candidates(wanted: Wanted) -> list[Plan]:
     return list(dict.fromkeys((wanted.today.plan, *ways(wanted.n, wanted.batch, wanted.dtype))))
 
 
-def sources(plans: Iterable[Plan]) -> list[KernelSource]:
-    """The kernels of plans."""
+def sources(plans: Iterable[Plan], n: int) -> list[KernelSource]:
+    """The kernels of plans, for order n."""
     found: list[KernelSource] = []
     for panel in dict.fromkeys(each.panel for each in plans):
         if isinstance(panel, FusedPanel):
             found.append(fused_panel(panel))
+        elif isinstance(panel, OnChip):
+            found.append(kernel(panel, n))
         else:
             found += [triangle(panel.dtype, panel.order), potf2(panel)]
             with suppress(SpecError):

@@ -92,7 +92,7 @@ def _tune(arguments: argparse.Namespace, n: int, batch: int, dtype: str, *, keep
     wanted = Wanted(n, batch, dtype, chosen(gpu, n, batch, dtype, upper=False))
     plans = candidates(wanted)
     with ProgressDisplay(sys.stderr, "compiling") as display:
-        build_all(sources(plans), gpu.architecture, jobs=arguments.jobs, per_module=1, progress=display)
+        build_all(sources(plans, wanted.n), gpu.architecture, jobs=arguments.jobs, per_module=1, progress=display)
     bench = PlanBench(n, batch, dtype)
     said = {name: origin[name] for name in ("driver", "toolkit", "version", "commit") if origin.get(name)}
     said["protocol"] = bench.protocol

@@ -28,11 +28,13 @@ from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.level3 import Block
+from batchchol.algorithms.on_chip import OnChip
 from batchchol.algorithms.plans import Plan, plan, tiled
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
+from kernelgen import MAX_N, MAX_ON_CHIP
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 
@@ -277,11 +279,14 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """Float32 tiles to n = 160, then one launch, but for float64 matrices that are large, or several."""
-    tile = plan(160, 5, dtype, True)
-    assert tile.blocking is None
-    assert isinstance(tile.panel, Panel if dtype == "float32" else FusedPanel)
-    for n in (161, 224, 257, 512, 1024, 3000):
+    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or several."""
+    most = MAX_ON_CHIP[dtype]
+    for n in (MAX_N + 1, most):
+        found = plan(n, 5, dtype, True)
+        assert isinstance(found.panel, OnChip)
+        assert (found.panel.order, found.blocking) == ("col", None)
+        assert found.panel.spec(n).problem.uplo == "upper"
+    for n in (most + 1, 224, 257, 512, 1024, 3000):
         for batch in (1, 9):
             found = plan(n, batch, dtype, True)
             if dtype == "float64" and (n, batch) == (1024, 9):

@@ -159,7 +159,8 @@ def test_a_plan_that_makes_no_sense_is_not_used(spoil: Callable[[dict[str, Any]]
 
 
 def test_plans_are_their_choices() -> None:
-    for n, batch in ((300, 8), (1000, 1), (5000, 1)):
+    for n, batch in ((150, 8), (300, 8), (1000, 1), (5000, 1)):
         for how in ways(n, batch, "float64"):
             assert plan_of(values_of(how), "float64", "row") == how
-    assert len(sources(ways(1000, 1, "float64"))) > 40
+    assert len(sources(ways(1000, 1, "float64"), 1000)) > 40
+    assert any("whole" in source.entry for source in sources(ways(150, 8, "float64"), 150))
