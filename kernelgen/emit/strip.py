@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
-from kernelgen.gpu import LINE_BYTES, PIECE_BYTES
+from kernelgen.gpu import LINE_BYTES, PIECE_BYTES, WARP
 from kernelgen.schedules import StripSchedule
-from kernelgen.schedules.strip import GROUP, TILE_PIECES, TURNS
+from kernelgen.schedules.strip import COLUMNS, GROUP, TILE_PIECES, TURNS
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -17,10 +17,14 @@ _WARPS_OF_TWO_COPIES = 24
 
 
 def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
-    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    """The CUDA source of one kernel that factors, called as those of the thread family are, or solves as well.
+
+    The latter's entry is that of `generate_posv`.
+    """
     problem, shape = spec.problem, schedule.shape(spec.problem)
+    solves = problem.operation.forgets
     # An element of a group is half of a sector, and the next one along a column is the other half.
-    by_sectors = schedule.stride == GROUP and (spec.order == "col") == (problem.uplo == "lower")
+    by_sectors = not solves and schedule.stride == GROUP and (spec.order == "col") == (problem.uplo == "lower")
     whole_sectors = by_sectors and problem.n % 2 == 1
     text = render(
         "strip/strip.cu.jinja",
@@ -30,7 +34,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         # What two copies of the code that factors a square would take: with this many warps more registers than there
         # are, and beside the code that moves rows more than the instruction cache holds (docs/performance.md,
         # "Strips").
-        rolled=whole_sectors or schedule.warps > _WARPS_OF_TWO_COPIES,
+        rolled=whole_sectors or shape.threads // WARP > _WARPS_OF_TWO_COPIES,
         completes=by_sectors and not spec.in_place,
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
@@ -41,6 +45,8 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         strip_warps=_bytes(shape.strip_warps),
         line_scalars=LINE_BYTES // ELEMENT_BYTES[problem.dtype],
         tensor=True,
+        solves=solves,
+        columns=COLUMNS,
         staged=False,
     )
     cache, pdl = schedule.cache or "shared", bool(schedule.pdl)

@@ -26,7 +26,11 @@ from kernelgen.targets import Target
 TILE, GROUP = 16, 4
 # Columns that are factored, solved for and multiplied at a time.
 HALF = TILE // 2
-BARRIER_BYTES = 8
+BARRIER_BYTES, SCALAR_BYTES = 8, 4
+# Right-hand sides of a group that have room: that which is solved for, and the next one.
+COLUMNS = 2
+# With as many as there are turns a warp has the same barriers in every group.
+MAX_SOLVERS = 4
 # Pieces of a tile in shared memory, of all matrices: each begins at other banks than the one before it.
 TILE_PIECES = GROUP * (TILE * TILE // 4 + 1)
 # Pieces of a diagonal tile's second factor, of all matrices, apart in the same way.
@@ -47,12 +51,14 @@ class StripShape:
     """Four matrices of order `n` in tiles of 16 by 16, a strip to each column of them, on at most `warps` warps.
 
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory
-    there is room for every tile, and a second time for those of the first `ahead` strips.
+    there is room for every tile, and a second time for those of the first `ahead` strips. `solvers` more warps have
+    right-hand sides, which are in shared memory behind the barriers.
     """
 
     n: int
     warps: int
     ahead: int
+    solvers: int = 0
 
     @property
     def side(self) -> int:
@@ -111,9 +117,19 @@ class StripShape:
         return (0, *accumulate(self.strip_warps))
 
     @property
+    def working_warps(self) -> int:
+        """Those of a block that have tiles."""
+        return self.first_warps[-1]
+
+    @property
     def threads(self) -> int:
         """Those of a block."""
-        return WARP * self.first_warps[-1]
+        return WARP * (self.working_warps + self.solvers)
+
+    @property
+    def column_scalars(self) -> int:
+        """Scalars from one matrix's right-hand side to the next one's: rows of the four are in different banks."""
+        return self.side * TILE + HALF
 
     @property
     def places(self) -> int:
@@ -138,7 +154,8 @@ class StripShape:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.panel_pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES
+        columns = COLUMNS * self.solvers * GROUP * self.column_scalars * SCALAR_BYTES
+        return self.panel_pieces * PIECE_BYTES + self.barriers * BARRIER_BYTES + columns
 
 
 @dataclass(frozen=True)
@@ -150,41 +167,60 @@ class StripSchedule(BaseSchedule):
     `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips have room for two groups'
     tiles, by which they may be ahead of the last ones. `blocks` are those of the block family's pipeline. The
     matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
+
+    What solves too has `rhs` further warps (None is 1), each of which solves for every so many groups, one right-hand
+    side after the other, with each strip as soon as it is there. A place is free once the backward solve has left it.
+    As there is no factor to write, matrices may be arrays as well.
     """
 
     family: ClassVar[str] = "strip"
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "posv")
 
     warps: int = number(1, MAX_BLOCK_THREADS // WARP, MISSING, "warps of a block", only="gpu")
     ahead: int = number(0, MAX_STRIPS, 0, "strips with room for two groups", only="gpu")
     blocks: int | None = resident_blocks()
+    rhs: int | None = number(1, MAX_SOLVERS, None, "warps that solve, each every so many groups", only="gpu")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
-        return {"blocks": self.blocks or 1, "cache": self.cache or "shared"}
+        rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
+        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", "rhs": rhs}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         works = "the tensor cores' blocks in shared memory are of 32-bit scalars, use float32 or another family"
         require(problem.dtype == "float32", "dtype", problem.dtype, works)
+        arrays = layout == "canonical" and problem.operation.forgets
         works = "a block has neighbouring matrices of a chunk, use 'chunked' or another family"
-        require(layout == "chunked", "layout", layout, works)
+        require(layout == "chunked" or arrays, "layout", layout, works)
         works = f"a block has {GROUP} neighbouring matrices of a chunk, use {GROUP}, or another multiple of it"
-        require(self.stride is not None and self.stride % GROUP == 0, "stride", self.stride, works)
+        require(arrays or (self.stride is not None and self.stride % GROUP == 0), "stride", self.stride, works)
+        works = f"{problem.op} has no right-hand sides, use None"
+        require(problem.operation.has_columns or self.rhs is None, "rhs", self.rhs, works)
         shape = self.shape(problem)
         works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"
         require(self.warps >= shape.side, "warps", self.warps, works)
         works = f"the last of n={problem.n}'s {shape.side} strips has none to be ahead of, use less"
         require(self.ahead < shape.side, "ahead", self.ahead, works)
+        works = (
+            f"with those that solve they are {shape.threads // WARP}, over the {MAX_BLOCK_THREADS // WARP} of a block"
+        )
+        require(shape.threads <= MAX_BLOCK_THREADS, "warps", self.warps, works)
         works = f"n={problem.n} is {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a "
         works += "block; use less ahead"
         require(shape.shared_bytes <= MAX_SHARED_BYTES, "ahead", self.ahead, works)
 
     def shape(self, problem: Problem) -> StripShape:
         """How the matrices of a group are spread over warps and shared memory."""
-        return StripShape(problem.n, self.warps, self.ahead)
+        return StripShape(problem.n, self.warps, self.ahead, self.rhs or 0)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.family, f"w{self.warps}", *[f"ahead{self.ahead}"] * bool(self.ahead))
+        return (
+            self.family,
+            f"w{self.warps}",
+            *[f"ahead{self.ahead}"] * bool(self.ahead),
+            *[f"rhs{self.rhs}"] * ((self.rhs or 1) > 1),
+        )
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
