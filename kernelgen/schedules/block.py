@@ -47,10 +47,10 @@ class BlockShape:
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory a
     tile is columns of pieces of 16 bytes, the lanes of a piece side by side, and then what pieces leave over of them.
     Without a `pipeline` there is room for one column of tiles of every lane, with one for that many lower triangles
-    of tiles, the barriers of their columns, and the elements of the last `early` columns. After the warps that these
-    tiles make come `spare` ones, which have every second group of as many last ones; the first `fold` ones have the
-    tiles of the next as many too, which are no warps of their own then. The last `solvers` warps have right-hand
-    sides, one at a time, which are in shared memory behind the tiles.
+    of tiles, once more for their first `ahead` columns, the barriers of all columns, and the elements of the last
+    `early` ones. After the warps that these tiles make come `spare` ones, which have every second group of as many
+    last ones; the first `fold` ones have the tiles of the next as many too, which are no warps of their own then. The
+    last `solvers` warps have right-hand sides, one at a time, which are in shared memory behind the tiles.
     """
 
     n: int
@@ -62,6 +62,7 @@ class BlockShape:
     spare: int = 0
     fold: int = 0
     solvers: int = 0
+    ahead: int = 0
 
     @property
     def side(self) -> int:
@@ -139,7 +140,7 @@ class BlockShape:
     @property
     def panel_pieces(self) -> int:
         """Pieces of all tiles in shared memory, of every matrix."""
-        tiles = self.pipeline * self.tiles or self.side
+        tiles = self.pipeline * self.tiles + self._first_tiles[min(self.ahead, self.side)] or self.side
         return tiles * self.tile_pieces * self.lanes
 
     @property
@@ -158,12 +159,17 @@ class BlockShape:
         return COLUMNS * self.solvers * self.side * self.parts * self.part_pieces
 
     @property
+    def turns(self) -> int:
+        """Groups of matrices that have barriers of their own."""
+        return (self.pipeline + bool(self.ahead)) * (2 if self.spare else 1)
+
+    @property
     def barriers(self) -> int:
         """Those of the pipeline: three to each column of tiles, and one more where whole pieces are to follow.
 
         Who waits at a barrier must see each of its phases: those who have every second group have barriers for it.
         """
-        barriers = len(BARRIERS) * self.side * self.pipeline * (2 if self.spare else 1)
+        barriers = len(BARRIERS) * self.side * self.turns
         return barriers + barriers % 2 * bool(self.early)
 
     @property
@@ -218,7 +224,8 @@ class BlockSchedule(BaseSchedule):
     columns are fetched before those that they follow are done. Without (None and 0) all columns of a block wait for
     each other, and there are as many blocks as it takes. What solves too has a pipeline, whose panels stay until
     `rhs` further warps (None is 1) have solved with them, each for a right-hand side at a time. They begin as soon as
-    the first panel is full, and take turns where there are fewer right-hand sides.
+    the first panel is full, and take turns where there are fewer right-hand sides. The first columns' panels stay
+    longest: the first `ahead` columns have room for those of one group more.
     """
 
     family: ClassVar[str] = "block"
@@ -232,15 +239,16 @@ class BlockSchedule(BaseSchedule):
     spare: int | None = number(0, MAX_SPARE, None, "warps that take turns with the last ones", only="gpu")
     fold: int | None = number(0, MAX_SPARE, None, "first warps that do the work of two", only="gpu")
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides solved for at a time, by a warp each", only="gpu")
+    ahead: int | None = number(0, MAX_EARLY, None, "columns with room for one group more", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("early", "spare", "fold"):
+        for name in ("early", "spare", "fold", "ahead"):
             got = getattr(self, name)
             require(bool(self.pipeline) or not got, name, got, "only a pipeline has any, use pipeline=1")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
-        zeros = {name: getattr(self, name) or 0 for name in ("pipeline", "early", "spare", "fold")}
+        zeros = {name: getattr(self, name) or 0 for name in ("pipeline", "early", "spare", "fold", "ahead")}
         rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
         return {"blocks": self.blocks or 1, "cache": self.cache or "shared", "rhs": rhs, **zeros}
 
@@ -256,6 +264,10 @@ class BlockSchedule(BaseSchedule):
         works = f"{tiles} {shape.side} columns of them, use no more"
         require((self.early or 0) <= shape.side, "early", self.early, works)
         require(shape.spare < warps, "spare", self.spare, f"{tiles} {warps} warps, use fewer than those")
+        works = f"{tiles} {shape.side} columns, the last of which has none to be ahead of, use fewer"
+        require(shape.ahead < shape.side, "ahead", self.ahead, works)
+        works = "where warps take turns all columns have as many places, use 0, or no spare warps"
+        require(not (shape.ahead and shape.spare), "ahead", self.ahead, works)
         works = f"{tiles} {warps - shape.spare} warps that are not relieved, use no more than half of those"
         require(2 * shape.fold <= warps - shape.spare, "fold", self.fold, works)
         works = f"{tiles} warps {shape.fold - 1} and {shape.fold} with lanes of one diagonal tile, use another number"
@@ -270,12 +282,13 @@ class BlockSchedule(BaseSchedule):
     def shape(self, problem: Problem) -> BlockShape:
         """How a block's matrices are spread over its threads and its shared memory."""
         numbers = (self.pipeline or 0, self.early or 0, self.spare or 0, self.fold or 0)
-        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers, self.rhs or 0)
+        return BlockShape(problem.n, self.nb, self.lanes, problem.dtype, *numbers, self.rhs or 0, self.ahead or 0)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
         parts = [self.family, f"nb{self.nb}", f"lanes{self.lanes}"]
         parts += [f"pipe{self.pipeline}"] * bool(self.pipeline) + [f"early{self.early}"] * bool(self.early)
+        parts += [f"ahead{self.ahead}"] * bool(self.ahead)
         parts += [f"rhs{self.rhs}"] * ((self.rhs or 1) > 1)
         parts += [f"spare{self.spare}"] * bool(self.spare) + [f"fold{self.fold}"] * bool(self.fold)
         return tuple(parts)
