@@ -74,12 +74,12 @@ def factor_at(
     the work is done; by default they come from this library's memory.
     """
     with gpu.queueing():
-        if how.blocking is None and isinstance(how.panel, FusedPanel):
+        if isinstance(how.panel, OnChip):
+            gpu.launch(kernel(how.panel, n), batch, (a, l, info, 1, batch), stream)
+        elif how.blocking is None and isinstance(how.panel, FusedPanel):
             function, items, sizes = _one_launch(gpu, how, n, batch)
             counts = work or _counted(gpu, how, n, batch, stream)
             gpu.run(function, items, (a, l, info, counts, *sizes), stream)
-        elif how.blocking is None and isinstance(how.panel, OnChip):
-            gpu.launch(kernel(how.panel, n), batch, (a, l, info, 1, batch), stream)
         elif how.blocking is None:
             calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
             calls.potrf_from(a, l, Block.diagonal(0, n))
