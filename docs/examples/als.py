@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -53,38 +52,44 @@ def made_up_ratings(scale: float = 1.0, seed: int = 0) -> sparse.csr_matrix:
     return ratings
 
 
-def slices(ratings: sparse.csr_matrix, factors: int) -> Iterator[np.ndarray]:
-    """Rows that have about as many ratings, so that they can be padded to the longest of them."""
+class Rows(NamedTuple):
+    """Rows of about the same length, padded to the longest: what they rated (rows, length), and how confidently."""
+
+    rows: Any
+    columns: Any
+    confidence: Any
+
+
+def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any) -> list[Rows]:
+    """All rows, the shortest first, as arrays that `asarray` makes; of what is padded the confidence is 0."""
     lengths = np.diff(ratings.indptr)
     order = np.argsort(lengths, kind="stable")
-    first = 0
+    parts, first = [], 0
     while first < len(order):
-        # Twice the shortest at most: half of what is padded is not, on average three quarters.
-        longest = max(2 * lengths[order[first]], 8)
+        # To twice the shortest: three quarters of what is computed, on average, are no padding.
+        longest = max(2 * int(lengths[order[first]]), 8)
         last = int(np.searchsorted(lengths[order], longest, side="right"))
-        last = min(last, first + max(1, SLICE_ELEMENTS // int(longest * factors)))
-        yield order[first:last]
+        last = min(last, first + max(1, SLICE_ELEMENTS // (longest * factors)))
+        rows = order[first:last]
+        begins, ends = ratings.indptr[rows, None], ratings.indptr[rows + 1, None]
+        places = begins + np.arange(int((ends - begins).max()))
+        there, places = places < ends, np.minimum(places, ratings.nnz - 1)
+        confidence = np.where(there, ratings.data[places], np.float32(0))
+        parts.append(Rows(asarray(rows), asarray(ratings.indices[places]), asarray(confidence)))
         first = last
+    return parts
 
 
-def half_step(
-    ratings: sparse.csr_matrix, fixed: Any, regularization: float, xp: Any, solve: Any, asarray: Any
-) -> Any:
-    """The best factors of the rows of `ratings`, with those of its columns `fixed`; both arrays of `xp`."""
+def half_step(parts: list[Rows], fixed: Any, found: Any, regularization: float, solve: Any, asarray: Any) -> Any:
+    """Write the best factors of the padded rows to `found`, with those of the columns `fixed`."""
     factors = fixed.shape[1]
     gram = fixed.T @ fixed + asarray(regularization * np.eye(factors, dtype=np.float32))
-    found = xp.zeros_like(fixed[:1]).repeat(ratings.shape[0], *([0] if xp is np else [1]))
-    for rows in slices(ratings, factors):
-        begins, ends = ratings.indptr[rows], ratings.indptr[rows + 1]
-        places = begins[:, None] + np.arange((ends - begins).max())
-        there = places < ends[:, None]
-        places = np.minimum(places, ratings.nnz - 1)
-        confidence = asarray(np.where(there, ratings.data[places], np.float32(0)))
-        more = asarray(np.where(there, ratings.data[places] - 1, np.float32(0)))
-        y = fixed[asarray(ratings.indices[places])]
+    for rows, columns, confidence in parts:
+        y = fixed[columns]
+        more = (confidence - 1) * (confidence > 0)
         a = gram + (y * more[:, :, None]).swapaxes(1, 2) @ y
         b = (confidence[:, None, :] @ y)[:, 0]
-        found[asarray(rows)] = solve(a, b)
+        found[rows] = solve(a, b)
     return found
 
 
@@ -103,18 +108,18 @@ def train(
 
         from batchchol.interop import torch as linalg
 
-        xp, solve = torch, solve or linalg.solve
+        solve = solve or linalg.solve
         asarray, asnumpy = lambda a: torch.as_tensor(a, device="cuda"), lambda a: a.cpu().numpy()
     else:
-        xp, solve, asarray, asnumpy = np, solve or batchchol.solve, np.asarray, np.asarray
-    by_item = ratings.T.tocsr()
+        solve, asarray, asnumpy = solve or batchchol.solve, np.asarray, np.asarray
+    by_user, by_item = (padded(each, factors, asarray) for each in (ratings, ratings.T.tocsr()))
     rng = np.random.default_rng(0)
-    items = asarray(rng.normal(0, 0.1, (ratings.shape[1], factors)).astype(np.float32))
+    users, items = (asarray(rng.normal(0, 0.1, (each, factors)).astype(np.float32)) for each in ratings.shape)
     taken = []
     for _ in range(iterations):
         begin = time.perf_counter()
-        users = half_step(ratings, items, regularization, xp, solve, asarray)
-        items = half_step(by_item, users, regularization, xp, solve, asarray)
+        half_step(by_user, items, users, regularization, solve, asarray)
+        half_step(by_item, users, items, regularization, solve, asarray)
         asnumpy(items[:1])  # a GPU is done when this is there
         taken.append(time.perf_counter() - begin)
     return asnumpy(users), asnumpy(items), taken
