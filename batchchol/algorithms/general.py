@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from batchchol.algorithms.blocked import halved
 from batchchol.backends.cuda import cublas, memory, support
 from batchchol.backends.cuda.device import Device, device
+from batchchol.batches.layouts import array_shape
 from kernelgen import Layout
 from kernelgen.emit import lu_panel as kernels
 from kernelgen.emit.panel import addresses as address_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 LARGEST = kernels.LARGEST
+# What the factors of matrices that have kernels may take beside them.
+WORKSPACE_BYTES = 4 << 30
 # The order above which a matrix fills a GPU by itself.
 _ALONE = 2048
 
@@ -178,12 +181,26 @@ class LuSolution:
         return None
 
 
+class Launched(Protocol):
+    """What is queued for arrays at addresses, as a kernel of a GPU is."""
+
+    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
+        """Queue it; a workspace, if there is one."""
+
+
 @dataclass(frozen=True)
 class LuFactorThenSolve:
-    """Both, called as a kernel of "gesv"; the factors are in a workspace."""
+    """A factorization and solutions by it, called as a kernel of "gesv"; the factors are in a workspace."""
 
     n: int
     dtype: str
+    factor: Launched
+    solve: Launched
+
+    @classmethod
+    def by_panels(cls, n: int, dtype: str) -> Self:
+        """Both for orders that no kernel has."""
+        return cls(n, dtype, LuFactorization(n, dtype), LuSolution(n, dtype))
 
     @property
     def gpu(self) -> Device:
@@ -200,10 +217,10 @@ class LuFactorThenSolve:
         """
         a, b, x, info = addresses
         n, dtype, integers = self.n, np.dtype(self.dtype), np.dtype(np.int32)
-        lu = memory.empty((batch, n, n), dtype, f"the factors of {batch:,} matrices of order {n:,}")
+        lu = memory.empty(array_shape(n, batch, layout), dtype, f"the factors of {batch:,} matrices of order {n:,}")
         pivots = memory.empty((batch, n), integers, f"the pivots of {batch:,} matrices of order {n:,}")
         if stream is not None:
             memory.share(stream, lu, pivots)
         factors = int(lu.gpudata), int(pivots.gpudata)
-        LuFactorization(n, self.dtype).launch((a, *factors, info), 0, batch, layout, stream)
-        return lu, pivots, LuSolution(n, self.dtype).launch((*factors, b, x), nrhs, batch, layout, stream)
+        self.factor.launch((a, *factors, info), 0, batch, layout, stream)
+        return lu, pivots, self.solve.launch((*factors, b, x), nrhs, batch, layout, stream)
