@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from batchchol.defaults.runnable import has_pdl
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, Problem, ThreadSchedule
@@ -12,6 +13,16 @@ from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
+# Orders of which a GPU's threads solve fastest with the matrix in shared memory, of arrays and of packed matrices.
+# (131,072 of n = 16, packed: 97 µs on an H200, by four threads to a matrix 127; of float64 n = 12, arrays: 115, 159.)
+STAGED = MappingProxyType(
+    {
+        ("float32", True): range(11, 17),
+        ("float32", False): range(15, 17),
+        ("float64", True): range(11, 14),
+        ("float64", False): range(11, 14),
+    }
+)
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
@@ -26,11 +37,13 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
     """
     gpu, problem = TARGETS[plain.target].gpu, plain.problem
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
-    split = least_split(problem) if gpu else None
+    staged = gpu and problem.op == "gesv" and problem.n in STAGED[problem.dtype, plain.layout == "canonical"]
+    split = least_split(problem) if gpu and not staged else None
     schedule = ThreadSchedule(
         1,
         str(problem.operation.fixed["looking"]),
         "full" if gpu or straight else "tiles",
+        staged=staged or None,
         split=split,
         threads=_threads(problem, split) if gpu else None,
         stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,

@@ -80,11 +80,6 @@ class SharedStage:
         return self.problem.n * (self.width * ELEMENT_BYTES[self.problem.dtype] // 4 + 1)
 
     @property
-    def small(self) -> int:
-        """Rows of the last panels, which are factored by code for half of the rows."""
-        return max(self.panels // 2, 1) * self.width
-
-    @property
     def rhs(self) -> int:
         """Right-hand sides at a time, such as leave registers for other things."""
         return self.width if self.registers <= MAX_ROW_REGISTERS else 2

@@ -209,9 +209,6 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     elif schedule.split and schedule.split > WARP:
         # Warps update in loops.
         operations = -(-n // WARP) * (-(-n * WARP // schedule.split) + PANEL) * PANEL
-    elif schedule.staged and gpu:
-        # Panels are loops.
-        operations = 4 * PANEL * n
     elif schedule.split:
         operations = -(-n // schedule.split) * n * (n + 1) // 2
     code = f"n={n} is {operations:,} operations of straight-line code"
