@@ -41,19 +41,24 @@ COLUMNS = (
 )
 CASES = (
     *(("geqrf", 3, 270_000), ("geqrf", 8, 1_048_576), ("geqrf", 4, 1_048_576), ("geqrf", 6, 1_048_576)),
-    *(("geqrf", 32, 65_536), ("geqrf", 16, 131_072), ("geqrf", 64, 16_384), ("geqrf", 128, 4_096)),
-    *(("geqrf", 10, 262_144), ("geqrf", 12, 262_144), ("geqrf", 14, 262_144)),
-    *(("geqrf", 24, 65_536), ("geqrf", 48, 32_768), ("geqrf", 96, 8_192)),
-    *(("gels", 3, 270_000), ("gels", 8, 131_072), ("gels", 16, 131_072), ("gels", 32, 65_536), ("gels", 64, 16_384)),
-    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576), ("orgqr", 32, 65_536), ("orgqr", 64, 16_384)),
-    *(("gels", 4, 131_072), ("gels", 12, 131_072)),
+    *(("geqrf", 32, 32_768), ("geqrf", 16, 65_536), ("geqrf", 64, 8_192), ("geqrf", 128, 2_048)),
+    *(
+        ("geqrf", 12, 262_144),
+        ("geqrf", 14, 262_144),
+        ("geqrf", 24, 32_768),
+        ("geqrf", 48, 16_384),
+        ("geqrf", 96, 4_096),
+    ),
+    *(("gels", 3, 270_000), ("gels", 8, 131_072), ("gels", 16, 65_536), ("gels", 32, 32_768), ("gels", 64, 8_192)),
+    *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576), ("orgqr", 32, 32_768), ("orgqr", 64, 8_192)),
+    *(("geqrf", 10, 262_144), ("gels", 4, 131_072), ("gels", 12, 131_072)),
 )
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
 # Above, arrays alone.
 PACKED_N = 16
 # Of which PyTorch factors a part: one matrix after another.
 SLICE = 100
-SAMPLES, WARM_UP, CALLS = 15, 2, 10
+SAMPLES, WARM_UP = 15, 2
 HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 21
 DATASETS = Path(__file__).parents[1] / "datasets"
 DISTINCT = 8_192
@@ -257,7 +262,7 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
         least = batch * compulsory_bytes(n, layout, dtype, 1, op) / ceilings.copy_bytes_per_second
         if op == "geqrf":
             ways += cublas(n, batch, layout, dtype, buffers)
-        for way, seconds in zip(ways, in_turn(backend, ways), strict=True):
+        for way, seconds in zip(ways, in_turn(backend, ways, 10 if n < PACKED_N else 3), strict=True):
             middle = median(seconds)
             spread = (max(seconds) - min(seconds)) / middle
             way.call(0)
@@ -269,13 +274,13 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def in_turn(backend: Any, ways: list[Timed]) -> list[tuple[float, ...]]:
-    """Seconds of calls, all ways in turn."""
+def in_turn(backend: Any, ways: list[Timed], calls: int) -> list[tuple[float, ...]]:
+    """Seconds of calls, so many of each way in turn."""
     taken = []
     for turn in range(WARM_UP + SAMPLES):
-        first = [(turn * len(ways) + place) * CALLS for place in range(len(ways))]
+        first = [(turn * len(ways) + place) * calls for place in range(len(ways))]
         bursts = [
-            [partial(way.call, start + number) for number in range(CALLS)]
+            [partial(way.call, start + number) for number in range(calls)]
             for way, start in zip(ways, first, strict=True)
         ]
         taken.append(backend.in_turn(bursts))
