@@ -54,7 +54,8 @@ def slogdet(
     -------
     LogDeterminant
         sign : ndarray, shape (...), which is 1 of positive definite matrices, and 0 of singular ones; logabsdet :
-        ndarray, shape (...), minus infinity of singular ones: of the matrices' dtype. GPUArrays of matrices on a GPU.
+        ndarray, shape (...), minus infinity of singular ones: of the matrices' dtype. On a GPU arrays of the same
+        library.
 
     Raises
     ------

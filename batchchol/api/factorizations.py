@@ -70,7 +70,8 @@ def cholesky(
         128 are LAPACK's on the CPU and factored by blocks on a GPU, which takes CuPy, and 32 MiB for cuBLAS, for
         float64 matrices from n = 3,584 on and for several of n = 513 to 1,024. Empty arrays, n = 0 included, give
         empty factors, as in NumPy.
-        An array on a GPU (torch's, CuPy's or PyCUDA's, C-contiguous) is factored there, on the default stream.
+        An array on a GPU (torch's, CuPy's, Numba's or PyCUDA's) is factored there, on its library's current stream;
+        one that is not C-contiguous is copied first.
     upper : bool
         Return U with A = U^T U in place of L with A = L L^T.
     backend : str, optional
@@ -92,10 +93,8 @@ def cholesky(
     Returns
     -------
     ndarray, shape (..., n, n)
-        The factors, or `out`; the other triangle is zero. Of an array on a GPU a pycuda.gpuarray.GPUArray, which
-        torch.as_tensor and cupy.asarray take without a copy. It is being written on the default stream: a
-        non-blocking stream of theirs must wait for that one, and must be done before the array is dropped, for its
-        memory is used again.
+        The factors, or `out`; the other triangle is zero. Of an array on a GPU one of the same library, still being
+        written on the stream.
 
     Raises
     ------
@@ -180,7 +179,7 @@ def cholesky_ex(
     Returns
     -------
     Cholesky
-        L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of an array on a GPU.
+        L : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). On a GPU arrays of the same library.
     RepairedCholesky
         With `jitter`: what was added to the diagonal of each matrix besides, shape (...), as `solve_ex` says.
     CholeskyLogDeterminant, RepairedCholeskyLogDeterminant

@@ -53,7 +53,8 @@ def inv(
     -------
     ndarray, shape (..., n, n)
         The inverses, both triangles, which are equal where a kernel inverts; or `out`, a batch marked with its
-        triangle. Of a batch (batch, n, n); of matrices on a GPU a pycuda.gpuarray.GPUArray.
+        triangle. Of a batch (batch, n, n); of matrices on a GPU an array of the same
+        library.
 
     Raises
     ------
@@ -114,7 +115,8 @@ def inv_ex(
     Returns
     -------
     Inverse
-        inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). GPUArrays of matrices on a GPU.
+        inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...). On a GPU arrays of the same
+        library.
     RepairedInverse, InverseLogDeterminant, RepairedInverseLogDeterminant
         With `jitter` and `logdet`: added and logabsdet, as `solve_ex` returns them.
     """
@@ -164,8 +166,8 @@ def cho_inverse(
     Returns
     -------
     ndarray, shape (..., n, n)
-        The inverses, both triangles, which are equal, or `out`. Of a batch (batch, n, n); of factors on a GPU a
-        pycuda.gpuarray.GPUArray, which is still being written on the stream.
+        The inverses, both triangles, which are equal, or `out`. Of a batch (batch, n, n); of factors on a GPU
+        an array of the same library, still being written on the stream.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def lstsq(
     Returns
     -------
     ndarray, of the shape of b with n in place of m
-        The solutions; of matrices on a GPU a pycuda.gpuarray.GPUArray. Residuals are b - a @ x.
+        The solutions; of matrices on a GPU an array of the same library. Residuals are b - a @ x.
 
     Raises
     ------

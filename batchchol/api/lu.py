@@ -79,7 +79,7 @@ def lu_factor(
     LU
         LU : as `a`, an array (..., n, n) or a batch in its layout; pivots : (..., n), of a batch (batch, n), int32.
         In step k, counted from 0, rows k and pivots[k] - 1 change places: pivots count from 1, as those of LAPACK and
-        torch.linalg.lu_factor (scipy.linalg.lu_factor counts from 0). GPUArrays of matrices on a GPU.
+        torch.linalg.lu_factor (scipy.linalg.lu_factor counts from 0). On a GPU arrays of the same library.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def lu_solve(
     Returns
     -------
     ndarray, of the shape of b, broadcast
-        The solutions, or `out`; of factors on a GPU a pycuda.gpuarray.GPUArray.
+        The solutions, or `out`; of factors on a GPU an array of the same library.
 
     Raises
     ------

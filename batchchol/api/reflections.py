@@ -41,7 +41,7 @@ def ormqr(
     Returns
     -------
     ndarray, of the shape of b, broadcast
-        Of factors on a GPU a pycuda.gpuarray.GPUArray. The first n rows of Q^T b and R are what least squares are
+        Of factors on a GPU an array of the same library. The first n rows of Q^T b and R are what least squares are
         solved by, and the others the residual's.
 
     Raises

@@ -44,8 +44,8 @@ def solve(
         above 128 LAPACK solves on the CPU, and cuBLAS on a GPU by the factors that `cholesky` makes there. General
         ones a GPU takes up to order 8192.
     b : array_like, shape (n,), (..., n) or (..., n, nrhs)
-        The right-hand sides, of the matrices' dtype; where those are on a GPU, an array of the same GPU (torch's,
-        CuPy's or PyCUDA's). As in torch.linalg.solve, b has one vector for each matrix if b.ndim == 1 or b.shape ==
+        The right-hand sides, of the matrices' dtype; where those are on a GPU, an array of the same GPU and
+        library. As in torch.linalg.solve, b has one vector for each matrix if b.ndim == 1 or b.shape ==
         a.shape[:-1]; of a batch (batch, n). Else it has matrices (n, nrhs), which are broadcast with those of `a` by
         NumPy's rules: a matrix for several of them is factored once. (numpy.linalg.solve takes b for a vector only if
         b.ndim == 1. b[..., None] is read alike by all.)
@@ -79,7 +79,7 @@ def solve(
     Returns
     -------
     ndarray, of the shape of b, broadcast
-        The solutions, or `out`; of matrices on a GPU a pycuda.gpuarray.GPUArray.
+        The solutions, or `out`; of matrices on a GPU an array of the same library.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def solve_ex(
     -------
     Solution
         x : ndarray, of the shape of b, broadcast; info : ndarray of int32, of the shape of a without its last two
-        axes, of a batch (batch,). GPUArrays of matrices on a GPU.
+        axes, of a batch (batch,). On a GPU arrays of the same library.
     SolutionLogDeterminant
         With `logdet`: logabsdet, of the shape of info and the matrices' dtype, NaN where an info is not 0.
     RepairedSolution, RepairedSolutionLogDeterminant
@@ -231,8 +231,8 @@ def cho_solve(
         The factors, such as `factor(batch).L` or `cholesky(a)`. Only the lower triangle is used, or the upper one.
     b : array_like, shape (..., n) or (..., n, nrhs)
         One right-hand side for each matrix, or nrhs of them, of the factors' dtype; of a batch (batch, n) or
-        (batch, n, nrhs). Broadcast as by `solve`. Where the factors are on a GPU, an array of the same GPU (torch's,
-        CuPy's or PyCUDA's).
+        (batch, n, nrhs). Broadcast as by `solve`. Where the factors are on a GPU, an array of the same GPU and
+        library.
     upper : bool
         The factors are U with A = U^T U. A batch whose triangle is known needs no word.
     backend : str, optional
@@ -252,7 +252,7 @@ def cho_solve(
     Returns
     -------
     ndarray, of the shape of b, broadcast
-        The solutions, or `out`; of factors on a GPU a pycuda.gpuarray.GPUArray, which is still being written on the
+        The solutions, or `out`; of factors on a GPU an array of the same library, still being written on the
         stream.
 
     Raises
