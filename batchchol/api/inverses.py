@@ -202,7 +202,7 @@ def cho_inverse_ex(
     InverseLogDeterminant
         inverse : ndarray, shape (..., n, n); info : ndarray of int32, shape (...), LAPACK's of potri: 0, or k where
         element k of the diagonal, counted from 1, is the first that is 0 or NaN; logabsdet, of the shape of info and
-        the factors' dtype, NaN where an info is not 0. GPUArrays of factors on a GPU.
+        the factors' dtype, NaN where an info is not 0. On a GPU arrays of the same library.
     """
     wanted = Wanted("potridet", "L", "factors", flag("upper", upper), None, math, threads, stream, out)
     inverse, info, _, logs = _by_factors(L, backend, wanted)

@@ -18,7 +18,9 @@ import numpy as np
 
 _METADATA, _INTERNAL = 1, 13
 _DTYPES: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 11: np.dtype(np.float32), 12: np.dtype(np.float64)}
-_WORD_BYTES, _INT, _ALIGNMENT = 8, 0xFFFFFFFF, 256
+_WORD_BYTES, _INT = 8, 0xFFFFFFFF
+# The most that XLA may be asked for.
+_ALIGNMENT = 16
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 # For what waits for nothing: giving up the interpreter's lock takes longer.
 _Quick = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -27,7 +29,7 @@ _FRAME, _BUFFER = 15, 6
 _API, _CONTEXT, _ARGUMENTS, _RESULTS = 2, 3, 7, 12
 _DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
 # Of the functions of the interface: behind its version (three words more) and what is XLA's own.
-_ERROR_CREATE, _ERROR_DESTROY, _STREAM_GET, _MEMORY_ALLOCATE, _MEMORY_FREE = 6, 8, 10, 15, 16
+_ERROR_CREATE, _ERROR_MESSAGE, _ERROR_DESTROY, _STREAM_GET, _MEMORY_ALLOCATE, _MEMORY_FREE = 6, 7, 8, 10, 15, 16
 
 
 class Buffer(NamedTuple):
@@ -84,8 +86,11 @@ class Execution:
         """Call the interface with a structure of these words; the last of them, which may be its answer."""
         asked = _structure(*words)
         if error := _function(self._api, place)(ctypes.addressof(asked)):
+            described = _structure(error, 0)
+            _function(self._api, _ERROR_MESSAGE)(ctypes.addressof(described))
+            said = ctypes.string_at(_words(ctypes.addressof(described), 4)[-1]).decode()
             _function(self._api, _ERROR_DESTROY)(ctypes.addressof(_structure(error)))
-            raise RuntimeError(f"XLA refused {doing}")
+            raise RuntimeError(f"{doing}: {said}")
         return _words(ctypes.addressof(asked), len(words) + 2)[-1]
 
 

@@ -72,6 +72,7 @@ def test_values(device: Any, dtype: str, upper: bool) -> None:
 
 
 def test_orders_of_other_kernels() -> None:
+    # On a GPU some of these are solved by and inverted through factors, in memory of XLA's.
     for n in (1, 40):
         a, b = matrices(3, n=n), sides(3, n, 1)
         close(linalg.cholesky(a, math="fast"), np.linalg.cholesky(a))
@@ -173,3 +174,14 @@ def test_errors_of_a_handler_are_raised_by_jax(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(xla.Execution, "free", lambda _: 1 // 0)
     with pytest.raises(Exception, match="ZeroDivisionError: "):
         linalg.cholesky(matrices(2)).block_until_ready()
+
+
+def test_what_xla_refuses_is_said(device: Any) -> None:
+    if device.platform != "cpu":
+        pytest.skip("a GPU has memory and a stream")
+    from batchchol.interop.jax import xla
+
+    xla.register("batchchol_test_room", {"cpu": lambda execution: execution.room(64, "a test")})
+    call = jax.ffi.ffi_call("batchchol_test_room", jax.ShapeDtypeStruct((1,), np.float32))
+    with pytest.raises(Exception, match="allocating 64 bytes for a test: XLA FFI GPU context is not available"):
+        jax.block_until_ready(call(jnp.ones(1, np.float32)))
