@@ -12,7 +12,7 @@ from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
 from kernelgen.targets import TARGETS
 
-_LARGER = ", ".join(family for family, schedule in FAMILIES.items() if schedule.larger)
+_LARGER = " or ".join(repr(family) for family, schedule in FAMILIES.items() if schedule.larger)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class KernelSpec:
         works = f"family {self.family!r} has {', '.join(operations)}, use another family"
         require(self.problem.op in operations, "op", self.problem.op, works)
         larger = target.gpu and self.schedule.larger and self.layout == "canonical"
-        works = f"orders above {MAX_N} are of canonical arrays, on GPUs, of the families {_LARGER}"
+        works = f"orders above {MAX_N} are of canonical arrays, on GPUs, of the family {_LARGER}"
         require(self.problem.n <= MAX_N or larger, "n", self.problem.n, works)
         works = "the same kernel solves in place and out of place, use False"
         require(not (self.in_place and operation.has_columns), "in_place", True, works)

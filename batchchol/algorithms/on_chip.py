@@ -9,54 +9,36 @@ from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
 
-from kernelgen import (
-    KernelSource,
-    KernelSpec,
-    Problem,
-    SpecError,
-    WarpSchedule,
-    WholeSchedule,
-    generate,
-)
+from kernelgen import KernelSource, KernelSpec, Problem, SpecError, WholeSchedule, generate
 
-# The families that have such orders, and where their matrices are.
-_PLACES: Mapping[str, str] = MappingProxyType(
-    {WarpSchedule.family: "registers", WholeSchedule.family: "shared memory"}
-)
-# Family, warps and matrices of a multiprocessor, up to each order.
-_CHOSEN: Mapping[str, tuple[tuple[int, tuple[str, int, int]], ...]] = MappingProxyType(
+# Warps, and matrices of a multiprocessor, up to each order. (Measured on an H200.)
+_CHOSEN: Mapping[str, tuple[tuple[int, int, int], ...]] = MappingProxyType(
     {
-        "float32": ((144, ("whole", 4, 5)), (160, ("whole", 4, 4)), (192, ("whole", 4, 2))),
-        "float64": ((160, ("whole", 6, 2)),),
+        "float32": ((144, 4, 5), (160, 4, 4), (176, 4, 3), (192, 4, 2), (232, 6, 2)),
+        "float64": ((160, 6, 2), (192, 8, 1), (216, 12, 1)),
     }
 )
 # Those among which they were chosen.
-_WARPS, _RESIDENT = (4, 5, 6, 8), (2, 3, 4, 5)
+_WARPS, _RESIDENT = (3, 4, 5, 6, 8, 12), (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
 class OnChip:
     """What factors matrices of a dtype and an order, "row" or "col", whole: a kernel of canonical arrays.
 
-    `family` is "warp" or "whole", `warps` how many have a matrix, `resident` of how many blocks a multiprocessor has
-    the registers.
+    `warps` are those of a matrix, `resident` the matrices that a multiprocessor has registers for.
     """
 
     dtype: str
     order: str
-    family: str
     warps: int
     resident: int
-
-    def __post_init__(self) -> None:
-        if self.family not in _PLACES:
-            raise SpecError(f"family={self.family!r}: expected one of {list(_PLACES)}")
 
     @property
     def name(self) -> str:
         """It in a few words."""
         beside = f", {self.resident} a multiprocessor" if self.resident > 1 else ""
-        return f"on chip, in {_PLACES[self.family]}, {self.warps} warps{beside}"
+        return f"on chip, {self.warps} warps to a matrix{beside}"
 
     def spec(self, n: int) -> KernelSpec:
         """Its kernel of order n, which works out of place and in place.
@@ -66,22 +48,20 @@ class OnChip:
         SpecError
             If there is none.
         """
-        uplo = "upper" if self.order == "col" else "lower"
-        schedule: WarpSchedule | WholeSchedule = WholeSchedule(self.warps, self.resident, pdl=True)
-        if self.family == WarpSchedule.family:
-            schedule = WarpSchedule(warps=self.warps, update="tensor", blocks=self.resident, pdl=True)
-        return KernelSpec(Problem(n, self.dtype, uplo), "canonical", "row", schedule, "cuda")
+        problem = Problem(n, self.dtype, "upper" if self.order == "col" else "lower")
+        schedule = WholeSchedule(self.warps, self.resident, pdl=True)
+        return KernelSpec(problem, "canonical", "row", schedule, "cuda")
 
 
 def on_chip(n: int, dtype: str, order: str) -> OnChip | None:
     """What factors matrices of order n, if they fit: as was fast."""
-    fitting = [choice for most, choice in _CHOSEN[dtype] if n <= most]
+    fitting = [choice for most, *choice in _CHOSEN[dtype] if n <= most]
     return OnChip(dtype, order, *fitting[0]) if fitting else None
 
 
 def all_on_chip(n: int, dtype: str) -> Iterator[OnChip]:
     """All that can be built of order n, in rows."""
-    for choice in product(_PLACES, _WARPS, _RESIDENT):
+    for choice in product(_WARPS, _RESIDENT):
         with suppress(SpecError):
             how = OnChip(dtype, "row", *choice)
             how.spec(n)

@@ -51,7 +51,7 @@ _AXES: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         FusedPanel: ("nb", "ib", "lb", "threads", "resident", "update", "depth"),
         Panel: ("nb", "ib", "rows", "threads", "row_threads"),
-        OnChip: ("family", "warps", "resident"),
+        OnChip: ("warps", "resident"),
     }
 )
 # Large float64 matrices are cut into panels, which launches of these widths factor, by their order. Of many

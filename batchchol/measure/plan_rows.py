@@ -14,11 +14,11 @@ from batchchol.operations.residual import RATIO_BOUND
 
 CHOICES = (
     *("kind", "nb", "ib", "lb", "rows", "threads", "row_threads", "resident", "update", "depth", "blocks"),
-    *("looking", "ahead", "columns", "width", "family", "warps"),
+    *("looking", "ahead", "columns", "width", "warps"),
 )
 """Of plans, see `batchchol.algorithms.plans.values_of`; a plan lacks some of them."""
 
-_WORDS = ("kind", "update", "looking", "family")
+_WORDS = ("kind", "update", "looking")
 _MEASURED = ("seconds", "spread", "samples", "ratio", "protocol", "message")
 _MACHINE = ("gpu", "driver", "toolkit", "version", "commit", "date")
 COLUMNS = ("dtype", "n", "batch", *CHOICES, *_MEASURED, *_MACHINE)

@@ -30,6 +30,7 @@ TILE, BLOCK = 8, 16
 # The lanes of a matrix's panel in shared memory begin at other banks than those of its neighbours.
 _SPREAD = 4
 MAX_TEAM_MATRICES, MAX_TEAM_WARPS, MAX_TEAMS = 4, 8, 8
+MAX_SINGLE_WARPS = 2
 # Of the 255 registers of a thread, those that can be elements of its matrices: the rest has the work of a panel.
 MAX_TILE_REGISTERS = {"float32": 176, "float64": 128}
 
@@ -169,12 +170,11 @@ class WarpSchedule(BaseSchedule):
     two warps; of eight, four read their matrices after the others, so that some compute while others wait. `update`
     says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
     for one of 24, or "fma", multiply-adds; None is the first for math "fast", and the second for "ieee". float64 has
-    tensor cores of its own, and no choice. `unroll` is "full" for
+    tensor cores of its own, and no choice, and takes up to eight warps, float32 up to two. `unroll` is "full" for
     straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
     """
 
     family: ClassVar[str] = "warp"
-    larger: ClassVar[bool] = True
     operations: ClassVar[tuple[str, ...]] = ("potrf", "posv")
 
     matrices: int = number(1, MAX_TEAM_MATRICES, 1, "matrices of a team", only="gpu")
@@ -186,7 +186,7 @@ class WarpSchedule(BaseSchedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("matrices", "teams"):
+        for name in ("matrices", "warps", "teams"):
             got = getattr(self, name) or 1
             require(got & (got - 1) == 0, name, got, "use a power of two")
         works = "a team of several warps has one matrix, and a block of threads to itself; use 1"
@@ -206,6 +206,8 @@ class WarpSchedule(BaseSchedule):
             works = "in float64 a warp factors, and no more; use another family"
             require(problem.op == "potrf", "op", problem.op, works)
             require(self.update != "fma", "update", self.update, "float64 is updated by tensor cores; use 'tensor'")
+        elif self.warps > MAX_SINGLE_WARPS:
+            require(False, "warps", self.warps, f"float32 has up to {MAX_SINGLE_WARPS} warps; use fewer")
         most = MAX_TILE_REGISTERS[problem.dtype]
         registers = ELEMENT_BYTES[problem.dtype] * self.matrices * self.shape(problem).most_tiles
         field = "matrices" if self.matrices > 1 else "warps"

@@ -36,7 +36,7 @@ warp_spec = partial(make_spec, family="warp", target="cuda")
 FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (1, 8, 17, 33, 65, 96, 127),
     "matrices": (1, 2, 4),
-    "warps": (1, 2, 3),
+    "warps": (1, 2),
     "teams": (1, 2, 4, 8),
     "update": ("tensor", "fma"),
     "math": ("ieee", "fast"),

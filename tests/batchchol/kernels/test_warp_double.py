@@ -86,6 +86,7 @@ def test_chunks_that_begin_anywhere() -> None:
         ({"op": "posv", "layout": "chunked", "order": "col"}, "^op='posv' .*use another family"),
         ({"n": 56}, r"^warps=1 .*n=56 is 152 registers of each thread, over 128; use more"),
         ({"n": 128, "warps": 4, "teams": 1}, r"^warps=4 .*n=128 is 144 registers .*use more"),
+        ({"n": 16, "dtype": "float32", "warps": 4, "teams": 1}, "^warps=4 .*float32 has up to 2 warps"),
     ],
     ids=str,
 )
