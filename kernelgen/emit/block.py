@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
-from kernelgen.gpu import PIECE_BYTES, WARP
+from kernelgen.gpu import LINE_BYTES, PIECE_BYTES, WARP
 from kernelgen.schedules import BlockSchedule
 from kernelgen.schedules.block import BARRIERS, COLUMNS
 from kernelgen.spec import KernelSpec
+from kernelgen.targets import ELEMENT_BYTES
 
 
 def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
@@ -27,6 +28,9 @@ def generate_block(spec: KernelSpec, schedule: BlockSchedule) -> KernelSource:
         barrier="__syncwarp" if shape.threads == WARP else "__syncthreads",
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
+        line_scalars=LINE_BYTES // ELEMENT_BYTES[problem.dtype],
+        # Arrays, of which a lane reads sectors of its own, do not gain by it.
+        asks=problem.operation.forgets and spec.layout != "canonical",
         barriers=BARRIERS,
         columns=COLUMNS,
         solves=problem.operation.forgets,
