@@ -13,7 +13,8 @@ from batchchol.cli import compare_gpu
 from batchchol.cli.options import BACKEND, DTYPE, declare, option
 from batchchol.compare import comparison, known_kernels
 from batchchol.compare.comparison import ARENAS, Outcome
-from batchchol.compare.peers import find
+from batchchol.compare.peers import Peer, find
+from batchchol.compare.peers.cusolverdx import EARLY_PEER, PEER, limited
 from batchchol.compare.rows import table
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder, check_made
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=lambda text: tuple(map(str.strip, text.split(","))),
             metavar="PEER,...",
             help="names (default: all that are installed)",
+        ),
+        option(
+            "--blocks",
+            type=positive,
+            metavar="B",
+            help="blocks of cuSOLVERDx that are tried, the likeliest first; each compiles for a while (default: all)",
         ),
         option(
             "--math", type=names(MATHS), metavar="LIST", help="accuracy of the library's GPU kernels (default: fast)"
@@ -98,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
     """Refuse options that do not apply to the backend."""
-    place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("math", "protocol", "tuned", "ways"))
+    place, foreign = ("a GPU", ("threads",)) if on_gpu else ("a CPU", ("blocks", "math", "protocol", "tuned", "ways"))
     for name in foreign:
         if getattr(arguments, name) is not None:
             raise BatchcholError(f"--{name}: on {place} there is no such choice: leave it out")
@@ -114,7 +121,7 @@ def _check(arguments: argparse.Namespace, on_gpu: bool) -> None:
 def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Outcome:
     return comparison.compare(
         backend,
-        find(backend.name, arguments.peers),
+        _peers(arguments, backend),
         op=arguments.op,
         nrhs=arguments.nrhs or 1,
         ns=arguments.n,
@@ -129,6 +136,11 @@ def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Out
         required=arguments.peers is not None,
         out=out,
     )
+
+
+def _peers(arguments: argparse.Namespace, backend: Backend) -> list[Peer]:
+    found, most = find(backend.name, arguments.peers), arguments.blocks
+    return [limited(peer, most) if most and peer in (PEER, EARLY_PEER) else peer for peer in found]
 
 
 def _print(outcome: Outcome, plots: Path | None, on_gpu: bool) -> None:

@@ -25,9 +25,9 @@ from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
 
-# The suggested block and others: to the first order these many times its threads and its matrices, and beyond it.
-# 32 matrices of n = 8 by 128 threads take half as long as 4 by 32 as suggested (H200).
-_SMALL_N, _SMALL = 40, ((1, 1), (1, 2), (1, 4), (1, 8), (2, 4), (4, 8))
+# The suggested block and others, the likeliest first: to the first order these many times its threads and its
+# matrices, and beyond it. 32 matrices of n = 8 by 128 threads take half as long as 4 by 32 as suggested (H200).
+_SMALL_N, _SMALL = 40, ((1, 1), (4, 8), (1, 4), (2, 4), (1, 8), (1, 2))
 _LARGE = ((1, 1), (2, 1), (0.5, 1), (1, 2))
 _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
@@ -46,14 +46,14 @@ class _What(NamedTuple):
 _FACTORIZATION = _What()
 
 
-def contenders(arena: Arena | FusedArena | LuArena, *, pdl: bool = False) -> list[Contender]:
-    """A kernel for each block that is tried; with `pdl` launched before their predecessors have ended."""
+def contenders(arena: Arena | FusedArena | LuArena, *, pdl: bool = False, most: int | None = None) -> list[Contender]:
+    """A kernel for each block that is tried, or of the first `most`; with `pdl` launched before others have ended."""
     nrhs, general = arena.nrhs if isinstance(arena, FusedArena) else 0, isinstance(arena, GeneralArena | LuArena)
     what = _What(nrhs, general, pdl)
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[Contender](), ""
-    for shape in shapes(arena.n, arena.dtype, device().architecture, what):
+    for shape in shapes(arena.n, arena.dtype, device().architecture, what)[:most]:
         try:
             found.append(_made(arena, shape))
         except DeviceLost:
@@ -66,23 +66,23 @@ def contenders(arena: Arena | FusedArena | LuArena, *, pdl: bool = False) -> lis
 
 
 def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) -> list[Shape]:
-    """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded or not.
+    """The blocks that are tried: the suggested one and larger or smaller ones, rows of even lengths padded first.
 
     Cholesky factors are in columns; where there is no padding, in rows as well.
     """
     threads, matrices = _suggestion(n, dtype, architecture, what)
     tried = [(int(threads * more), matrices * each) for more, each in (_SMALL if n <= _SMALL_N else _LARGE)]
-    places = [(0, False), *[(1, False)] * (n % 2 == 0), *[(0, True)] * (not (what.nrhs or what.general))]
+    places = [*[(1, False)] * (n % 2 == 0), (0, False), *[(0, True)] * (not (what.nrhs or what.general))]
     found = [
         Shape(n, dtype, number, each, architecture, what.pdl, what.nrhs, padding, by_rows, what.general)
-        for number, each in tried
         for padding, by_rows in places
+        for number, each in tried
         if number in _THREADS and each <= _MOST_MATRICES
     ]
     return [shape for shape in found if shape.shared_bytes <= _MOST_SHARED_BYTES]
 
 
-def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False) -> None:
+def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False, most: int | None = None) -> None:
     """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used.
 
     The blocks that are tried first of every order come first: a run that was interrupted goes on where it was.
@@ -90,8 +90,15 @@ def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = Fa
     architecture, what = device().architecture, _What(nrhs, op in (GeneralArena.op, LuArena.op), pdl)
     orders, store = [(n, dtype, architecture) for n in ns], ArtifactCache()
     _in_parallel(partial(_suggest, what=what), [o for o in orders if store.get(_suggestion_key(*o, what)) is None])
-    turns = zip_longest(*(_tried(order, what) for order in orders))
+    turns = zip_longest(*(_tried(order, what)[:most] for order in orders))
     _in_parallel(_compile, [shape for turn in turns for shape in turn if shape and not store.get(_image_key(shape))])
+
+
+def limited(peer: Peer, most: int) -> Peer:
+    """A peer of this module of which the first `most` blocks of an order are tried: each compiles for a while."""
+    pdl = peer is EARLY_PEER
+    ways = dict.fromkeys(peer.ways, partial(contenders, pdl=pdl, most=most))
+    return replace(peer, ways=ways, prepare=partial(prepare, pdl=pdl, most=most))
 
 
 def _in_parallel(work: Callable[[_Item], None], items: Sequence[_Item]) -> None:

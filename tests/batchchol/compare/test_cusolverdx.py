@@ -27,11 +27,11 @@ DTYPES = ("float32", "float64")
 @pytest.mark.parametrize(
     ("n", "suggested", "tried"),
     [
-        (8, (32, 4), [(32, 4), (32, 8), (32, 16), (32, 32), (64, 16), (128, 32)]),
+        (8, (32, 4), [(32, 4), (128, 32), (32, 16), (64, 16), (32, 32), (32, 8)]),
         (4, (32, 32), [(32, 32), (32, 64)]),
         (64, (64, 1), [(64, 1), (128, 1), (32, 1), (64, 2)]),
         (128, (256, 1), [(256, 1), (512, 1), (128, 1), (256, 2)]),
-        (27, (32, 1), [(32, 1), (32, 2), (32, 4), (32, 8), (64, 4), (128, 8)]),
+        (27, (32, 1), [(32, 1), (128, 8), (32, 4), (64, 4), (32, 8), (32, 2)]),
     ],
 )
 def test_the_suggested_block_and_larger_and_smaller_ones_are_tried(
@@ -95,6 +95,11 @@ def test_the_likeliest_blocks_of_all_orders_are_compiled_first_and_once(
     prepare([1, 6, 2], "float32", 0, "potrf")
     assert [(shape.n, shape.matrices) for shape in made[:2]] == [(1, 1), (2, 2)]
     assert len({shape.entry for shape in made}) == len(made) == 10
+    few = cusolverdx.limited(PEERS["cuda"]["cusolverdx"], 1).prepare
+    made.clear()
+    assert few
+    few([3, 5], "float32", 0, "potrf")
+    assert [(shape.n, shape.matrices) for shape in made] == [(3, 3), (5, 5)]
     made.clear()
     prepare([1, 2], "float32", 0, "potrf")
     assert {shape.matrices for shape in made} == {4}, "only what was refused is tried again"
