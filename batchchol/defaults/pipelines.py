@@ -6,6 +6,7 @@ For fewer matrices to datasets/posv_few_h200.csv.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -17,15 +18,16 @@ from kernelgen import MAX_CHUNK, BlockSchedule, KernelSpec, SpecError
 FITTED = "sm_90"
 # The largest tiles, of which there are as few as cover a matrix.
 NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
-# Matrices to a block and places for their panels, the first that fits; of large packed matrices, and of others. The
-# smallest ones are better off with a thread each than with fewer to a block.
-LANES, LANES_OF_LARGE, LARGE_FROM = ((32, 2), (16, 2), (8, 2)), ((16, 2), (16, 1), (8, 2)), 53
+# Matrices to a block, places for their panels, and the columns at least that have one place more: the first that fit.
+# The smallest matrices are better off with a thread each than with fewer to a block.
+LANES = ((32, 2, 0), (32, 1, 2), (16, 2, 0), (16, 1, 2), (8, 2, 0))
 SMALL, LANES_OF_SMALL = 32, LANES[:1]
+LANES_OF_ARRAYS = tuple(each for each in LANES if each[1] > 1)
 # Batches of which there are few matrices for each multiprocessor, and hardly enough: blocks of so many matrices then.
-FEW, SOME, LANES_OF_FEW = 1_024, 4_096, ((8, 2),)
+FEW, SOME, LANES_OF_FEW = 1_024, 4_096, ((8, 2, 0),)
 # Orders of packed matrices and of arrays, for one right-hand side and for several: of many matrices, and of fewer.
 PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 65), "float64": range(25, 41)})
-ARRAYS: Mapping[str, Container[int]] = MappingProxyType({"float32": (32, *range(37, 65)), "float64": range(25, 41)})
+ARRAYS: Mapping[str, Container[int]] = MappingProxyType({"float32": (32, *range(37, 57)), "float64": range(25, 41)})
 PACKED_OF: Mapping[int, range] = MappingProxyType({FEW: range(37, 65), SOME: range(24, 65)})
 ARRAYS_OF: Mapping[int, range] = MappingProxyType({FEW: range(0), SOME: range(32, 65)})
 OF_SEVERAL = range(29, 65)
@@ -46,20 +48,19 @@ def by_blocks(
     packed = plain.layout == "chunked"
     stride = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None
     rhs, pdl = RHS_OF_SEVERAL if several else RHS, has_pdl(arch) or None
-    for lanes, pipeline in LANES_OF_FEW if batch == FEW else _lanes(plain, packed=packed, several=several):
+    for lanes, pipeline, least in LANES_OF_FEW if batch == FEW else _lanes(plain, several=several):
         if packed and chunk is not None and chunk % lanes:
             continue
-        found = _pipeline(plain, lanes, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
+        found = _pipeline(plain, lanes, least, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
         if found is not None and runs_on(found, arch, FITTED):
             return found
     return None
 
 
-def _lanes(plain: KernelSpec, *, packed: bool, several: bool) -> Sequence[tuple[int, int]]:
-    n = plain.problem.n
-    if n <= SMALL and plain.problem.dtype == "float32" and not several:
+def _lanes(plain: KernelSpec, *, several: bool) -> Sequence[tuple[int, int, int]]:
+    if plain.problem.n <= SMALL and plain.problem.dtype == "float32" and not several:
         return LANES_OF_SMALL
-    return LANES_OF_LARGE if packed and n >= LARGE_FROM else LANES
+    return LANES_OF_ARRAYS if plain.layout == "canonical" else LANES
 
 
 def _orders(plain: KernelSpec, several: bool, batch: int | None) -> Container[int]:
@@ -74,11 +75,11 @@ def _orders(plain: KernelSpec, several: bool, batch: int | None) -> Container[in
     return PACKED_OF[batch] if fewer and batch else PACKED[dtype]
 
 
-def _pipeline(plain: KernelSpec, lanes: int, **choices: Any) -> KernelSpec | None:
-    """None if shared memory has no room for it."""
+def _pipeline(plain: KernelSpec, lanes: int, least: int, **choices: Any) -> KernelSpec | None:
+    """With as many columns ahead as shared memory has room for; None if those are fewer than `least`."""
     n = plain.problem.n
-    nb = -(-n // -(-n // NB[plain.problem.dtype]))
-    try:
-        return replace(plain, schedule=BlockSchedule(nb, lanes, **choices))
-    except SpecError:
-        return None
+    side = -(-n // NB[plain.problem.dtype])
+    for ahead in range(side - 1, least - 1, -1):
+        with suppress(SpecError):
+            return replace(plain, schedule=BlockSchedule(-(-n // side), lanes, ahead=ahead, **choices))
+    return None
