@@ -44,7 +44,7 @@ def changed(spec: KernelSpec, field: str, value: object) -> KernelSpec:
 
 @every_other_family
 def test_other_families_fill_in_what_nobody_chose(spec: KernelSpec) -> None:
-    block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0, spare=0, fold=0)
+    block = BlockSchedule(8, 8, blocks=1, pipeline=0, early=0, spare=0, fold=0, ahead=0)
     warp = WarpSchedule(1, 1, 2, "fma", "tiles", blocks=1)
     strip = StripSchedule(3, 0, blocks=1, stride=4)
     filled_in = {"shared": SharedSchedule(4, "left", 32), "block": block, "warp": warp, "strip": strip}
