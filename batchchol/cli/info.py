@@ -18,6 +18,7 @@ OPTIONAL_PACKAGES = (
     ("pycuda", "NVIDIA GPUs", f"{install('gpu')} (needs the CUDA toolkit and a C++ compiler)"),
     ("nvidia-ml-py", "clocks and temperatures of GPUs", install("gpu")),
     ("cuda-bindings", "CUDA graphs", install("graphs")),
+    ("nvidia-cuda-nvrtc", "kernels of GPUs where there is no nvcc", install("nvrtc")),
     ("asv", "benchmarks across commits", install("suite")),
     ("matplotlib", "plots", install("plots")),
     ("scikit-learn", "the digits data set; `report` and guided search", install("data")),
@@ -29,7 +30,7 @@ OPTIONAL_PACKAGES = (
     ("torch", "operators of PyTorch; a peer of `compare`", install("torch")),
     ("mkl", "two peers of `compare`", "pip install mkl"),
     ("cupy-cuda13x|cupy-cuda12x|cupy", "orders above 128 on a GPU; a peer of `compare` there", install("large")),
-    ("jax", "a peer of `compare` on a GPU", "pip install 'jax[cuda13]'"),
+    ("jax", "calls of JAX; a peer of `compare` on a GPU", f"{install('jax')}; on a GPU: pip install 'jax[cuda13]'"),
     (
         "nvidia-libmathdx-cu13|nvidia-libmathdx-cu12",
         "two peers of `compare` on a GPU",
