@@ -13,7 +13,6 @@ from batchchol import (
     Batch,
     Layout,
     SolutionLogDeterminant,
-    cho_inverse,
     cho_inverse_ex,
     cholesky_ex,
     default_spec,
@@ -22,7 +21,7 @@ from batchchol import (
     slogdet_ex,
     solve_ex,
 )
-from batchchol.api import solve_determinants
+from batchchol.api import device_factorizations, factor_determinants, inversions, solve_determinants
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.operations import poinv, potri, residual
@@ -47,8 +46,6 @@ SPECS = (
     {"n": 9, "layout": "chunked", "math": "fast", **CUDA, "nb": 4, "unroll": "tiles"},
 )
 
-# An order that no kernel of a GPU finds determinants of on the way, in float64.
-LARGER = 30
 # The member whose first pivot is infinite.
 INFINITE = 9
 
@@ -267,34 +264,61 @@ def test_what_a_gpu_runs(fake_gpu: FakeGpu, spd: Spd, call: str, jitter: str | N
     same(found, CALLS[call](a, b, jitter=jitter), lambda array: array.get())
 
 
-def test_where_no_kernel_of_a_gpu_finds_them(fake_gpu: FakeGpu, spd: Spd) -> None:
-    a, b = batch_of(spd, LARGER), columns(14, LARGER, 2, dtype="float64")
-    plain = solve_ex(on_device(a), on_device(b), logdet=True, stream=0x77)
-    same(plain, solve_ex(a, b, logdet=True), lambda array: array.get())
-    for name, call in CALLS.items():
-        same(call(on_device(a), on_device(b), jitter="auto"), call(a, b, jitter="auto"), lambda array: array.get())
-        assert not any(launch[0].startswith(("posvdet", "poinvdet")) for launch in fake_gpu.launches), name
-    for layout in (Layout.chunked(32), Layout.chunked(4)):
-        found: Any = factor(DeviceBatch.from_dense(a, layout), logdet=True)
-        expected = cholesky_ex(a, logdet=True)
-        same(
-            found._replace(L=found.L.to_dense()),
-            expected._replace(L=np.asarray(expected.L)),
-            lambda array: array.get(),
-        )
+@pytest.fixture
+def without_kernels(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """A GPU that has kernels of factorizations and of solves by factors alone, as of larger matrices."""
+
+    def none(*_: Any, **__: Any) -> None:
+        raise SpecError("there is none")
+
+    monkeypatch.setattr(inversions, "chosen_kernel", none)
+    monkeypatch.setattr(solve_determinants, "chosen_kernel", none)
+    for module in (device_factorizations, factor_determinants):
+        monkeypatch.setattr(module, "determining", lambda _: None)
+    return fake_gpu
 
 
-def test_by_factors(fake_gpu: FakeGpu, spd: Spd) -> None:
-    for n in (6, LARGER):
-        l = np.linalg.cholesky(spd(5, n, dtype="float64"))
-        l[3, 1, 1], l[4, 2, 2] = 0, np.nan
-        expected = cho_inverse_ex(l)
-        assert expected.info.tolist() == [0, 0, 0, 2, 3]
-        np.testing.assert_array_equal(expected.inverse[:3], cho_inverse(l)[:3])
-        np.testing.assert_allclose(expected.logabsdet[:3], 2 * np.log(np.diagonal(l[:3], 0, 1, 2)).sum(1))
-        assert np.isnan(expected.logabsdet[3:]).all()
-        same(cho_inverse_ex(on_device(l)), expected, lambda array: array.get())
-        same(cho_inverse_ex(Batch.from_dense(l, Layout.chunked(16))), expected)
+def test_where_no_kernel_of_a_gpu_finds_them(without_kernels: FakeGpu, spd: Spd) -> None:
+    a, b = batch_of(spd), columns(14, 6, 2, dtype="float64")
+    on_gpu = {name: call(on_device(a), on_device(b), jitter="auto") for name, call in CALLS.items()}
+    packed: Any = factor(DeviceBatch.from_dense(a, Layout.chunked(32)), logdet=True)
+    names = {launch[0].split("_")[0] for launch in without_kernels.launches}
+    assert names.isdisjoint({"posvdet", "poinvdet", "potrfdet"})
+    expected: Any = solve_ex(a, b, jitter="auto")
+    logs = slogdet_ex(a + expected.added[:, None, None] * np.eye(6)).logabsdet
+    for found in on_gpu.values():
+        assert found.info.get().tolist() == expected.info.tolist()
+        np.testing.assert_allclose(found.logabsdet.get(), logs, rtol=1e-6)
+    good = cholesky_ex(a).info == 0
+    np.testing.assert_allclose(packed.logabsdet.get()[good], logs[good], rtol=1e-6)
+    np.testing.assert_allclose(on_gpu["solutions"].x.get()[good], expected.x[good], rtol=1e-6)
+
+
+def test_by_factors(spd: Spd) -> None:
+    l = np.linalg.cholesky(spd(5, 6, dtype="float64"))
+    exact = np.linalg.inv(l @ l.swapaxes(1, 2))
+    l[3, 1, 1], l[4, 2, 2] = 0, np.nan
+    for factors in (l, Batch.from_dense(l, Layout.chunked(16))):
+        check_by_factors(cho_inverse_ex(factors), l, exact)
+
+
+def test_by_factors_of_a_gpu(fake_gpu: FakeGpu, spd: Spd, request: pytest.FixtureRequest) -> None:
+    l = np.linalg.cholesky(spd(5, 6, dtype="float64"))
+    exact = np.linalg.inv(l @ l.swapaxes(1, 2))
+    l[3, 1, 1], l[4, 2, 2] = 0, np.nan
+    check_by_factors(cho_inverse_ex(on_device(l)), l, exact)
+    request.getfixturevalue("without_kernels")
+    check_by_factors(cho_inverse_ex(on_device(l)), l, exact)
+    names = [launch[0].split("_")[0] for launch in fake_gpu.launches]
+    assert (names[0], names[-1]) == ("potridet", "potrs")
+
+
+def check_by_factors(found: Any, l: Array, exact: Array) -> None:
+    inverse, info, logs = (each.get() if hasattr(each, "get") else each for each in found)
+    assert info.tolist() == [0, 0, 0, 2, 3]
+    np.testing.assert_allclose(inverse[:3], exact[:3], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(logs[:3], 2 * np.log(np.diagonal(l[:3], 0, 1, 2)).sum(1))
+    assert np.isnan(logs[3:]).all()
 
 
 def test_defaults_are_those_of_factorizations() -> None:
