@@ -44,6 +44,8 @@ def figure(rows: Sequence[Row]) -> Figure:
     for axes, dtype in ((single, "float32"), (double, "float64")):
         _panel(axes, [row for row in rows if row["dtype"] == dtype and row["n"] == first["n"]])
         axes.set_title(dtype, loc="left")
+    # Both have one scale: only now is its top known.
+    single.set_ylim(bottom=0)
     handles, labels = single.get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower left", ncols=3, frameon=False, fontsize=9)
     return drawn
@@ -60,7 +62,6 @@ def _panel(axes: Axes, rows: Sequence[Row]) -> None:
     axes.axhline(whole["batchchol"], color=GREEN, linewidth=2, label="ours, all of it")
     axes.axhline(peer, color=GREY, linestyle="--", label="cuSOLVER, the better fill mode")
     plain(axes, "first column of the step's panel", "GFLOP/s of the update; n³/3 of all of it")
-    axes.set_ylim(bottom=0)
 
 
 def _rate(row: Row) -> float:

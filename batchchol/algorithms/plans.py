@@ -12,37 +12,25 @@ from typing import Any, TypeVar
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
+from batchchol.algorithms.shipped_plans import shipped
 from kernelgen import SpecError
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
 Choice = TypeVar("Choice")
-# What the plans were chosen by; how good they are on an H200 says `datasets/larger_h200.csv`.
-MEASURED_ON = "NVIDIA H100 and H200"
 # The order above which a matrix fills a GPU by itself.
 ALONE = 1024
 _UNIT = 16
+# Columns that tensor cores may take at once.
+_DEPTHS = MappingProxyType({"float32": (4,), "float64": (4, 16)})
 # Of matrices that are no tile themselves: the order of their tiles, of one and of many together.
 _TILE, _TILE_OF_MANY = 128, 64
-# Pairs of an order and the columns of a panel from there on; and the orders from which panels are factored ahead.
+# Pairs of an order and the columns of a panel from there on, of many together the tiles of one; and the orders from
+# which panels are factored ahead.
 _PANELS = ((12_288, 512), (4096, 256), (0, 128))
+_PANELS_OF_MANY = ((448, 4), (0, 2))
 _AHEAD_FROM = MappingProxyType({"float32": 4096, "float64": 2048})
-# The tiles of matrices that one launch factors, by their order: of one, and of many together.
-_Axes = dict[str, Any]
-_FUSED: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
-    {"float32": ((12_288, {"nb": 128}), (0, {"resident": 2})), "float64": ((0, {}),)}
-)
-_FUSED_OF_MANY: Mapping[str, tuple[tuple[int, _Axes], ...]] = MappingProxyType(
-    {
-        "float32": (
-            (289, {"ib": 8, "threads": 128, "resident": 3}),
-            (257, {"nb": 96, "threads": 192, "resident": 2}),
-            (0, {"ib": 8, "threads": 128, "resident": 3}),
-        ),
-        "float64": ((161, {"ib": 8, "resident": 2}), (0, {"nb": 32, "ib": 8, "threads": 64, "resident": 4})),
-    }
-)
 # The kernels by name, and what is chosen of them.
 _KINDS: Mapping[type[Panel | FusedPanel | OnChip], str] = MappingProxyType(
     {FusedPanel: "fused", Panel: "tiles", OnChip: "on chip"}
@@ -54,11 +42,6 @@ _AXES: Mapping[type, tuple[str, ...]] = MappingProxyType(
         OnChip: ("warps", "resident"),
     }
 )
-# Large float64 matrices are cut into panels, which launches of these widths factor, by their order. Of many
-# float64 matrices above the last order, one launch is slower than tiles and cuBLAS. (Measured on an H200.)
-_WIDTHS, _PANEL, _LAST_FUSED_OF_MANY = ((8192, 512), (3584, 1024)), 2048, 512
-# The same of many together.
-_PANELS_OF_MANY = ((448, 4), (0, 2))
 
 
 @dataclass(frozen=True)
@@ -129,17 +112,11 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
 
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
-    """How `batch` matrices of order n are factored where nothing else is asked for: as was fast on an H100."""
-    order, many = "col" if upper else "row", batch > 1 and n <= ALONE
+    """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest."""
+    order = "col" if upper else "row"
     if whole := on_chip(n, dtype, order):
         return Plan(whole, None)
-    if dtype == "float64" and many and n > _LAST_FUSED_OF_MANY:
-        return Plan(*tiled(n, batch, dtype, upper))
-    if dtype == "float64" and n >= _WIDTHS[-1][0]:
-        cut = Blocking(_chosen(_WIDTHS, n), _PANEL, "left", fused=True)
-        return Plan(FusedPanel(dtype, order, update="tensor"), cut)
-    axes = _chosen((_FUSED_OF_MANY if many else _FUSED)[dtype], n)
-    return Plan(FusedPanel(dtype, order, **axes, update="tensor"), None)
+    return plan_of(shipped().entry(n, batch if n <= ALONE else 1, dtype).plan, dtype, order)
 
 
 def ways(n: int, batch: int, dtype: str) -> list[Plan]:
@@ -147,11 +124,12 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     threads = (128, 256) if n > 256 or batch == 1 else (64, 128, 256)
     found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
     found += [Plan(each, None) for each in all_on_chip(n, dtype)]
-    for nb, ib, lb, count, resident in product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4)):
+    axes = product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4), _DEPTHS[dtype])
+    for nb, ib, lb, count, resident, depth in axes:
         with suppress(SpecError):
-            found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor"), None))
+            found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor", depth), None))
     if n > ALONE and batch == 1:
-        panel = FusedPanel(dtype, "row", update="tensor")
+        panel = FusedPanel(dtype, "row", update="tensor", depth=_DEPTHS[dtype][-1])
         for width, columns in product((256, 512, 1024), (1024, 2048)):
             found.append(Plan(panel, Blocking(width, columns, "left", fused=True)))
             found.append(Plan(panel, Blocking(width, columns, ahead=True, fused=True)))

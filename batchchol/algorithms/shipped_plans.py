@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,9 @@ class PlanTable:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self, n: int, batch: int, dtype: str) -> Entry:
-        """The one that serves: of the next larger order, else of the largest, the nearest batch by ratio."""
+        """The one that serves: of the nearest order the nearest batch, both by ratio."""
         own = [each for each in self.entries if each.dtype == dtype]
-        orders = {each.n for each in own}
-        order = min((each for each in orders if each >= n), default=max(orders))
+        order = min({each.n for each in own}, key=lambda order: (abs(log(order / n)), order))
         return nearest([each for each in own if each.n == order], batch)
 
     def text(self) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from math import log
 
+from batchchol.algorithms.on_chip import OnChip
 from batchchol.algorithms.plan_tables import Chosen, chosen
-from batchchol.algorithms.plans import MEASURED_ON, plan
+from batchchol.algorithms.plans import ALONE, plan
+from batchchol.algorithms.shipped_plans import Entry, shipped
 from batchchol.backends import get_backend
 from batchchol.backends.cuda.device import device
 from batchchol.batches.sizes import architecture, matrices, positive, size
@@ -79,10 +81,12 @@ def _run_larger(arguments: argparse.Namespace) -> int:
     else:
         how, entry = chosen(device(), n, batch, dtype, upper=False)
     print(f"  way        {how.name}")
-    if entry is None:
-        print(f"  because    it was among the fastest of those that were measured on {MEASURED_ON}")
-    else:
+    if entry is not None:
         _print_entry(entry, n, batch)
+    elif isinstance(how.panel, OnChip):
+        print("  because    kernels that have a matrix on chip were the fastest to their last order")
+    else:
+        _print_shipped(n, batch, dtype)
     print(f"  needs      {'nothing else' if how.blocking is None else 'CuPy, for cuBLAS'}")
     return 0
 
@@ -97,13 +101,27 @@ def _print_entry(entry: Planned, n: int, batch: int) -> None:
     else:
         before = "could not run" if entry.incumbent_ns is None else f"took {_seconds(entry.incumbent_ns / 1e9)}"
         print(f"  because    {tuned} ({among}); what was used before {before}, the margin was {entry.margin:.1%}")
+    _print_measured(entry, n, batch, _why_not(entry.ns, entry.runner_up_ns or entry.ns, entry.margin))
+
+
+def _print_shipped(n: int, batch: int, dtype: str) -> None:
+    """Print what the table of plans says of the one that serves."""
+    table = shipped()
+    entry = table.entry(n, batch if n <= ALONE else 1, dtype)
+    where = f"on {table.about.get('gpu')}, {table.about.get('date')}"
+    print(f"  because    it was the fastest of those measured at n={entry.n}, batch={entry.batch:,} {where}")
+    _print_measured(entry, n, batch, "")
+
+
+def _print_measured(entry: Planned | Entry, n: int, batch: int, why: str) -> None:
+    """Print what a plan took, and the next best."""
     print(f"  measured   {_seconds(entry.ns / 1e9)} a matrix, {_number(flops(entry.n) / entry.ns)} GFLOP/s")
     if (entry.n, entry.batch) == (n, batch):
         print(f"  expected   {_seconds(entry.ns * batch / 1e9)} for {batch:,} matrices")
     if entry.runner_up is None or entry.runner_up_ns is None:
         print("  runner-up  not known: nothing else was measured there")
         return
-    change = f"{entry.runner_up_ns / entry.ns - 1:+.1%}{_why_not(entry.ns, entry.runner_up_ns, entry.margin)}"
+    change = f"{entry.runner_up_ns / entry.ns - 1:+.1%}{why}"
     print(f"  runner-up  {_seconds(entry.runner_up_ns / 1e9)} ({change}): {plan_words(entry.runner_up)}")
 
 

@@ -24,6 +24,8 @@ from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.emit.panel import potf2, triangle, trsm
 
 ROUNDS, _CHALLENGERS = 3, 2
+# By how much of the time cuBLAS is worth needing CuPy; and what a table says of where it was measured.
+_WORTH, _ABOUT = 0.02, ("gpu", "driver", "toolkit", "date")
 
 Measure = Callable[[Plan, int], Sample]
 """The seconds of calls by a plan, so many samples of them."""
@@ -112,14 +114,20 @@ def tune_larger(
 
 
 def table_of(rows: Iterable[PlanRow]) -> PlanTable:
-    """The fastest plan of each case among rows that are correct, and the next best."""
+    """The fastest plan of each case among rows that are correct, and the next best.
+
+    Plans in which the host takes part do not count. Of one that takes cuBLAS and one that does not the former has to
+    be faster by more than `_WORTH`.
+    """
     entries, about = [], dict[str, str]()
-    cases = grouped(rows, lambda row: (row.dtype, row.n, row.batch))
+    cases = grouped((row for row in rows if row.plan["kind"] != "hybrid"), lambda row: (row.dtype, row.n, row.batch))
     for dtype, n, batch in sorted(cases):
-        best, *others = sorted(cases[dtype, n, batch], key=lambda row: row.seconds)
-        second = (dict(others[0].plan), ns(others[0].seconds, batch)) if others else (None, None)
-        entries.append(Entry(dtype, n, batch, dict(best.plan), ns(best.seconds, batch), *second))
-        about = dict(best.about)
+        found = cases[dtype, n, batch]
+        best, *others = sorted(found, key=lambda row: row.seconds * (1 + _WORTH * ("columns" in row.plan)))
+        second = min(others, key=lambda row: row.seconds, default=None)
+        next_best = (None, None) if second is None else (dict(second.plan), ns(second.seconds, batch))
+        entries.append(Entry(dtype, n, batch, dict(best.plan), ns(best.seconds, batch), *next_best))
+        about = {name: best.about[name] for name in _ABOUT if name in best.about}
     return PlanTable(tuple(entries), about)
 
 

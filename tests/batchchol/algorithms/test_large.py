@@ -279,7 +279,7 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or several."""
+    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or very many."""
     most = MAX_ON_CHIP[dtype]
     for n in (MAX_N + 1, most):
         found = plan(n, 5, dtype, True)
@@ -287,9 +287,9 @@ def test_plans(dtype: str) -> None:
         assert (found.panel.order, found.blocking) == ("col", None)
         assert found.panel.spec(n).problem.uplo == "upper"
     for n in (most + 1, 257, 512, 1024, 3000):
-        for batch in (1, 9):
+        for batch in (1, 9, 1000):
             found = plan(n, batch, dtype, True)
-            if dtype == "float64" and (n, batch) == (1024, 9):
+            if dtype == "float64" and (n, batch) == (1024, 1000):
                 assert isinstance(found.panel, Panel)
                 assert found.blocking == Blocking(64, 256)
                 continue
@@ -298,6 +298,8 @@ def test_plans(dtype: str) -> None:
     large = plan(16_384, 1, dtype, False)
     cut = None if dtype == "float32" else Blocking(512, 2048, "left", fused=True)
     assert (large.blocking, large.blocks) == (cut, None)
+    # One after the other is as one alone.
+    assert plan(3000, 9, dtype, False) == plan(3000, 1, dtype, False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

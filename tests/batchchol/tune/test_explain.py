@@ -185,7 +185,8 @@ def test_a_math_may_have_layouts_of_its_own(capsys: pytest.CaptureFixture[str]) 
 def test_larger_orders_are_explained_by_their_plan(capsys: pytest.CaptureFixture[str]) -> None:
     said = explain(capsys, "--n", "2000", "--batch", "1", "--arch", "sm_90", "--dtype", "float64")
     assert f"way        {plan(2000, 1, 'float64', upper=False).name}\n" in said
-    assert "measured on NVIDIA H100 and H200" in said
+    assert "because    it was the fastest of those measured at n=2048, batch=1 on NVIDIA H200, 2026-11-24\n" in said
+    assert "runner-up  " in said
     said = explain(capsys, "--n", "300", "--batch", "7", "--backend", "cpu")
     assert "a of shape (7, 300, 300)\n  way        LAPACK" in said
     assert cli.main(["explain", "--n", "300", "--batch", "1", "--arch", "sm_90", "--layout", "chunked"]) == 2

@@ -13,14 +13,14 @@ import pytest
 from batchchol import BatchcholError, cli
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import Plan, plan, plan_of, values_of, ways
-from batchchol.algorithms.shipped_plans import parse
+from batchchol.algorithms.shipped_plans import PATH, parse, shipped
 from batchchol.backends.cuda.device import device
 from batchchol.cli.tune import larger as command
 from batchchol.defaults import lookup, user
 from batchchol.measure import plan_rows
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample
-from batchchol.tune.larger import Wanted, sources, tune_larger
+from batchchol.tune.larger import Wanted, sources, table_of, tune_larger
 from kernelgen.emit.fused_panel import FusedPanel
 
 N, BATCH = 300, 8
@@ -92,7 +92,7 @@ def test_from_the_command_line_to_the_next_call(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_table_that_ships_is_made_of_files(tmp_path: Path) -> None:
-    """The next larger order serves, and the nearest batch; a wrong result does not count."""
+    """The nearest order serves, and the nearest batch; a wrong result does not count."""
     slow, wrong = plan(N, BATCH, "float32", upper=False), FusedPanel("float32", "row", 128, update="tensor")
     files = tmp_path / "one.csv", tmp_path / "two.csv"
     for file, n, batch in zip(files, (N, 2 * N), (1, BATCH), strict=True):
@@ -110,7 +110,14 @@ def test_the_table_that_ships_is_made_of_files(tmp_path: Path) -> None:
     entry = made.entry(N - 1, 3, "float32")
     assert (entry.n, entry.batch, plan_of(entry.plan, "float32", "row")) == (N, 1, FAST)
     assert (entry.ns, entry.runner_up, entry.runner_up_ns) == (1e6, values_of(slow), 3e6)
-    assert [made.entry(n, 40, "float32").n for n in (N, N + 1, 9 * N)] == [N, 2 * N, 2 * N]
+    assert [made.entry(n, 40, "float32").n for n in (N // 2, N + 1, 2 * N - 1, 9 * N)] == [N, N, 2 * N, 2 * N]
+
+
+def test_the_table_that_ships_is_that_of_its_data() -> None:
+    data = Path(__file__).parents[3] / "datasets" / "larger_plans_h200.csv"
+    assert table_of(plan_rows.correct(plan_rows.read(data))).text() == PATH.read_text()
+    for each in shipped().entries:
+        assert plan_of(each.plan, each.dtype, "row").panel.dtype == each.dtype
 
 
 def test_evidence_leaves_the_shipped_plan(
