@@ -41,7 +41,7 @@ MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [(n, 1024) for n in (2
 BOUND, PANELS = 10_240, (256, 512, 1024)
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
-CALLS, WARM_UP = 7, 2
+CALLS, WARM_UP = 5, 1
 
 
 def main() -> None:
@@ -62,14 +62,15 @@ def rows() -> Iterator[dict[str, Any]]:
     """All of them; what one case needs is given back before the next."""
     cupy = import_module("cupy")
 
+    for dtype in DTYPES:
+        yield from bound(dtype)
+        cupy.get_default_memory_pool().free_all_blocks()
     for n, dtype in product(ONE, DTYPES):
         yield from case("one", n, 1, dtype)
         cupy.get_default_memory_pool().free_all_blocks()
     for (n, batch), dtype in product(MANY, DTYPES):
         yield from case("many", n, batch, dtype)
         cupy.get_default_memory_pool().free_all_blocks()
-    for dtype in DTYPES:
-        yield from bound(dtype)
 
 
 def case(part: str, n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
