@@ -7,7 +7,7 @@ panels of `nb` columns, `part` update has how fast cuBLAS updates at the step th
 by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were as fast as that,
 `part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the seconds
 of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
-which no block updates: what is not hidden.
+which no block updates: what is not hidden. Panels that are factored ahead are timed without the updates beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,13 @@ class TimedCalls(DeviceCalls):
         DeviceCalls.panel_from(replace(self, work=work.data.ptr), source, p, zeros=zeros)
         times = cupy.asnumpy(work)[counts:].reshape(-1, _WORDS)
         self.panels.append(times[times[:, 0] > 0])
+
+    def beside(self) -> Self:
+        """These: what goes on beside updates is timed behind them, so that nothing of it is hidden by those."""
+        return self
+
+    def wait_for(self, other: Self) -> None:
+        pass
 
     def syrk(self, c: Block, a: Block) -> None:
         self.updates.append(_seconds(partial(self._plain.syrk, c, a)))
