@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.measure.timing import CACHES
 from batchchol.plan import factor_then_solve
 from kernelgen import KernelSpec, Layout, Problem, SpecError
+from kernelgen.gpu import WARP
 from kernelgen.operations import OPERATIONS
 
 
@@ -164,12 +165,21 @@ def entrants(
     function = _function(op, backend)
     chosen: tuple[KernelSpec, ...] = ()
     with suppress(SpecError):
-        chosen = default_specs(backend, problem, batch, Layout.canonical())
+        chosen = _of_call(backend, problem, batch)
     if not chosen and OPERATIONS[op].general:
         return
     assumed = partial(function, assume_a="gen") if OPERATIONS[op].general else function
     make = partial(array_call, specs=chosen, function=assumed)
     yield Entrant(f"{venue.prefix}{function.__name__}", venue.version, make, chosen, venue.tolerated)
+
+
+def _of_call(backend: Backend, problem: Problem, batch: int) -> tuple[KernelSpec, ...]:
+    """The kernels that the call for arrays runs: two where warps of a GPU share a general matrix."""
+    chosen = default_specs(backend, problem, batch, Layout.canonical())
+    if problem.op != "gesv" or (getattr(chosen[0].schedule, "split", None) or 1) <= WARP:
+        return chosen
+    parts = (replace(problem, op=op) for op in ("getrf", "getrs"))
+    return tuple(spec for part in parts for spec in default_specs(backend, part, batch, Layout.canonical()))
 
 
 def kernel(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], layout: Layout) -> list[Contender]:
