@@ -49,7 +49,7 @@ from kernelgen import (
 DATASETS = Path(__file__).parents[1] / "datasets"
 CHOICES = ("nb", "rhs", "looking", "unroll", "prefetch", "staged", "threads", "stride", "pdl")
 CHOICES_OF_WARPS = ("matrices", "warps", "teams", "update", "blocks")
-CHOICES_OF_BLOCKS = ("lanes", "pipeline", "early", "spare", "fold")
+CHOICES_OF_BLOCKS = ("lanes", "pipeline", "early", "spare", "fold", "ahead")
 ALL_CHOICES = (*CHOICES, *CHOICES_OF_WARPS, *CHOICES_OF_BLOCKS)
 COLUMNS = (
     *("backend", "target", "op", "n", "dtype", "batch", "nrhs", "layout", "math", "family", *ALL_CHOICES),
@@ -120,8 +120,9 @@ SERIES: Mapping[str, Series] = {
 
 # Teams of the warp family: matrices, teams of a block, blocks of a multiprocessor; those of two warps, by themselves.
 TEAMS, LARGE_TEAMS = ((1, 2, 4), (1, 2, 8), (1, 8, 1), (2, 2, 4)), ((1, 1, 4),)
-# Pipelines of the block family, which larger chunks are for: matrices, groups with panels, warps that solve.
-CHUNK_OF_BLOCKS, PIPELINES_FROM = 32, 20
+# Pipelines of the block family, which larger chunks are for: matrices, groups with panels, warps that solve. Strips
+# of small chunks are faster at larger orders.
+CHUNK_OF_BLOCKS, PIPELINES_FROM, PIPELINES_TO = 32, 20, 64
 PIPELINES = ((32, 2, 2), (16, 2, 2), (16, 1, 2), (8, 2, 2))
 
 
@@ -129,7 +130,8 @@ def layouts(backend: Backend, target: str, n: int) -> tuple[Layout, ...]:
     """Chunks as large as a group of matrices that are worked on together, or of a block's warps, and arrays."""
     lanes = SIMD_TARGETS[target].lanes("float32") if target in SIMD_TARGETS else backend.lanes("float32")
     large = backend.name == "cuda" and n > ONE_KERNEL["float32"]
-    chunks = (CHUNK_OF_BLOCKS, CHUNK_OF_WARPS) if large else (lanes,)
+    chunks = (CHUNK_OF_WARPS,) if n > PIPELINES_TO else (CHUNK_OF_BLOCKS, CHUNK_OF_WARPS)
+    chunks = chunks if large else (lanes,)
     return *map(Layout.chunked, chunks), Layout.canonical()
 
 
@@ -156,7 +158,7 @@ def kernels(backend: Backend, target: str, case: Case, math: str) -> list[Way]:
         more: Mapping[str, Any] = {"stride": layout.chunk, "pdl": True} if gpu else {}
         with suppress(SpecError):
             found.append((KernelSpec(problem, layout.kind, layout.order, ThreadSchedule(**choice, **more), target),))
-    if gpu and n >= PIPELINES_FROM:
+    if gpu and PIPELINES_FROM <= n <= PIPELINES_TO:
         found += ((each,) for each in by_pipelines(problem, layout, target))
     warps = not several and isinstance(found[0][0].schedule, WarpSchedule)
     if gpu and (not schedules or warps):
@@ -253,7 +255,7 @@ def cases(backend: Backend, target: str, given: argparse.Namespace) -> list[Case
         for dtype in given.dtypes
         for n, batch, nrhs in chosen
         for layout in layouts(backend, target, n)
-        if not given.batches or layout.chunk != CHUNK_OF_WARPS
+        if not given.batches or layout.chunk != CHUNK_OF_WARPS or n > PIPELINES_TO
     ]
 
 
