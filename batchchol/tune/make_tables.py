@@ -186,15 +186,33 @@ def _schedules(rows: Sequence[Row], place: Case) -> dict[Cell, Schedule]:
 
 
 def _settled(rows: Iterable[Row]) -> dict[Cell, Schedule]:
-    """The winner of each order and batch, or what serves the one before if that is within the margin of it."""
+    """The winner of each order and batch, or what serves the one before if that is within the margin of it.
+
+    What won at a smaller batch and was not measured at a larger one stays the winner where it took less for a matrix:
+    a matrix of more takes no longer.
+    """
     chosen: dict[Cell, Schedule] = {}
-    for cell, rivals in sorted(grouped(rows, cell_of).items()):
+    found = grouped(rows, cell_of)
+    for cell, rivals in sorted(found.items()):
         winner = fastest(rivals)
         near_enough = winner.median_seconds * (1 + MARGIN)
         good = {row.spec.schedule for row in rivals if row.median_seconds <= near_enough}
+        good |= {row.spec.schedule for row in _untried(found, cell) if _each(row) <= _each(winner)}
         kept = [schedule for schedule in _before(chosen, cell) if schedule in good]
         chosen[cell] = kept[0] if kept else winner.spec.schedule
     return chosen
+
+
+def _untried(found: Mapping[Cell, Sequence[Row]], cell: Cell) -> list[Row]:
+    """Rows of the same order at smaller batches whose schedules were not measured at this one."""
+    tried = {row.spec.schedule for row in found[cell]}
+    smaller = [rivals for (n, batch), rivals in found.items() if n == cell[0] and (batch or 0) < (cell[1] or 0)]
+    return [row for rivals in smaller for row in rivals if row.spec.schedule not in tried]
+
+
+def _each(row: Row) -> float:
+    """Seconds of a matrix."""
+    return row.median_seconds / row.point.batch
 
 
 def _before(chosen: Mapping[Cell, Schedule], cell: Cell) -> list[Schedule]:

@@ -285,8 +285,8 @@ def test_an_entry_serves_until_the_next_one_is_faster() -> None:
 def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     pytest.importorskip("pyarrow")
     tensor_cores = read_correct(H200.with_name("tensor_ieee_h100.csv"))
-    single = of_the_h200() + read_correct(data("defaults_h200")) + tensor_cores
-    double = read_correct(data("defaults_f64_h200"))
+    single = of_the_h200() + read_correct(data("defaults_h200")) + tensor_cores + read_correct(data("arrays_ieee_h200"))
+    double = read_correct(data("defaults_f64_h200")) + read_correct(data("warp_f64_h200"))
     # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
     made = [each for rows in (single, double) for each in tables_of(rows, "sm_90")]
     known = shipped()["sm_90"]
