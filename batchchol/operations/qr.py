@@ -164,6 +164,6 @@ def _worst(
     error: NDArray[np.float64], allowed: NDArray[np.float64], *made: NDArray[np.floating]
 ) -> NDArray[np.float64]:
     """The largest error of each matrix in units of what is allowed; infinite if what was made is not finite."""
-    ratio = np.where(error == 0, 0.0, error / allowed).reshape(len(error), -1).max(-1, initial=0.0)
-    finite = np.logical_and.reduce([np.isfinite(each).reshape(len(each), -1).all(-1) for each in made])
+    ratio = np.where(error == 0, 0.0, error / allowed).max(tuple(range(1, error.ndim)), initial=0.0)
+    finite = np.logical_and.reduce([np.isfinite(each).all(tuple(range(1, each.ndim))) for each in made])
     return np.asarray(np.where(finite & ~np.isnan(ratio), ratio, np.inf), np.float64)

@@ -148,6 +148,7 @@ def test_info_of_lapack_is_that_of_kernels(m: int) -> None:
 
 
 def test_nothing() -> None:
+    assert not solve_ratios(np.empty((0, 4, 3)), np.empty((0, 4, 2)), np.empty((0, 3, 2))).size
     for shape in ((0, 4, 3), (2, 0, 0), (3, 4, 0)):
         q, r = qr(np.empty(shape))
         expected = np.linalg.qr(np.empty(shape))
