@@ -15,9 +15,19 @@ from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from batchchol.operations import logdet
 from batchchol.operations.lu import check_factors as check_lu_factors
-from kernelgen import BlockSchedule, KernelSpec, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen import (
+    BlockSchedule,
+    KernelSpec,
+    Layout,
+    Problem,
+    SpecError,
+    StripSchedule,
+    ThreadSchedule,
+    WarpSchedule,
+)
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.strip import TILE
 
 from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 
@@ -26,8 +36,12 @@ NRHS = (1, 3, 2, 9)
 STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2, 32), (32, 4, 4, 128))
 # Matrices and warps of a team, teams of a block.
 TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
-# Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones.
-PIPELINES = ((32, 1, 0, 0, 0), (16, 2, 1, 0, 0), (12, 1, 2, 1, 0), (8, 2, 0, 0, 1), (4, 1, 1, 0, 0), (2, 1, 0, 0, 0))
+# Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones, and
+# columns that are ahead.
+PIPELINES = (
+    *((32, 1, 0, 0, 0, 1), (16, 2, 1, 0, 0, 0), (12, 1, 2, 1, 0, 0)),
+    *((8, 2, 0, 0, 1, 2), (4, 1, 1, 0, 0, 0), (2, 1, 0, 0, 0, 0)),
+)
 OPERATIONS = ("potrs", "posv")
 WITHOUT_COLUMNS = ("logdet", "potri", "poinv", "potridet", "poinvdet", "pptri", "ppinv")
 
@@ -47,6 +61,7 @@ def solves() -> Iterator[Case]:
             break
     yield from _by_warps()
     yield from _by_blocks()
+    yield from _by_strips()
     yield from _with_determinants()
     yield from _factors_with_determinants()
     yield from _general()
@@ -122,7 +137,7 @@ def _by_blocks() -> Iterator[Case]:
         dtype, uplo = ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 3 % 2]
         problem = Problem(n, dtype, uplo, "posv", ("ieee", "fast")[turn // 2 % 2])
         for lanes, pipeline, *rest in (*PIPELINES[turn % len(PIPELINES) :], PIPELINES[-1]):
-            numbers = dict(zip(("early", "spare", "fold"), rest, strict=True))
+            numbers = dict(zip(("early", "spare", "fold", "ahead"), rest, strict=True))
             try:
                 schedule = BlockSchedule(min(nb, max(n, 4)), lanes, pipeline=pipeline, **numbers)
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
@@ -130,6 +145,18 @@ def _by_blocks() -> Iterator[Case]:
                 continue
             yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
             break
+
+
+def _by_strips() -> Iterator[Case]:
+    """Every order twice, packed and in arrays, with one to three warps that solve."""
+    for turn in range(2 * len(ORDERS)):
+        n, layout = ORDERS[turn % len(ORDERS)], (Layout.chunked(4), Layout.canonical())[turn // len(ORDERS)]
+        problem = Problem(n, "float32", ("lower", "upper")[turn // 3 % 2], "posv", ("ieee", "fast")[turn // 2 % 2])
+        side = -(-n // TILE)
+        schedule = StripSchedule(side + turn % 3, min(turn % 4, side - 1), rhs=1 + turn % 3, stride=layout.chunk)
+        with suppress(SpecError):
+            spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+            yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
 
 
 def inversions() -> Iterator[Case]:
