@@ -198,7 +198,7 @@ def test_the_library_solves_by_packed_matrices_and_by_whole_arrays(cuda: Backend
 
 
 def test_matrices_too_large_for_one_kernel_are_solved_by_two(cuda: Backend) -> None:
-    n, batch, dtype = 33, 35, "float64"
+    n, batch, dtype = 41, 35, "float64"
     arena = arena_of(cuda, n, batch, dtype, cold=False)
     entrants = solves.entrants(
         cuda, comparison.GpuVenue(cuda), "posv", n, batch, dtype, ("ieee",), (), dict[str, str]()
