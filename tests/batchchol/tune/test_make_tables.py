@@ -282,6 +282,17 @@ def test_an_entry_serves_until_the_next_one_is_faster() -> None:
     assert [(e.n, e.batch, e.until, e.schedule.nb) for e in kept[1:]] == [(8, SMALL, SMALL, 4), (8, LARGE, None, 8)]
 
 
+def test_what_was_not_measured_at_a_large_batch_wins_there_if_it_took_less_for_each_matrix_of_few() -> None:
+    def chosen(seconds: float) -> list[int | None]:
+        few = [a_row(8, thread(2), 0.5), a_row(8, thread(4), 1.0)]
+        found = table([*few, a_row(8, thread(4), seconds, LARGE)], "sm_90").cases[Case("float32", "ieee", "chunked")]
+        return [entry.schedule.nb for entry in found]
+
+    more = LARGE / SMALL
+    assert chosen(0.51 * more) == [2]
+    assert chosen(0.49 * more) == [2, 4]
+
+
 def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     pytest.importorskip("pyarrow")
     tensor_cores = read_correct(H200.with_name("tensor_ieee_h100.csv"))
@@ -296,7 +307,8 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     for each in made:
         for case, entries in each.cases.items():
             assert [(e.until, e.evidence) for e in known.cases[case]] == [(e.until, e.evidence) for e in entries]
-            assert all(entry.evidence for entry in entries)
+            shown = {(entry.n, entry.schedule) for entry in entries if entry.evidence}
+            assert {(entry.n, entry.schedule) for entry in entries} == shown, "a schedule that nobody measured"
 
 
 def test_evidence_is_put_into_a_table_whose_choices_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
