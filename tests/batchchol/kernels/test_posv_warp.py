@@ -125,7 +125,7 @@ def test_the_source_with_one_line_changed_fails(change: str) -> None:
     [
         (96, {"teams": 16}, "teams"),
         (120, {"warps": 1}, "warps"),
-        (33, {"dtype": "float64"}, "dtype"),
+        (33, {"dtype": "float64"}, "op"),
         (33, {"op": "potrs"}, "op"),
         (40, {"matrices": 4, "teams": 8}, "teams"),
     ],

@@ -73,7 +73,7 @@ def words(source: KernelSource, pointers: Mapping[str, int], batch: int) -> tupl
     geometry, multiples = (stride(batch, LAYOUT), batch), (FIRST, GROWTH, TRIES)
     a, b, x, info, added = (pointers[name] for name in ("a", "b", "x", "info", "added"))
     if source is BEHIND:
-        return (a, 0, b, x, info, added, N, NRHS, *geometry, int(LAYOUT.order == "col"), *multiples)
+        return (a, 0, b, x, 0, info, added, N, NRHS, *geometry, int(LAYOUT.order == "col"), *multiples)
     if source is FACTORS:
         return (a, x, info, added, 1, batch, *multiples)
     return (a, b, x, info, added, NRHS, *geometry, *multiples)

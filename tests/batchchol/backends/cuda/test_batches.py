@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, default_spec, factor
 from batchchol.backends import Backend, survey
-from batchchol.backends.cuda import dense, memory, support
+from batchchol.backends.cuda import dense, memory, streaming, support
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.batches.layouts import dense_view, padded
 from batchchol.datasets import generation
@@ -135,7 +135,7 @@ def test_arrays_of_the_host_stay_there_unless_asked(cuda: Backend, spd: Spd, mon
     there = cholesky(a, backend="cuda")
     assert isinstance(there, np.ndarray)
     np.testing.assert_allclose(there, expected, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(dense, "factor_host", lambda *_: pytest.fail("this is for the CPU"))
+    monkeypatch.setattr(streaming, "factor_host", lambda *_: pytest.fail("this is for the CPU"))
     np.testing.assert_allclose(cholesky(a), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -222,7 +222,7 @@ def test_arrays_are_packed_into_the_layout_of_the_table(
     packed = []
     pack = support.pack
     monkeypatch.setattr(support, "pack", lambda *given: packed.append(given[5]) or pack(*given))
-    dense._launches.cache_clear()
+    dense.launches.cache_clear()
     a = spd(70, N)
     np.testing.assert_allclose(cholesky(on_device(a)).get(), np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
     assert packed == [layout]
@@ -237,9 +237,13 @@ def test_arrays_that_do_not_fit_go_in_slices(
     monkeypatch.setattr(memory, "free_bytes", lambda: 600 * 2 * 4 * N * N)
     monkeypatch.setattr(memory, "kept_bytes", lambda: 0)
     expected = np.linalg.cholesky(a)
-    taken = []
-    slices = dense.slices
-    monkeypatch.setattr(dense, "slices", lambda *given: taken.append(list(slices(*given))) or iter(taken[-1]))
+    taken: list[list[tuple[int, int]]] = []
+
+    def noted(slices: Callable[..., Iterator[tuple[int, int]]]) -> Callable[..., Iterator[tuple[int, int]]]:
+        return lambda *given: taken.append(list(slices(*given))) or iter(taken[-1])
+
+    monkeypatch.setattr(dense, "slices", noted(dense.slices))
+    monkeypatch.setattr(streaming, "_slices", noted(streaming._slices))
     np.testing.assert_allclose(cholesky(a, backend="cuda"), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(cholesky(on_device(a)).get(), expected, rtol=1e-5, atol=1e-6)
     assert [len(parts) for parts in taken] == [4, 2]
@@ -290,7 +294,10 @@ def test_what_is_refused(cuda: Backend, spd: Spd) -> None:
         (lambda: there.put(0, spd(2, 6)), "dense: got"),
         (lambda: there.put(0, np.array(3, "float32")), "dense: got"),
         (lambda: DeviceBatch.from_dense(a[0]), r"a: got shape \(5, 5\)"),
-        (lambda: DeviceBatch.from_dense(np.eye(129)[np.newaxis]), "a: got matrices of order 129, expected at most"),
+        (
+            lambda: DeviceBatch.from_dense(np.eye(129)[np.newaxis], Layout.chunked(32)),
+            "layout: got chunked32-col for matrices of order 129",
+        ),
         (lambda: DeviceBatch.from_dense(np.ma.masked_equal(a, a[3, 2, 2])), "a: got .* masked"),
     ]
     for call, words in refused:
