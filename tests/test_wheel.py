@@ -38,8 +38,9 @@ for package in sys.argv[1:]:
     parent = importlib.import_module(package)
     print(parent.__file__)
     for module in pkgutil.walk_packages(parent.__path__, package + "."):
-        # Operators of PyTorch are modules that need it.
-        if not module.name.endswith("__main__") and ".interop." not in module.name:
+        # Operators of PyTorch, and what stands in for PyCUDA's driver, are modules that need PyTorch and the driver.
+        needs_more = ".interop." in module.name or module.name.endswith(("__main__", ".without_pycuda"))
+        if not needs_more:
             print(importlib.import_module(module.name).__file__)
 """
 

@@ -31,7 +31,7 @@ EXAMPLES: Mapping[str, tuple[str, int]] = MappingProxyType(
             # Five of them are the comparison's: who takes part, and how each of the peers solves; one is the gate's.
             # Eight more are what posv, which factors and then solves in the same way, has in common with it; two are
             # its staged kernels'. Six are PyTorch's operators, and five the inverses', which speak of it.
-            44,
+            48,
         ),
     }
 )

@@ -100,7 +100,7 @@ REFUSED = [
     ("uplo", "L", "'lower', 'upper'"),
     ("m", 0, "from 1 to 128"),
     ("m", 40, "is on square matrices, use None"),
-    ("op", "getri", "'potrf', 'potrs'"),
+    ("op", "getri", "'potrf', 'potrfdet'"),
     ("layout", "blocked", "'canonical', 'interleaved', 'chunked'"),
     ("order", "C", "'row', 'col'"),
     ("target", "sse9", "'avx512', 'avx2', 'generic'"),

@@ -90,7 +90,8 @@ def test_study2_has_both_families_and_the_rule_of_the_shared_one() -> None:
 def test_full_has_every_family_and_candidate() -> None:
     expansion = expand(load_space("full"), GPU, n=[64], math=["fast"], dtype=["float32"])
     specs = {point.spec for point in expansion.points}
-    assert {spec.family for spec in specs} == set(FAMILIES)
+    # The family whole factors arrays alone, which the space has not.
+    assert {spec.family for spec in specs} == set(FAMILIES) - {"whole"}
     known = candidates.specs(64, "float32", "fast", "cuda", candidates.families_of("cuda"))
     assert {varied for spec in known for varied in candidates.variations(spec)} == specs
     assert {spec.schedule.pdl for spec in specs} == {True}

@@ -140,7 +140,8 @@ def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> N
     assert {schedule.warps for schedule in schedules} == ({1} if n <= 16 else {2} if n > 96 else {1, 2})
     assert {schedule.teams for schedule in schedules} == ({2, 4, 8} if n <= 16 else {1} if n > 96 else {1, 2, 4, 8})
     assert {schedule.unroll for schedule in schedules} == ({"tiles", "full"} if n <= 96 else {"tiles"})
-    assert candidates.specs(n, "float64", "fast", "cuda", ("warp",), layout) == []
+    # A float64 matrix of a larger order does not fit the registers of two warps.
+    assert bool(candidates.specs(n, "float64", "fast", "cuda", ("warp",), layout)) == (n < 96)
 
 
 def test_teams_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
