@@ -134,7 +134,7 @@ def test_a_wrong_solution_of_our_own_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op": "geqrf"}, "op: got 'geqrf', expected one of 'potrf', 'potrs'"),
+        ({"op": "getri"}, "op: got 'getri', expected one of 'potrf', 'potrs'"),
         ({"op": "potrs", "nrhs": 0}, "nrhs: got 0, expected at least 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
