@@ -65,7 +65,7 @@ class LuCalls:
         self.interchange(self.matrices, self.n, at, width, kept=(at, width))
 
     def interchange(self, address: int, columns: int, at: int, width: int, kept: tuple[int, int] = (0, 0)) -> None:
-        """Interchange rows, by the pivots from step `at` on, in arrays of so many columns, but for those `kept`."""
+        """Interchange rows by the pivots from step `at` on, in all `columns` of an array but those `kept`."""
         pieces = -(-(columns - kept[1]) // kernels.COLUMNS)
         sizes = at, width, columns, *kept, self.n * columns, self.n, pieces
         self._launch(kernels.swaps(self.dtype, self.nb), self.batch * pieces, address, self.pivots, *sizes)

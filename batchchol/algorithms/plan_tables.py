@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from batchchol.algorithms.plans import Plan, plan, plan_of
 from batchchol.backends.cuda.device import Device
+from batchchol.defaults.entries import Planned
 from batchchol.defaults.lookup import generation, user_table, within_reach
 from batchchol.defaults.tables import nearest
-from batchchol.defaults.user import Planned, TableWarning
+from batchchol.defaults.user import TableWarning
 from kernelgen import CUDA, SpecError
 
 # An entry of the user's serves orders from this part of its own up to it.

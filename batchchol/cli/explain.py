@@ -13,8 +13,8 @@ from batchchol.backends import get_backend
 from batchchol.backends.cuda.device import device
 from batchchol.batches.sizes import architecture, matrices, positive, size
 from batchchol.cli.options import BACKEND, DTYPE, MATH, declare, option
+from batchchol.defaults.entries import Planned
 from batchchol.defaults.request import Request
-from batchchol.defaults.user import Planned
 from batchchol.measure.plan_rows import words as plan_words
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
+from batchchol.defaults.entries import Placed, Planned, Tuned
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused, fused_by_batch
 from batchchol.defaults.general import general
@@ -24,7 +25,7 @@ from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.solves import solves
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
-from batchchol.defaults.user import Placed, Planned, Tuned, UserTable, load, merge
+from batchchol.defaults.user import UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
 from kernelgen.refusals import require

@@ -23,7 +23,7 @@ NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
 LANES = ((32, 2, 0), (32, 1, 2), (16, 2, 0), (16, 1, 2), (8, 2, 0))
 SMALL, LANES_OF_SMALL = 32, LANES[:1]
 LANES_OF_ARRAYS = tuple(each for each in LANES if each[1] > 1)
-# Batches of which there are few matrices for each multiprocessor, and hardly enough: blocks of so many matrices then.
+# Batches that leave each multiprocessor few matrices, or barely enough, and how many a block then takes.
 FEW, SOME, LANES_OF_FEW = 1_024, 4_096, ((8, 2, 0),)
 # Orders of packed matrices and of arrays, for one right-hand side and for several: of many matrices, and of fewer.
 PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 65), "float64": range(25, 41)})

@@ -144,7 +144,7 @@ def strip_schedules(n: int) -> Iterator[StripSchedule]:
 
 
 def whole_schedules(n: int) -> Iterator[WholeSchedule]:
-    """The candidates of the whole family for order n: a warp to so many rows of the first panel."""
+    """The candidates of the whole family for order n: by how many rows of the first panel each warp takes."""
     rows = -(-n // WHOLE_TILE) * WHOLE_TILE
     for warps in dict.fromkeys(-(-rows // each) for each in WHOLE_ROWS):
         yield WholeSchedule(min(warps, MAX_WHOLE_WARPS))

@@ -8,10 +8,10 @@ from datetime import date
 from statistics import median
 from typing import Any
 
+from batchchol.defaults.entries import Placed, Tuned
 from batchchol.defaults.lookup import Choice, array_layout, default_layout, tuned_placement
 from batchchol.defaults.request import Request
 from batchchol.defaults.tables import Case
-from batchchol.defaults.user import Placed, Tuned
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, toolkit_of

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import Literal, NamedTuple
 
+from batchchol.defaults.entries import Tuned
 from batchchol.defaults.lookup import (
     Choice,
     array_layout,
@@ -20,7 +21,6 @@ from batchchol.defaults.lookup import (
 from batchchol.defaults.request import Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Evidence, nearest, values_of
-from batchchol.defaults.user import Tuned
 from batchchol.measure.timing import QUIET
 from batchchol.tune.winners import MARGIN
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule

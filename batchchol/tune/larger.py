@@ -13,7 +13,7 @@ from batchchol.algorithms.on_chip import OnChip, kernel
 from batchchol.algorithms.plan_tables import Chosen
 from batchchol.algorithms.plans import Plan, values_of, ways
 from batchchol.algorithms.shipped_plans import Entry, PlanTable
-from batchchol.defaults.user import Planned
+from batchchol.defaults.entries import Planned
 from batchchol.errors import BatchcholError
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample, disagreement
@@ -28,7 +28,7 @@ ROUNDS, _CHALLENGERS = 3, 2
 _WORTH, _ABOUT = 0.02, ("gpu", "driver", "toolkit", "date")
 
 Measure = Callable[[Plan, int], Sample]
-"""The seconds of calls by a plan, so many samples of them."""
+"""Time a plan: it and a number of samples in, the sample out."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.defaults import lookup, user
+from batchchol.defaults.entries import Placed, Tuned
 from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure import dataset
 from batchchol.measure.process import Measurer

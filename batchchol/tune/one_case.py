@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from batchchol.defaults.entries import Placed, Tuned
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
-from batchchol.defaults.user import Placed, Tuned
 from batchchol.errors import BatchcholError
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer

@@ -40,7 +40,7 @@ class LuPanel:
     def __post_init__(self) -> None:
         if self.nb not in (2, 4, 8, 16, 32) or self.height > LARGEST or self.nb > widest(self.dtype, self.height):
             raise SpecError(
-                f"nb={self.nb!r}: a block has no registers for {self.dtype} panels of so many columns and "
+                f"nb={self.nb!r}: a block has no registers for {self.dtype} panels of {self.nb} columns and "
                 f"{self.height:,} rows: use a power of two up to 32, and up to {LARGEST:,} rows"
             )
 
@@ -56,7 +56,7 @@ class LuPanel:
 
 
 def widest(dtype: str, height: int) -> int:
-    """The most columns of a panel of so many rows."""
+    """The most columns that a panel of `height` rows can have."""
     return min(32, _REGISTERS * 4 // ELEMENT_BYTES[dtype] // _block(height)[1])
 
 

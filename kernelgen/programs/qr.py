@@ -19,7 +19,7 @@ def factor_program(m: int, n: int, rhs: int = 0) -> tuple[Node, ...]:
 
 
 def project_program(count: int, rhs: int) -> tuple[Node, ...]:
-    """Y = Q^T B by so many reflectors, for `rhs` right-hand sides; `lu.backward_program` solves for the rest."""
+    """Y = Q^T B by `count` reflectors, for `rhs` right-hand sides; `lu.backward_program` solves for the rest."""
     k = Var("k")
     return (Loop("k", 0, count, tuple(Apply("y", c, k) for c in range(rhs))),)
 

@@ -194,7 +194,7 @@ class Device:
         self._run(function, items, words, stream)
 
     def prepared(self, function: Function, items: int, addresses: int, words: Sequence[int]) -> PreparedLaunch:
-        """`run` of a kernel whose arguments are so many addresses and then these words, laid out for launches."""
+        """`run` of a kernel that takes some `addresses` followed by these words, laid out for repeated launches."""
         launch = function.launch
         blocks = launch.grid(items, self.multiprocessors)
         handle = function.code.handle or self.loader.handle(function)

@@ -140,7 +140,7 @@ class _Slot:
 
 
 def _nothing() -> None:
-    """What is to be copied out of a slot that has no slice."""
+    """Copy nothing: the slot holds no slice."""
 
 
 @contextmanager

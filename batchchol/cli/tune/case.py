@@ -13,8 +13,8 @@ from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
 from batchchol.cli.options import declare, option
 from batchchol.defaults import lookup, user
+from batchchol.defaults.entries import Tuned
 from batchchol.defaults.request import Request
-from batchchol.defaults.user import Tuned
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder
 from batchchol.measure.bench import FEW_POINTS

@@ -17,7 +17,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.batches.sizes import matrices
 from batchchol.compare.large import PlanBench
 from batchchol.defaults import lookup, user
-from batchchol.defaults.user import Planned
+from batchchol.defaults.entries import Planned
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder, check_writable, replace_file
 from batchchol.measure import plan_rows

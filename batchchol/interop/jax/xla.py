@@ -165,5 +165,5 @@ def _words(address: int, count: int) -> tuple[int, ...]:
 
 @lru_cache
 def _layout(count: int) -> tuple[Any, struct.Struct]:
-    """So many words, to ctypes and in one piece."""
+    """The words as one block of memory, for ctypes."""
     return ctypes.c_uint64 * count, struct.Struct(f"{count}Q")

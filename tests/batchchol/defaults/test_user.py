@@ -16,9 +16,10 @@ import pytest
 
 from batchchol import Batch, cholesky, default_spec, factor, get_backend
 from batchchol.defaults import lookup, user
+from batchchol.defaults.entries import Placed, Tuned
 from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case
-from batchchol.defaults.user import Placed, TableWarning, Tuned, load, merge, path_of
+from batchchol.defaults.user import TableWarning, load, merge, path_of
 from batchchol.errors import CacheError, SettingError
 from kernelgen import KernelSpec, Layout, Schedule, StripSchedule, ThreadSchedule
 from tests.asked import choice_of
