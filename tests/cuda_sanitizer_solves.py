@@ -224,17 +224,23 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
         check_factors(backend, case, given, b)
 
 
+def by_factors(spec: KernelSpec) -> tuple[KernelSpec, KernelSpec]:
+    """The kernels of LU factors and of solves by them that go with one that does both."""
+    threads = spec.schedule.threads if (spec.schedule.split or 1) <= WARP else None
+    alone = replace(spec.schedule, threads=threads)
+    schedules = {
+        "getrf": replace(alone, rhs=None),
+        "getrs": replace(alone, staged=None, split=least_split(spec.problem)),
+    }
+    factor, solve = (
+        replace(spec, problem=replace(spec.problem, op=op), schedule=each) for op, each in schedules.items()
+    )
+    return factor, solve
+
+
 def check_factors(backend: Any, case: Case, a: Any, b: Any) -> None:
     """LU factors, and solutions by them, by kernels of the schedule of one that does both."""
-    schedule, math = case.spec.schedule, case.spec.problem.math
-    threads = schedule.threads if (schedule.split or 1) <= WARP else None
-    factor, solve = (
-        replace(case.spec, problem=replace(case.spec.problem, op=op), schedule=each)
-        for op, each in (
-            ("getrf", replace(schedule, threads=threads)),
-            ("getrs", replace(schedule, threads=threads, staged=None, split=least_split(case.spec.problem))),
-        )
-    )
+    math, (factor, solve) = case.spec.problem.math, by_factors(case.spec)
     lu, pivots = a.like(), backend.place(np.zeros((case.batch, case.spec.problem.n), np.int32))
     info, x = backend.info(a, factor), backend.place(np.full(b.shape, np.nan, a.dtype))
     backend.kernel(factor)(a, lu, pivots, info, threads=1)

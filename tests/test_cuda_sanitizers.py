@@ -21,7 +21,7 @@ from .cuda_arrivals import every_lane_arrives, with_every_lane_arriving
 from .cuda_kernels import EmulatedKernel
 from .cuda_sanitizer_cases import Case, cases
 from .cuda_sanitizer_reflectors import reflections
-from .cuda_sanitizer_solves import inversions, solves
+from .cuda_sanitizer_solves import by_factors, inversions, solves
 from .cuda_sanitizers import (
     CLEAN,
     FOUND,
@@ -230,3 +230,10 @@ def test_every_lane_arrives_in_what_the_gpu_builds_meanwhile() -> None:
     with every_lane_arrives():
         assert backend.generate(spec) == with_every_lane_arriving(generate(spec))
     assert backend.generate(spec) == generate(spec)
+
+
+def test_general_solves_have_kernels_of_factors_too() -> None:
+    general = [case.spec for case in solves() if case.spec.problem.op == "gesv"]
+    made = [tuple(each.problem.op for each in by_factors(spec)) for spec in general]
+    assert set(made) == {("getrf", "getrs")}
+    assert len(made) > 20
