@@ -85,9 +85,9 @@ FAMILIES: Mapping[str, tuple[Callable[[Drawing, float, float], None], tuple[str,
     "warp": (_warp, ("one or two warps to a", "matrix, all of it in their", "registers; updates on", "tensor cores")),
     "whole": (
         _whole,
-        ("a block to a matrix in", "shared memory; warps update", "a panel's rows, threads", "solve for one each"),
+        ("a block to a matrix in", "shared memory; warps", "update a panel's rows,", "threads solve one each"),
     ),
-    "shared": (_shared, ("a thread to each element", "of a tile; operands in", "shared memory")),
+    "shared": (_shared, ("a thread to each", "element of a tile;", "operands in shared", "memory")),
 }
 
 
