@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import batchchol  # noqa: E402
+from batchchol.report.claims.listed import load  # noqa: E402
+from batchchol.report.claims.pages import rendered  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -57,6 +59,12 @@ def _link_within_the_site(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace(there, here)
 
 
+def _list_claims(_: Sphinx, page: str, source: list[str]) -> None:
+    """All of them, thousands of numbers: only the site has their list."""
+    if page == "claims":
+        source[0] = rendered(source[0], load(ROOT))
+
+
 def _copy_pages_of_their_own(app: Sphinx, error: Exception | None) -> None:
     """Folders of pages that batchchol wrote; pages here link to them by HTML, of which Sphinx makes no download."""
     for name in _FOLDERS if not error else ():
@@ -75,6 +83,7 @@ def _skip_fields(_app: Sphinx, _what: str, _name: str, member: object, skip: boo
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", _list_claims)
     app.connect("source-read", _link_within_the_site)
     app.connect("build-finished", _copy_pages_of_their_own)
     app.connect("autodoc-process-docstring", _keep_bars)

@@ -73,7 +73,9 @@ def chosen(listed: Listed, patterns: Iterable[str]) -> list[Claim]:
     wanted = list(patterns) or ["*"]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in listed.claims):
-            raise BatchcholError(f"--only: got {pattern!r}, which no claim matches: docs/claims.md has their names")
+            raise BatchcholError(
+                f"--only: got {pattern!r}, which no claim matches: docs/claims.md says how to list them"
+            )
     return [claim for name, claim in listed.claims.items() if any(fnmatchcase(name, each) for each in wanted)]
 
 

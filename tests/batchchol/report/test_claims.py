@@ -49,6 +49,11 @@ def test_pages_say_what_the_data_say(listed: Listed) -> None:
     assert stale == [], "run `python -m batchchol.report.claims`"
 
 
+def test_the_site_lists_every_claim(listed: Listed) -> None:
+    page = rendered((ROOT / "docs" / "claims.md").read_text(), listed)
+    assert all(f"## {group.name}\n" in page for group in listed.groups)
+
+
 def test_readme_has_no_number_beside_its_claims() -> None:
     text = (ROOT / "README.md").read_text()
     assert MEASURED.search(text.replace("<!--/-->", ""))
