@@ -114,7 +114,7 @@ def test_the_site_has_every_page_once() -> None:
         for block in re.findall(r"^```\{toctree\}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
         for name in block.split("\n\n")[-1].split()
     ]
-    assert sorted([*listed, "index"]) == [page.stem for page in PAGES]
+    assert sorted([*listed, "index"]) == sorted(page.stem for page in PAGES)
 
 
 def test_the_reference_has_every_public_name() -> None:

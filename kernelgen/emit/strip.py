@@ -32,8 +32,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         shape=shape,
         whole_sectors=whole_sectors,
         # What two copies of the code that factors a square would take: with this many warps more registers than there
-        # are, and beside the code that moves rows more than the instruction cache holds (docs/performance.md,
-        # "Strips").
+        # are, and beside the code that moves rows more than the instruction cache holds (docs/results-limits.md).
         rolled=whole_sectors or shape.threads // WARP > _WARPS_OF_TWO_COPIES,
         completes=by_sectors and not spec.in_place,
         restrict="" if spec.in_place else "__restrict__ ",

@@ -84,7 +84,7 @@ class StripShape:
         """Parts in which a tile is handed over to the strips on its right: two halves, or all of it at once.
 
         By halves they begin sooner, but wait twice for each update. That pays where half of the first strip is
-        padding, and costs more than it gains elsewhere (docs/performance.md, "Strips").
+        padding, and costs more than it gains elsewhere (docs/results-changes.md).
         """
         return 2 if self.halved else 1
 
