@@ -1,11 +1,15 @@
 """QR factorizations on a GPU, checked: kernels of every choice on a million matrices, and the public calls.
 
-python -m tests.qr_gpu_checks [--seconds 90]
+python -m tests.qr_gpu_checks [--seconds 90] [--processes 16]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -34,10 +38,12 @@ def spec_of(op: str, n: int, dtype: str, math: str, layout: Layout) -> KernelSpe
     return default_choice(request).spec
 
 
-def check_kernels(backend: Any, n: int, dtype: str, math: str, layout: Layout, count: int) -> dict[str, float]:
+def check_kernels(
+    backend: Any, n: int, dtype: str, math: str, layout: Layout, count: int, seed: int = 0
+) -> dict[str, float]:
     """The largest ratios of `count` matrices of each kind."""
     names = ("factors", "orthogonality", "q", "products", "solutions")
-    random, worst = np.random.default_rng(n), dict.fromkeys(names, 0.0)
+    random, worst = np.random.default_rng((n, seed)), dict.fromkeys(names, 0.0)
     geqrf, orgqr, ormqr, gels = (backend.kernel(spec_of(op, n, dtype, math, layout)) for op in OPS)
     for kind in KINDS:
         a = matrices(kind, random, count, n, n).astype(dtype)
@@ -114,16 +120,9 @@ def check_calls(dtype: str, shapes: Sequence[tuple[int, ...]] = SHAPES, order: i
     assert not memory.to_host(lstsq_ex(*nothing).info).any()
 
 
-def main() -> None:
-    """Print the largest ratios, and fail where one is over its bound."""
-    parser = argparse.ArgumentParser(prog="python -m tests.qr_gpu_checks")
-    parser.add_argument("--seconds", type=float, default=90)
-    given, start, total = parser.parse_args(), time.monotonic(), 0
-    backend, failed = get_backend("cuda"), []
-    for dtype in ("float32", "float64"):
-        check_calls(dtype)
-    print("calls are right", flush=True)
-    cases = [
+def chosen_cases() -> list[tuple[int, str, str, Layout]]:
+    """Orders, types, promises and layouts."""
+    return [
         (n, dtype, math, layout)
         for layout in LAYOUTS[::-1]
         for dtype, orders in CASES
@@ -131,17 +130,59 @@ def main() -> None:
         for math in ("ieee", "fast")
         if (n <= 16 or layout.kind == "canonical") and (n <= 8 or (n % 4 > 0) == (math == "fast"))
     ]
-    backend.build([spec_of(op, *case) for case in cases for op in OPS])
-    print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
-    for n, dtype, math, layout in cases:
-        if time.monotonic() - start > given.seconds:
-            break
-        count = 40_000 if n <= 3 else 6_000 if n <= 14 else 3_000_000 // n**3 + 40
-        found = check_kernels(backend, n, dtype, math, layout, count)
+
+
+def fuzz(backend: Any, seed: int, end: float) -> tuple[int, list[Any]]:
+    """How many matrices were checked until the end, and what is over its bound: rounds of all cases."""
+    rounds, total, failed = chosen_cases(), 0, []
+    for turn in itertools.count(seed * len(rounds) // 16):
+        n, dtype, math, layout = rounds[turn % len(rounds)]
+        if time.monotonic() > end:
+            return total, failed
+        count = 8_000 if n <= 3 else 1_500 if n <= 14 else 500_000 // n**3 + 20
+        found = check_kernels(backend, n, dtype, math, layout, count, seed=seed + 1000 * turn)
         total += count * len(KINDS)
-        print(n, dtype, math, layout, {name: round(value, 2) for name, value in found.items()}, flush=True)
+        shown = {name: round(value, 2) for name, value in found.items()}
+        print(f"{total:,}", n, dtype, math, layout, shown, flush=True)
         if max(found.values()) > BOUND[math]:
             failed.append((n, dtype, math, str(layout), found))
+
+
+def spread(processes: int, seconds: float) -> int:
+    """Fuzz in processes with matrices of their own, for checks on the host take longest: 0 if all is right."""
+    command = (sys.executable, "-m", "tests.qr_gpu_checks", "--seconds", str(seconds), "--seed")
+    one = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    running = [
+        subprocess.Popen((*command, str(seed)), env=one, stdout=subprocess.PIPE, text=True)
+        for seed in range(1, processes + 1)
+    ]
+    said = [(each.communicate()[0], each.returncode) for each in running]
+    totals = [int(text.splitlines()[-1].split()[0].replace(",", "")) for text, status in said if text and not status]
+    wrong = [text.splitlines()[-1:] for text, status in said if status]
+    print(f"{sum(totals):,} matrices by {len(totals)} of {processes} processes; failures: {wrong}")
+    return int(bool(wrong))
+
+
+def main() -> None:
+    """Print the largest ratios, and fail where one is over its bound."""
+    parser = argparse.ArgumentParser(prog="python -m tests.qr_gpu_checks")
+    parser.add_argument("--seconds", type=float, default=90, help="of the checks of kernels")
+    parser.add_argument("--seed", type=int, help="check kernels alone, on these matrices")
+    parser.add_argument("--processes", type=int, default=1, help="that check kernels")
+    parser.add_argument("--compile", action="store_true", help="compile, and check nothing")
+    given = parser.parse_args()
+    backend = get_backend("cuda")
+    if given.seed is None:
+        backend.build([spec_of(op, *case) for case in chosen_cases() for op in OPS])
+    if given.compile:
+        return
+    if given.seed is None:
+        for dtype in ("float32", "float64"):
+            check_calls(dtype)
+        print("calls are right", flush=True)
+    if given.processes > 1:
+        raise SystemExit(spread(given.processes, given.seconds))
+    total, failed = fuzz(backend, given.seed or 0, time.monotonic() + given.seconds)
     print(f"{total:,} matrices; failures: {failed}")
     raise SystemExit(bool(failed))
 
