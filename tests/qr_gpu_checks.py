@@ -6,7 +6,6 @@ python -m tests.qr_gpu_checks [--seconds 90] [--processes 16]
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import subprocess
 import sys
@@ -134,18 +133,19 @@ def chosen_cases() -> list[tuple[int, str, str, Layout]]:
 
 def fuzz(backend: Any, seed: int, end: float) -> tuple[int, list[Any]]:
     """How many matrices were checked until the end, and what is over its bound: rounds of all cases."""
-    rounds, total, failed = chosen_cases(), 0, []
-    for turn in itertools.count(seed * len(rounds) // 16):
+    rounds, total = chosen_cases(), 0
+    failed: list[Any] = []
+    turn = seed * len(rounds) // 16
+    while time.monotonic() < end:
         n, dtype, math, layout = rounds[turn % len(rounds)]
-        if time.monotonic() > end:
-            return total, failed
         count = 8_000 if n <= 3 else 1_500 if n <= 14 else 500_000 // n**3 + 20
         found = check_kernels(backend, n, dtype, math, layout, count, seed=seed + 1000 * turn)
-        total += count * len(KINDS)
+        total, turn = total + count * len(KINDS), turn + 1
         shown = {name: round(value, 2) for name, value in found.items()}
         print(f"{total:,}", n, dtype, math, layout, shown, flush=True)
         if max(found.values()) > BOUND[math]:
             failed.append((n, dtype, math, str(layout), found))
+    return total, failed
 
 
 def spread(processes: int, seconds: float) -> int:

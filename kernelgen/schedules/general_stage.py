@@ -41,7 +41,20 @@ class GeneralStage:
     def elements(self) -> int:
         """Scalars of the matrices or the right-hand sides."""
         rows, n = self.problem.rows, self.problem.n
+        if self.in_pieces:
+            return WARP * (rows * n // self.piece | 1) * self.piece
         return WARP * ((rows * n if self.layout == "canonical" else max(rows, n)) | 1)
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether each matrix is a number of pieces, and read and written so: of QR factorizations."""
+        whole = self.problem.rows * self.problem.n % self.piece == 0
+        return whole and self.layout == "canonical" and self.problem.operation.rectangular
 
     @property
     def scalars(self) -> int:
