@@ -225,6 +225,9 @@ class Backend(Protocol):
     def conditions(self) -> dict[str, str | int | float]:
         """What varies from one measurement to the next (clocks, temperature, throttling); {} if nothing is known."""
 
+    def joules(self) -> float | None:
+        """What the device has used since some moment, by its own counter; None if it does not say."""
+
     def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
         """A batch on this device whose matrices are yet to be written; its padding is there already.
 

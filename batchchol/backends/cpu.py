@@ -21,6 +21,7 @@ from batchchol.artifacts.c_library import load, supported_targets
 from batchchol.artifacts.compilers import TIME_LIMIT, Running
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import Availability, Kernel, check_protocol, memory_of, rotation
+from batchchol.backends.rapl import Rapl
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
@@ -110,6 +111,7 @@ class CpuBackend:
             raise CpuUnavailable(f"backend 'cpu' cannot be used: {error}") from error
         self.targets = supported_targets()
         self.target = self.targets[0]
+        self._rapl = Rapl()
         self.kernel = lru_cache(maxsize=None)(self._load)
 
     @property
@@ -141,6 +143,9 @@ class CpuBackend:
 
     def conditions(self) -> dict[str, str | int | float]:
         return {}
+
+    def joules(self) -> float | None:
+        return self._rapl.joules()
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         generation.fill(batch, recipe, start=start, seed=seed, threads=None, **parameters)

@@ -73,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="have the fastest of all ways to factor orders above 128 on a GPU take part; compiles for minutes",
         ),
         option(
+            "--joules",
+            type=positive,
+            nargs="?",
+            const=5,
+            metavar="SECONDS",
+            help="measure the energy of calls too, repeated so long (default: 5), by the GPU's or the CPU's counter",
+        ),
+        option(
             "--out",
             type=Path,
             help="rows are added as they are measured; those of the same commit are not measured again "
@@ -133,6 +141,7 @@ def _compared(arguments: argparse.Namespace, backend: Backend, out: Path) -> Out
         protocols=arguments.protocol,
         known=[each for path in arguments.tuned or () for each in known_kernels.read(path)],
         searched=bool(arguments.ways),
+        joules=float(arguments.joules or 0),
         required=arguments.peers is not None,
         out=out,
     )

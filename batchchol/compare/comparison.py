@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -74,6 +75,7 @@ def compare(
     known: Sequence[Measured] = (),
     searched: bool = False,
     contenders: Collection[str] | None = None,
+    joules: float = 0.0,
     required: bool = False,
     out: Path | None = None,
     report: Report = to_stderr,
@@ -104,6 +106,8 @@ def compare(
         Whether the fastest of all ways to factor takes part too, of orders above those of kernels, on a GPU.
     contenders : collection of str, optional
         The names of the library's own contenders that take part; by default all of them.
+    joules : float
+        Seconds that calls of each contender are repeated to measure their energy; 0 leaves it out.
     required : bool
         Whether it is an error if there are no peers.
     out : Path, optional
@@ -164,6 +168,7 @@ def compare(
         about(backend),
         stable_name(backend.device()),
         absent,
+        joules,
     )
     kept = [] if out is None else _read(out, run)
     _prepare(run, present, orders, asked, op, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)
@@ -302,4 +307,5 @@ def _rows_of(run: Run, entrant: Entrant, same: Iterable[Row]) -> list[Row]:
     ]
     waits = any(row.timing == WAITING for row in rows)
     wanted = {names[protocol] for protocol in run.protocols if protocol == "single" or not waits}
-    return rows if wanted == {row.protocol for row in rows} else []
+    known = not run.joules or any(not math.isnan(row.joules) for row in rows)
+    return rows if known and wanted == {row.protocol for row in rows} else []

@@ -44,6 +44,8 @@ class Run:
         Where a number comes from.
     absent : dict of str to str
         What did not take part, and why.
+    joules : float
+        Seconds that calls are repeated to see what they use; 0 if nobody asks.
     approved : set of tuple
         What got its small batch right.
     """
@@ -61,6 +63,7 @@ class Run:
     about: Mapping[str, str]
     machine: str
     absent: dict[str, str]
+    joules: float = 0.0
     approved: set[tuple[str, str, int, int]] = field(default_factory=set)
 
     def label(self, arena: BaseArena) -> str:
@@ -94,6 +97,7 @@ class Heat:
             if name in self._ready
         ]
         self._tell(rows)
+        rows = [self._with_joules(row) for row in rows] if self._run.joules else rows
         numpy = next((row.seconds for row in rows if row.contender == "numpy"), math.nan)
         return [replace(row, times_numpy=numpy / row.seconds) for row in rows]
 
@@ -200,6 +204,24 @@ class Heat:
             gpu_clock_mhz=float(state.get("gpu_clock_mhz", 0)),
             temperature_c=float(state.get("temperature_c", 0)),
             throttle=str(state.get("throttle", "")),
+        )
+
+    def _with_joules(self, row: Row) -> Row:
+        """The row with the energy of a call, of the first protocol alone: repeated calls are queued ones."""
+        run, (entrant, contender) = self._run, self._ready[row.contender]
+        if row.protocol != run.venue.protocols[contender.protocols[0]]:
+            return row
+        with entrant.limit(self._arena.threads):
+            spent = run.venue.spent(contender, run.joules)
+        run.report(
+            f"{run.label(self._arena)}: {row.contender:24} {spent.joules / row.batch * 1e6:10,.4g} µJ a matrix"
+        )
+        return replace(
+            row,
+            joules=spent.joules,
+            joules_uncertainty=spent.uncertainty,
+            watts=spent.watts,
+            idle_watts=run.venue.idle_watts,
         )
 
     def _tell(self, rows: Iterable[Row]) -> None:

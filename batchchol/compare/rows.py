@@ -17,7 +17,7 @@ from kernelgen.operations import OPERATIONS, POTRF
 
 
 def _only(default: Any, **where: Any) -> Any:
-    """A column that other files do not have: of a `place` "cpu" or "cuda", or of `solves`."""
+    """A column that other files do not have: of a `place` "cpu" or "cuda", of `solves`, or of `energy`."""
     return field(default=default, metadata=where)
 
 
@@ -36,6 +36,10 @@ class Row:
     On a GPU: `size` is how the batch was asked for, `math` the accuracy class that the result was held to, `layout`
     where the matrices lay, `calls` how many made a sample, `timing` how and on which stream. Clocks, temperature and
     throttling are those after the last sample; 0 and "" where the driver does not say.
+
+    `joules` is what a call used while it was repeated for seconds, all of the device, by its counter, whose steps are
+    the `joules_uncertainty`; `watts` the power meanwhile, and `idle_watts` that of the device with nothing to do. NaN
+    where nobody asked.
 
     `op` is the operation, and `nrhs` how many right-hand sides each matrix has, where there are any.
     """
@@ -60,6 +64,10 @@ class Row:
     version: str
     threads: int = _only(1, place="cpu")
     times_numpy: float = _only(math.nan, place="cpu")
+    joules: float = _only(math.nan, energy=True)
+    joules_uncertainty: float = _only(math.nan, energy=True)
+    watts: float = _only(math.nan, energy=True)
+    idle_watts: float = _only(math.nan, energy=True)
     size: str = _only("", place="cuda")
     math: str = _only("ieee", place="cuda")
     layout: str = _only("", place="cuda")
@@ -130,16 +138,18 @@ _DERIVED = ("ns_per_matrix", "gflops", "roofline_fraction", "roofline_gflops")
 _DIGITS = 6
 
 
-def columns(on_gpu: bool, solves: bool = False) -> dict[str, Callable[[str], Any]]:
+def columns(on_gpu: bool, solves: bool = False, energy: bool = False) -> dict[str, Callable[[str], Any]]:
     """The columns of a file of measurements on a GPU or on a CPU, each with the function that reads its text.
 
-    Only files of other operations than potrf have those of the operation.
+    Only files of other operations than potrf have those of the operation, and only those of `energy` joules.
     """
     place, read = ("cuda" if on_gpu else "cpu"), {"int": int, "float": float, "str": str}
     return {
         each.name: read[str(each.type)]
         for each in fields(Row)
-        if each.metadata.get("place", place) == place and each.metadata.get("solves", solves) == solves
+        if each.metadata.get("place", place) == place
+        and each.metadata.get("solves", solves) == solves
+        and each.metadata.get("energy", energy) == energy
     }
 
 
@@ -153,7 +163,8 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = (*columns(any(row.on_gpu for row in rows), not all(row.factors for row in rows)), *_DERIVED)
+    energy = any(not math.isnan(row.joules) for row in rows)
+    names = (*columns(any(row.on_gpu for row in rows), not all(row.factors for row in rows), energy), *_DERIVED)
     writer.writerow(names)
     for row in rows:
         values = (getattr(row, name) for name in names)
@@ -183,7 +194,8 @@ def _parse(path: Path, line: int, values: dict[str, str]) -> Row:
     try:
         if missing := [name for name, value in values.items() if value is None]:
             raise ValueError(f"no {missing[0]}")
-        return Row(**{name: read(values[name]) for name, read in columns("gpu" in values, "op" in values).items()})
+        known = columns("gpu" in values, "op" in values, "joules" in values)
+        return Row(**{name: read(values[name]) for name, read in known.items()})
     except (KeyError, ValueError, TypeError) as error:
         reason = f"not a row of a comparison ({error!r}): choose another file, or remove this one"
         raise DataFileError(path, f"line {line}", reason) from error
@@ -202,6 +214,8 @@ _CELLS: dict[str, Callable[[Row], str]] = {
     "GFLOP/s": lambda row: f"{row.gflops:,.1f}" if row.on_gpu else f"{row.gflops:.2f}",
     "roofline": lambda row: fraction_text(row.roofline_fraction),
     "× NumPy": lambda row: "" if math.isnan(row.times_numpy) else f"{row.times_numpy:.1f}",
+    "µJ/matrix": lambda row: f"{row.joules / row.batch * 1e6:,.4g} ± {row.joules_uncertainty / row.joules:.0%}",
+    "W": lambda row: f"{row.watts:,.0f}",
     "spread": lambda row: f"{row.spread:.1%}" if row.on_gpu else f"{row.spread:.0%}",
     "samples": lambda row: f"{row.samples} × {row.calls}",
     "residual": lambda row: f"{row.ratio:.3f}",
@@ -216,6 +230,7 @@ _GPU_HEADINGS = (
 )
 # fmt: on
 _SOLVE_HEADINGS = ("op", "nrhs")
+_ENERGY_HEADINGS = ("µJ/matrix", "W")
 _LEFT = ("op", "contender", "protocol", "library", "spec", "version", "date")
 
 
@@ -223,6 +238,8 @@ def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table that also reads well as plain text; ends with a newline."""
     headings = _CPU_HEADINGS if rows and not rows[0].on_gpu else _GPU_HEADINGS
     headings = headings if all(row.factors for row in rows) else (*_SOLVE_HEADINGS, *headings)
+    if any(not math.isnan(row.joules) for row in rows):
+        headings = (*headings[:-1], *_ENERGY_HEADINGS, headings[-1])
     return markdown(headings, [[_CELLS[heading](row) for heading in headings] for row in rows])
 
 

@@ -108,6 +108,9 @@ class CudaBackend:
     def conditions(self) -> dict[str, str | int | float]:
         return nvml.read(self._gpu.handle.pci_bus_id())
 
+    def joules(self) -> float | None:
+        return nvml.joules(self._gpu.handle.pci_bus_id())
+
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         self._check_device(batch=batch)
         n, dtype = batch.n, batch.dtype_name

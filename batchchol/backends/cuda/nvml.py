@@ -65,6 +65,17 @@ def read(gpu: str | None = None) -> dict[str, str | int | float]:
     return {name: value for name, value in state.items() if value is not None}
 
 
+def joules(gpu: str | None = None) -> float | None:
+    """What a GPU has used since its driver was loaded, in steps of about 0.1 s; None if it does not count.
+
+    `gpu` is as `read` takes it.
+    """
+    nvml = _nvml(os.getpid())
+    device = nvml and _device(nvml, gpu or "0")
+    millijoules = _ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", device) if device else None
+    return None if millijoules is None else millijoules / 1000
+
+
 def visible() -> tuple[str, ...]:
     """The UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process; empty where NVML is missing.
 

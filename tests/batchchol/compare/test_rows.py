@@ -95,3 +95,16 @@ def test_the_table_is_aligned_markdown() -> None:
         "|   4 |       1 | us        |        20.0 |    1.07 |      25% |    12.5 |    12% |    0.500 | a_spec |\n"
         "| 100 |       1 | numpy     | 1,000,000.0 |    0.33 |       0% |     1.0 |    12% |    0.500 | s      |\n"
     )
+
+
+def test_joules_are_columns_only_where_they_were_measured(tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    spent = a_row(joules=2e-3, joules_uncertainty=4e-5, watts=100.0, idle_watts=20.0)
+    write_csv(out, [spent, a_row(n=8)])
+    found = read_rows(out)
+    assert found[0] == spent
+    assert math.isnan(found[1].joules)
+    assert "2 ± 2%" in table(found)
+    write_csv(out, [a_row()])
+    assert "joules" not in out.read_text()
+    assert "µJ" not in table([a_row()])
