@@ -1,4 +1,4 @@
-"""Larger matrices on a GPU: emulated kernels, and a stand-in for cuBLAS's routines; on a GPU where there is one."""
+"""Larger matrices on a GPU: emulated kernels, and a stand-in for cuBLAS's routines."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.level3 import Block
-from batchchol.algorithms.on_chip import OnChip
-from batchchol.algorithms.plans import Plan, plan, tiled
+from batchchol.algorithms.plans import Plan
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
-from kernelgen import MAX_N, MAX_ON_CHIP
 from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.emit.panel import Panel
 
 from ...fake_cublas import FakeCapture, FakeCublas, forget, install
 from ...fake_pycuda import FakeGpu
@@ -47,7 +45,6 @@ Spd = Callable[..., Array]
 
 # Of three tiles: two and one, the two once more.
 HALVES = ("dsyrk", "dgemm", "dsyrk", "dgemm", "dsyrk")
-TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 
 
 @pytest.fixture
@@ -277,42 +274,6 @@ def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
         solve(array, on_device(np.ones(300, np.float32)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_plans(dtype: str) -> None:
-    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or very many."""
-    most = MAX_ON_CHIP[dtype]
-    for n in (MAX_N + 1, most):
-        found = plan(n, 5, dtype, True)
-        assert isinstance(found.panel, OnChip)
-        assert (found.panel.order, found.blocking) == ("col", None)
-        assert found.panel.spec(n).problem.uplo == "upper"
-    for n in (most + 1, 257, 512, 1024, 3000):
-        for batch in (1, 9, 1000):
-            found = plan(n, batch, dtype, True)
-            if dtype == "float64" and (n, batch) == (1024, 1000):
-                assert isinstance(found.panel, Panel)
-                assert found.blocking == Blocking(64, 256)
-                continue
-            assert isinstance(found.panel, FusedPanel)
-            assert (found.panel.order, found.blocking) == ("col", None)
-    large = plan(16_384, 1, dtype, False)
-    cut = None if dtype == "float32" else Blocking(512, 2048, "left", fused=True)
-    assert (large.blocking, large.blocks) == (cut, None)
-    # One after the other is as one alone.
-    assert plan(3000, 9, dtype, False) == plan(3000, 1, dtype, False)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_plans_of_tiles(dtype: str) -> None:
-    """Tiles of one size of many to order 1,024, and panels of several for larger ones."""
-    for n in range(largest_tile(dtype) + 1, 1025):
-        panel, cut = tiled(n, 5, dtype)
-        assert cut is not None
-        assert cut.tile == panel.nb <= 64
-    cuts = [tiled(n, batch, dtype)[1] for n, batch in ((257, 9), (512, 9), (512, 1), (8192, 9))]
-    assert cuts == [Blocking(64, 128), Blocking(64, 256), Blocking(128, 128), Blocking(128, 256, ahead=True)]
-
-
 def test_blocks_of_threads_share_the_gpu(fake_gpu: FakeGpu, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many to each matrix as there is room for, but not more than one for four tiles, at least one."""
     counts = []
@@ -356,55 +317,3 @@ def test_larger_ones_are_repaired(spd: Spd, upper: bool) -> None:
     np.testing.assert_array_equal(host(solution.info), expected.info)
     np.testing.assert_allclose(host(solution.added), expected.added, rtol=1e-12)
     np.testing.assert_allclose(host(solution.x)[:2], solve_ex(a, b, jitter=1e-5, upper=upper).x[:2], rtol=1e-7)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("n", "batch"), [(129, 300), (192, 3), (257, 40), (1000, 3), (1500, 2)])
-def test_any_order_on_a_gpu(n: int, batch: int, dtype: str, upper: bool, spd: Spd) -> None:
-    """In every panel a matrix fails, as far as there are enough."""
-    pytest.importorskip("cupy")
-    a, host = spd(batch, n, dtype=dtype), get_backend("cuda").host
-    minors = [n, n // 2, 128, 129, 1, n - 1][: batch - 1]
-    bad = a.copy()
-    for member, k in enumerate(minors):
-        bad[member, k - 1, k - 1] = (-1.0, np.nan, 0.0)[member % 3]
-    l, info = cholesky_ex(on_device(bad), upper=upper)
-    assert host(info).tolist() == minors + [0] * (batch - len(minors))
-    found = stored(host(l), upper)
-    assert ratios(a[len(minors) :], found[len(minors) :]).max() <= 1.5
-    np.testing.assert_array_equal(found, np.tril(found))
-    good = np.linalg.cholesky(a[: len(minors)].astype(np.float64))
-    for member, k in enumerate(minors):
-        np.testing.assert_allclose(found[member, :, : k - 1], good[member, :, : k - 1], atol=TOLERANCE[dtype] * n)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("looking", ["left", "right", "ahead"])
-def test_ways_to_factor_one_matrix_on_a_gpu(looking: str, spd: Spd) -> None:
-    pytest.importorskip("cupy")
-    a = spd(1, 1111)
-    ahead = looking == "ahead"
-    how = Plan(Panel("float32", "row", 128), Blocking(128, 256, "right" if ahead else looking, ahead))
-    l, info = large.factor_device(memory.view(on_device(a)), False, how)
-    assert not get_backend("cuda").host(info).any()
-    assert ratios(a, get_backend("cuda").host(l)).max() <= 1.5
-
-
-@pytest.mark.gpu
-def test_more_elements_than_32_bits_count_on_a_gpu() -> None:
-    """Of a tridiagonal matrix, whose factor has two diagonals."""
-    cupy = pytest.importorskip("cupy")
-    n = 46_400
-    if cupy.cuda.Device().mem_info[0] < 3 * 4 * n * n:
-        pytest.skip(f"needs room for three matrices of order {n:,}")
-    a, i = cupy.zeros((n, n), np.float32), cupy.arange(n)
-    a[i, i], a[i[1:], i[:-1]] = 4, 1
-    l, info = (cupy.asarray(each) for each in cholesky_ex(a))
-    assert n * n > 2**31
-    assert int(info) == 0
-    diagonal, below = l[i, i], l[i[1:], i[:-1]]
-    assert float(cupy.abs(diagonal[1:] ** 2 + below**2 - 4).max()) < 1e-5
-    assert float(cupy.abs(below * diagonal[:-1] - 1).max()) < 1e-5
-    assert int(cupy.count_nonzero(l)) == 2 * n - 1
