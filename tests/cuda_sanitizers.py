@@ -43,6 +43,7 @@ from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
+from .cuda_sanitizer_larger import run_larger
 from .cuda_sanitizer_reflectors import check_reflection, reflections
 from .cuda_sanitizer_solves import (
     check_determined_factors,
@@ -136,7 +137,8 @@ def work(wanted: Work) -> None:
 
 
 def check_library(backend: Any) -> None:
-    """Data sets made on the device, and what measures it."""
+    """Larger matrices, data sets made on the device, and what measures it."""
+    run_larger()
     for turn, recipe in enumerate(RECIPES * 3):
         check_fill(backend, recipe, ORDERS[(3 + 2 * turn) % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)])
     run_ceilings()
