@@ -7,14 +7,15 @@ panels of `nb` columns, `part` update has how fast cuBLAS updates at the step th
 by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were as fast as that,
 `part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the seconds
 of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
-which no block updates: what is not hidden. Panels that are factored ahead are timed without the updates beside them.
+which no block updates: what is not hidden. Panels that are factored ahead are timed without the update beside them:
+that hides as much of them as it lasts itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -45,6 +46,7 @@ ONE = (512, 1024, 2048, 4096, 8192, 16_384)
 PHASES = ("load", "wait", "update", "wait for the factor", "solve", "store and factor")
 # 64-bit words of a tile's times, as the kernel has them.
 _WORDS = 9
+Done = tuple[NDArray[np.uint64] | float | None, bool]
 
 
 def main() -> None:
@@ -122,10 +124,12 @@ def _panel_flops(rows: int) -> float:
 
 @dataclass(frozen=True)
 class TimedCalls(DeviceCalls):
-    """`DeviceCalls` that keep the times of all panels, and those of the updates between them, in seconds."""
+    """`DeviceCalls` that keep what was done: times of panels, seconds of updates, and None where streams wait.
 
-    panels: list[NDArray[np.uint64]] = field(default_factory=list)
-    updates: list[float] = field(default_factory=list)
+    Each is with whether it goes on beside other work.
+    """
+
+    done: list[Done] = field(default_factory=list)
 
     def panel_from(self, source: int, p: Block, *, zeros: bool = False) -> None:
         """With room for the times of its own behind the words of zeros."""
@@ -135,20 +139,20 @@ class TimedCalls(DeviceCalls):
         work = cupy.zeros(counts + tiles * (tiles + 1) // 2 * _WORDS, np.uint64)
         DeviceCalls.panel_from(replace(self, work=work.data.ptr), source, p, zeros=zeros)
         times = cupy.asnumpy(work)[counts:].reshape(-1, _WORDS)
-        self.panels.append(times[times[:, 0] > 0])
+        self.done.append((times[times[:, 0] > 0], self.side))
 
     def beside(self) -> Self:
-        """These: what goes on beside updates is timed behind them, so that nothing of it is hidden by those."""
-        return self
+        """These, marked: what goes on beside an update is timed behind it."""
+        return replace(self, side=True)
 
     def wait_for(self, other: Self) -> None:
-        pass
+        self.done.append((None, self.side))
 
     def syrk(self, c: Block, a: Block) -> None:
-        self.updates.append(_seconds(partial(self._plain.syrk, c, a)))
+        self.done.append((_seconds(partial(self._plain.syrk, c, a)), self.side))
 
     def gemm(self, c: Block, a: Block, b: Block) -> None:
-        self.updates.append(_seconds(partial(self._plain.gemm, c, a, b)))
+        self.done.append((_seconds(partial(self._plain.gemm, c, a, b)), self.side))
 
     @property
     def _plain(self) -> DeviceCalls:
@@ -177,7 +181,7 @@ def phases(n: int, dtype: str) -> Iterator[dict[str, Any]]:
     for _ in range(3):
         work = a.copy()
         calls = _timed(how, work, info, n)
-    spent, bare, total = _spent(calls)
+    spent, bare, total = _spent(calls.done)
     looking = "" if how.blocking is None else how.blocking.looking
     named = {"dtype": dtype, "n": n, "who": "batchchol", "looking": looking}
     for name, seconds in zip(PHASES, spent, strict=True):
@@ -198,17 +202,25 @@ def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
     return calls
 
 
-def _spent(calls: TimedCalls) -> tuple[list[float], float, float]:
+def _spent(calls: Sequence[Done]) -> tuple[list[float], float, float]:
     """Seconds of blocks in each phase of panels, those of the whole time in which no update runs, and that time.
 
-    Updates between panels keep all blocks busy.
+    Updates between panels keep all blocks busy. One that others go on beside hides as much of these as it lasts.
     """
-    spent, bare, total = np.zeros(len(PHASES)), 0.0, sum(calls.updates)
-    for times in calls.panels:
-        of_blocks, uncovered, whole = _panel_times(times)
+    spent, bare, total, hiding = np.zeros(len(PHASES)), 0.0, 0.0, 0.0
+    for done, side in calls:
+        if done is None:
+            hiding = 0.0
+            continue
+        if isinstance(done, float):
+            of_blocks, uncovered, whole = np.zeros(len(PHASES)), 0.0, done
+        else:
+            of_blocks, uncovered, whole = _panel_times(done)
+        hidden = min(hiding, whole) if side else 0.0
+        hiding = hiding - hidden if side else whole
         spent += of_blocks
-        bare += uncovered
-        total += whole
+        bare += uncovered * (1 - hidden / whole)
+        total += whole - hidden
     return spent.tolist(), bare, total
 
 

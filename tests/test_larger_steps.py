@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from .larger_steps import _covered, _panel_times
+from .larger_steps import _covered, _panel_times, _spent
 from .larger_steps_plot import figure
+
+# Begin and end, cycles of 2 ns: begin, loaded, updated, its factor there, solved for, stored; waited.
+TILES = [
+    [1000, 1100, 0, 0, 0, 0, 0, 0, 0],
+    [1100, 1500, 500, 525, 675, 680, 690, 700, 25],
+    [1200, 1800, 100, 125, 250, 300, 350, 400, 0],
+]
 
 
 def test_phases_and_what_no_update_hides() -> None:
     """The first tile takes 100 ns; then two tasks, whose updates end at 450 and 500 of 800 ns, and overlap."""
-    # Begin and end, cycles of 2 ns: begin, loaded, updated, its factor there, solved for, stored; waited.
-    tiles = [
-        [1000, 1100, 0, 0, 0, 0, 0, 0, 0],
-        [1100, 1500, 500, 525, 675, 680, 690, 700, 25],
-        [1200, 1800, 100, 125, 250, 300, 350, 400, 0],
-    ]
-    spent, bare, whole = _panel_times(np.array(tiles, np.uint64))
+    spent, bare, whole = _panel_times(np.array(TILES, np.uint64))
     assert whole == pytest.approx(800e-9)
     np.testing.assert_allclose(spent, np.array([50, 25, 250, 55, 60, 60]) * 2e-9)
     # Updates run from 1200 to 1450, and from 1250 to 1500.
     assert bare == pytest.approx(500e-9)
+
+
+def test_what_updates_beside_panels_hide() -> None:
+    """Of 800 ns 500 are bare: a quarter of both beside an update of 600 ns, all behind one."""
+    panel, update = np.array(TILES, np.uint64), 600e-9
+    wait: list[Any] = [(update, False), (None, True)]
+    assert _spent([(panel, False)])[1:] == pytest.approx((500e-9, 800e-9))
+    assert _spent([*wait, (panel, True)])[1:] == pytest.approx((500e-9, 1400e-9))
+    assert _spent([*wait, (update, False), (panel, True)])[1:] == pytest.approx((125e-9, 1400e-9))
 
 
 def test_overlapping_intervals_count_once() -> None:
