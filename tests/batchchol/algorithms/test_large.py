@@ -259,6 +259,30 @@ def test_without_cupy_larger_ones_say_what_to_do(spd: Spd) -> None:
             solve(*given, backend="cuda")
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.usefixtures("fake_gpu")
+def test_what_is_not_square_is_refused(there: bool) -> None:
+    for shape in ((130, 131), (2, 300, 299), (1100,)):
+        a = np.ones(shape, np.float32)
+        with pytest.raises(ValueError, match="square") as caught:
+            cholesky(on_device(a) if there else a, backend="cuda")
+        assert f"a: got shape {shape}" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bad_ones_on_the_host(spd: Spd, dtype: str) -> None:
+    """NaN, zero and negative pivots, first and last, harm no other matrix."""
+    a, minors = spd(5, 260, dtype=dtype), [1, 129, 200, 260]
+    expected = cholesky(a)
+    for member, k in enumerate(minors):
+        a[member, k - 1, k - 1] = (-1.0, np.nan, 0.0)[member % 3]
+    l, info = cholesky_ex(a)
+    assert info.tolist() == [*minors, 0]
+    np.testing.assert_array_equal(l[4], expected[4])
+    for member, k in enumerate(minors):
+        np.testing.assert_allclose(l[member, :, : k - 1], expected[member, :, : k - 1], rtol=1e-4, atol=1e-4)
+
+
 def test_no_memory(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd) -> None:
     """For the factors, or for cuBLAS's workspace: the bytes that are needed and those that are free are named."""
     array, total = on_device(spd(300)), fake_gpu.total

@@ -76,3 +76,21 @@ def test_more_elements_than_32_bits_count_on_a_gpu() -> None:
     assert float(cupy.abs(diagonal[1:] ** 2 + below**2 - 4).max()) < 1e-5
     assert float(cupy.abs(below * diagonal[:-1] - 1).max()) < 1e-5
     assert int(cupy.count_nonzero(l)) == 2 * n - 1
+
+
+@pytest.mark.gpu
+def test_batches_of_more_elements_than_32_bits_count_on_a_gpu() -> None:
+    """Of diagonal matrices, the last of which fails."""
+    cupy = pytest.importorskip("cupy")
+    n, batch = 129, 2**31 // 129**2 + 2
+    if cupy.cuda.Device().mem_info[0] < 3 * 4 * batch * n * n:
+        pytest.skip(f"needs room for three times {batch:,} matrices of order {n}")
+    a, i = cupy.zeros((batch, n, n), np.float32), cupy.arange(n)
+    a[:, i, i] = 4
+    a[-1, 99, 99] = -1
+    l, info = (cupy.asarray(each) for each in cholesky_ex(a))
+    assert batch * n * n > 2**31
+    assert int(cupy.count_nonzero(info)) == 1
+    assert int(info[-1]) == 100
+    assert bool((l[:-1, i, i] == 2).all())
+    assert int(cupy.count_nonzero(l[:-1])) == (batch - 1) * n
