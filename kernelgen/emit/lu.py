@@ -9,7 +9,7 @@ from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import PANEL, SharedStage, SplitStage, WarpsStage
+from kernelgen.schedules.general_stage import PANEL, BlockStage, SharedStage, SplitStage, WarpsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -43,7 +43,9 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
     stage, variables = schedule.general_stage(problem, spec.layout), variables_of(spec) | {"warp": WARP}
-    if isinstance(stage, WarpsStage):
+    if isinstance(stage, BlockStage):
+        text = render("thread/lu_block.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
+    elif isinstance(stage, WarpsStage):
         text = render("thread/lu_warps.cu.jinja", **variables, stage=stage)
     elif isinstance(stage, SharedStage):
         text = render("thread/lu_staged.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)

@@ -255,6 +255,56 @@ class WarpsStage:
         return scalars * ELEMENT_BYTES[self.problem.dtype] + 4 * 4 * height + PIECE_BYTES
 
 
+@dataclass(frozen=True)
+class BlockStage:
+    """Room for a general matrix that `split` threads have in shared memory, whole warps of them.
+
+    One warp factors `nb` columns in its registers, a lane rows of them; all warps exchange rows in the others, and
+    update them by tiles. From one row to the next there is an odd number of pieces: lanes that read a piece of a row
+    each read from different banks.
+    """
+
+    problem: Problem
+    split: int
+    nb: ClassVar[int] = 8
+    tile: ClassVar[int] = 4
+
+    @property
+    def rows(self) -> int:
+        """Rows of a lane, the last of which not every lane has."""
+        return -(-self.problem.n // WARP)
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread that have elements of a panel."""
+        return self.rows * self.nb * ELEMENT_BYTES[self.problem.dtype] // 4
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def padded(self) -> int:
+        """Columns of whole panels."""
+        return -(-self.problem.n // self.nb) * self.nb
+
+    @property
+    def line(self) -> int:
+        """Scalars from one row to the next."""
+        return self.piece * (self.padded // self.piece | 1)
+
+    @property
+    def matrix(self) -> int:
+        """Scalars from one matrix to the next: an odd number of pieces."""
+        return self.piece * (self.problem.n * self.line // self.piece | 1)
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block: its matrices, and beside each where rows were and go, pivots, their order, the info."""
+        notes = 4 * (2 * self.nb + 2 * self.problem.n + 1)
+        return threads // self.split * (self.matrix * ELEMENT_BYTES[self.problem.dtype] + notes)
+
+
 def registers_of_one(problem: Problem) -> int:
     """Those of a thread that has a whole matrix."""
     return problem.rows * problem.n * ELEMENT_BYTES[problem.dtype] // 4

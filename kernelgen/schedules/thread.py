@@ -28,6 +28,7 @@ from kernelgen.schedules.general_stage import (
     MAX_ROW_REGISTERS,
     MAX_SPLIT,
     PANEL,
+    BlockStage,
     GeneralStage,
     SharedStage,
     SplitStage,
@@ -73,7 +74,8 @@ class ThreadSchedule(BaseSchedule):
     Staged solves by given factors bring the triangles of a warp's matrices, in any layout, to shared memory, where
     both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
     several threads (None is one), which then solve for `nb` rows at a time. So may a GPU's kernels of general
-    matrices, rows of which then stay where they are until they are written.
+    matrices, rows of which then stay where they are until they are written; if `staged` as well, whole warps have a
+    matrix in shared memory, and exchange its rows there panel by panel.
     """
 
     family: ClassVar[str] = "thread"
@@ -102,7 +104,7 @@ class ThreadSchedule(BaseSchedule):
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged or operation.general else "l1")
         split = None if self.split == 1 else self.split
-        threads = self.threads or _threads_of(problem, split)
+        threads = self.threads or (split if staged and split else _threads_of(problem, split))
         return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
 
     def check(self, problem: Problem, layout: str) -> None:
@@ -160,12 +162,14 @@ class ThreadSchedule(BaseSchedule):
 
     def general_stage(
         self, problem: Problem, layout: str
-    ) -> GeneralStage | SharedStage | SplitStage | WarpsStage | ReflectorStage:
+    ) -> GeneralStage | SharedStage | SplitStage | WarpsStage | BlockStage | ReflectorStage:
         """What the warps of a GPU have in shared memory of general matrices."""
         if self.split is None:
             return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
         if problem.operation.rectangular:
             return ReflectorStage(problem, self.split)
+        if self.staged:
+            return BlockStage(problem, self.split)
         return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
@@ -203,8 +207,8 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     n, gpu = problem.n, schedule.threads is not None
     operations = general_operations(problem)
     # Several threads each update all of their rows in every step: some of them have been pivots already.
-    if schedule.split and problem.operation.rectangular:
-        # Reflectors come in loops where there are many.
+    if schedule.split and (problem.operation.rectangular or schedule.staged):
+        # Reflectors come in loops where there are many, and so do panels in shared memory.
         operations = 0
     elif schedule.split and schedule.split > WARP:
         # Warps update in loops.
@@ -218,8 +222,9 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(gpu or schedule.staged is True, "staged", schedule.staged, works)
     if not gpu:
         return
-    works = "only LU factorizations by a thread to a matrix have it in shared memory, use None"
-    alone = problem.operation.factors and not problem.operation.rectangular and schedule.split is None
+    works = "only LU factorizations by a thread or by whole warps to a matrix have it in shared memory, use None"
+    alone = not problem.operation.rectangular and (schedule.split or 0) % WARP == 0
+    alone = alone and (problem.operation.factors or schedule.split is not None)
     require(not schedule.staged or alone, "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
@@ -239,15 +244,21 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
 
 
 def _check_registers(
-    problem: Problem, stage: GeneralStage | SharedStage | SplitStage | WarpsStage, threads: int, split: int | None
+    problem: Problem,
+    stage: GeneralStage | SharedStage | SplitStage | WarpsStage | BlockStage,
+    threads: int,
+    split: int | None,
 ) -> None:
     """Refuse general matrices that threads have too few registers for."""
     if isinstance(stage, WarpsStage):
         works = f"a block has one matrix, whose {stage.warps} warps of columns take {stage.threads}; use those"
         require(threads == stage.threads, "threads", threads, works)
+    if isinstance(stage, BlockStage):
+        works = f"a block has whole matrices, use a multiple of split={split}"
+        require(threads % stage.split == 0, "threads", threads, works)
     if isinstance(stage, SharedStage):
         who, registers, limit = "a thread", stage.registers, MAX_GENERAL_REGISTERS
-    elif isinstance(stage, SplitStage | WarpsStage):
+    elif isinstance(stage, SplitStage | WarpsStage | BlockStage):
         who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
     else:
         who, registers, limit = "a thread", registers_of_one(problem), MAX_GENERAL_REGISTERS

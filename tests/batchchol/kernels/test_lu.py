@@ -85,7 +85,19 @@ STAGED = [
     )
     for op in ("getrf", "gesv")
 ]
-emulated = CompiledTogether([*ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED])
+# By warps to a matrix in shared memory: whole panels and not, whole pieces and not, several matrices of a block.
+BY_PANELS = [
+    lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, **threads)
+    for n, layout, order, dtype, math, threads in (
+        (48, "canonical", "row", "float32", "ieee", {"split": 64}),
+        (13, "canonical", "col", "float64", "fast", {"split": 32, "threads": 96}),
+        (20, "chunked", "col", "float32", "fast", {"split": 32, "threads": 64}),
+        (35, "interleaved", "row", "float64", "ieee", {"split": 96}),
+    )
+    for op in OPS
+    for threads in ({"staged": True} | threads,)
+]
+emulated = CompiledTogether([*ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED, *BY_PANELS])
 
 
 def kernel_for(spec: KernelSpec) -> Any:
@@ -98,7 +110,9 @@ def systems(spec: KernelSpec, nrhs: int) -> tuple[Array, Array]:
     return a, random.standard_normal((len(a), n, nrhs)).astype(dtype)
 
 
-@pytest.mark.parametrize("spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec", [*ON_CPUS, *ON_GPUS, *BY_ROWS, *BY_COLUMNS, *STAGED, *BY_PANELS], ids=lambda spec: spec.name
+)
 def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None:
     a, b = systems(spec, 1)
     math, kernel = spec.problem.math, kernel_for(spec)
@@ -140,7 +154,7 @@ def _factors(a: Array) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize(
     "spec",
-    [ON_CPUS[12], ON_CPUS[14], *ON_GPUS[3:6:2], *BY_ROWS[:6:5], *BY_COLUMNS[:6:5], *STAGED[:2]],
+    [ON_CPUS[12], ON_CPUS[14], *ON_GPUS[3:6:2], *BY_ROWS[:6:5], *BY_COLUMNS[:6:5], *STAGED[:2], *BY_PANELS[::11]],
     ids=lambda spec: spec.name,
 )
 def test_numbers_that_are_not_finite_harm_no_neighbour(spec: KernelSpec) -> None:
