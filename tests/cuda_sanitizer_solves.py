@@ -34,6 +34,8 @@ from .cuda_sanitizer_cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
 NRHS = (1, 3, 2, 9)
 # Threads to a matrix, rows of a step, right-hand sides at a time, threads of a block.
 STAGED = ((1, 1, 2, 32), (2, 2, 4, 64), (4, 4, 2, 32), (8, 2, 1, 96), (16, 4, 2, 32), (32, 4, 4, 128))
+# Threads to a general matrix in shared memory.
+PANELS = (32, 64, 128, 96)
 # Matrices and warps of a team, teams of a block.
 TEAMS = ((1, 1, 2), (2, 1, 4), (4, 1, 1), (1, 1, 8), (1, 2, 1))
 # Lanes of a block, groups that have panels at a time, columns that are fetched early, spare warps, folded ones, and
@@ -94,13 +96,18 @@ def _with_determinants() -> Iterator[Case]:
 
 
 def _general() -> Iterator[Case]:
-    """Every order by LU factors, by a thread, several, and warps; and by QR factors."""
+    """Every order by LU factors, by a thread, several, and warps, by panels too; and by QR factors."""
     for turn, n in enumerate(order for order in ORDERS for _ in range(2)):
         layout = LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op="gesv", math=("ieee", "fast")[turn // 4 % 2])
-        for split in (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (1, 2, 8, 32, 160, 480):
+        panels = turn % 3 == 2
+        if panels:
+            splits: tuple[int | None, ...] = (PANELS[turn // 3 % len(PANELS)],)
+        else:
+            splits = (None, 4, 8, 16, 32, 256, 384) if turn % 2 else (1, 2, 8, 32, 160, 480)
+        for split in splits:
             threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
-            staged = True if split == 1 else None
+            staged = True if split == 1 or panels else None
             schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split, staged=staged)
             with suppress(SpecError):
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
@@ -226,11 +233,14 @@ def check_solve(backend: Any, case: Case, a: Any) -> None:
 
 def by_factors(spec: KernelSpec) -> tuple[KernelSpec, KernelSpec]:
     """The kernels of LU factors and of solves by them that go with one that does both."""
-    threads = spec.schedule.threads if (spec.schedule.split or 1) <= WARP else None
-    alone = replace(spec.schedule, threads=threads)
+    schedule = spec.schedule
+    assert isinstance(schedule, ThreadSchedule)
+    threads = schedule.threads if (schedule.split or 1) <= WARP else None
+    alone = replace(schedule, threads=threads)
+    panels = schedule.staged and schedule.split
     schedules = {
         "getrf": replace(alone, rhs=None),
-        "getrs": replace(alone, staged=None, split=least_split(spec.problem)),
+        "getrs": alone if panels else replace(alone, staged=None, split=least_split(spec.problem)),
     }
     factor, solve = (
         replace(spec, problem=replace(spec.problem, op=op), schedule=each) for op, each in schedules.items()
