@@ -1,6 +1,6 @@
 """Differential fuzzing of LU factorizations and of solves by general matrices, on the CPU or a GPU, against float64.
 
-    python -m tests.fuzz.general [--backend cuda] [--matrices 1000000] [--seconds 600] [--seed 0]
+    python -m tests.fuzz.general [--backend cuda] [--matrices 1000000] [--seconds 600] [--seed 0] [--processes 1]
 
 A case is a random kernel of "getrf", "getrs" or "gesv" on a batch in which matrices of all kinds are mixed: normal
 ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
@@ -15,8 +15,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import count
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -72,13 +75,15 @@ def _of_cpu(random: np.random.Generator) -> dict[str, Any]:
 
 
 def _of_gpu(random: np.random.Generator) -> dict[str, Any]:
-    """A thread to a matrix, in registers or shared memory, or several threads or warps."""
+    """A thread to a matrix, in registers or shared memory, several threads or warps by registers, or by panels."""
     largest, splits, staged = (
         (14, (None,), None),
         (26, (None,), True),
         (64, (4, 8, 16, 32), None),
         (MAX_N, tuple(range(2 * WARP, MAX_SPLIT + 1, WARP)), None),
-    )[random.integers(4)]
+        (48, (WARP,), True),
+        (MAX_N, tuple(range(WARP, 8 * WARP + 1, WARP)), True),
+    )[random.integers(6)]
     split = splits[random.integers(len(splits))]
     threads = int(random.choice([32, 64, 128])) if split is None or split <= WARP else None
     n = 1 + int(largest * random.random())
@@ -167,16 +172,66 @@ def run_there(spec: KernelSpec, a: Array, *beside: Array, chunk: int | None = No
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
-def cases(first: int | None, seed: int, backend: str) -> Iterator[int]:
-    """The numbers of cases, whose kernels are built some at a time for a GPU."""
-    if first is not None:
-        yield first
-        return
-    for case in count():
-        if backend == "cuda" and case % TOGETHER == 0:
-            numbers = range(case, case + TOGETHER)
-            get_backend("cuda").build([random_spec(np.random.default_rng([seed, each]), backend) for each in numbers])
-        yield case
+@dataclass(frozen=True)
+class Share:
+    """The cases of one of `of` processes: number `first` and every `of`-th after it, up to so many matrices."""
+
+    backend: str
+    seed: int
+    matrices: int
+    seconds: float
+    first: int = 0
+    of: int = 1
+
+    def cases(self) -> Iterator[int]:
+        """Their numbers; their kernels are built some at a time for a GPU."""
+        for turn in count():
+            if self.backend == "cuda" and turn % TOGETHER == 0:
+                numbers = (self.first + self.of * each for each in range(turn, turn + TOGETHER))
+                randoms = (np.random.default_rng([self.seed, each]) for each in numbers)
+                get_backend("cuda").build([random_spec(random, self.backend) for random in randoms])
+            yield self.first + self.of * turn
+
+
+@dataclass(frozen=True)
+class Found:
+    """How many matrices were checked, by how many kernels, and what was wrong, if anything."""
+
+    matrices: int
+    kernels: int
+    failure: str = ""
+
+
+def check_cases(share: Share, numbers: Iterable[int]) -> Found:
+    """Check cases until there are enough matrices, the time is over, or something is wrong."""
+    begin, done, kernels = time.monotonic(), 0, 0
+    for case in numbers:
+        if done >= share.matrices or time.monotonic() - begin > share.seconds:
+            break
+        try:
+            done += check_case(share.seed, case, share.backend)
+        except AssertionError as error:
+            where = "" if share.backend == "cpu" else f" --backend {share.backend}"
+            return Found(
+                done, kernels, f"{error}\npython -m tests.fuzz.general{where} --seed {share.seed} --case {case}"
+            )
+        kernels += 1
+    return Found(done, kernels)
+
+
+def check_share(share: Share) -> Found:
+    """Check the cases of a share."""
+    return check_cases(share, share.cases())
+
+
+def check_shares(whole: Share, processes: int) -> list[Found]:
+    """Check the cases in several processes: most of the time is the reference's."""
+    if processes == 1:
+        return [check_share(whole)]
+    matrices = -(-whole.matrices // processes)
+    shares = [replace(whole, matrices=matrices, first=first, of=processes) for first in range(processes)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(check_share, shares))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -186,18 +241,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600, help="seconds after which it ends")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run this case alone")
+    parser.add_argument("--processes", type=int, default=1, help="processes that check cases, all by one GPU")
     options = parser.parse_args(arguments)
-    begin, done, kernels = time.monotonic(), 0, 0
-    for case in cases(options.case, options.seed, options.backend):
-        if done >= options.matrices or time.monotonic() - begin > options.seconds:
-            break
-        try:
-            done += check_case(options.seed, case, options.backend)
-        except AssertionError as error:
-            where = "" if options.backend == "cpu" else f" --backend {options.backend}"
-            print(f"{error}\npython -m tests.fuzz.general{where} --seed {options.seed} --case {case}", flush=True)
-            return 1
-        kernels += 1
+    begin, whole = time.monotonic(), Share(options.backend, options.seed, options.matrices, options.seconds)
+    alone = options.case is not None
+    results = [check_cases(whole, [options.case])] if alone else check_shares(whole, options.processes)
+    failures = [found.failure for found in results if found.failure]
+    done, kernels = (sum(getattr(found, name) for found in results) for name in ("matrices", "kernels"))
+    if failures:
+        print(*failures, sep="\n", flush=True)
+        return 1
     print(f"nothing found: {done:,} matrices by {kernels} kernels in {time.monotonic() - begin:.0f} s")
     return 0
 
