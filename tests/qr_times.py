@@ -7,7 +7,7 @@ from the root of the repository write datasets/qr_epyc.csv and datasets/qr_h200.
 GPU all kernels of a case and cuBLAS's are called in turn, on cold data; seconds a call, medians; results are checked.
 `copy` is the share of the time that the compulsory bytes would take at the rate of the machine's best copy.
 PyTorch and JAX (--others) are called by themselves, and waited for. On a CPU the public calls on arrays and NumPy's
-take turns, with two threads and one; the least of the seconds, for others share the machine.
+take turns, `solve` of general matrices too, with two threads and one: medians.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import csv
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from batchchol import get_backend, qr
+from batchchol import get_backend, qr, solve
 from batchchol.backends.cuda import memory
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
@@ -59,7 +59,8 @@ PACKED_N = 16
 # Of which PyTorch factors a part: one matrix after another.
 SLICE = 100
 SAMPLES, WARM_UP = 15, 2
-HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 21
+HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 41
+HOST_ORDERS = (3, 4, 6, 8, 10, 12, 14, 16)
 DATASETS = Path(__file__).parents[1] / "datasets"
 DISTINCT = 8_192
 # Bytes between two uses of a buffer.
@@ -225,15 +226,21 @@ def _walled(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return min(taken)
 
 
+def host_ways(n: int) -> Iterator[tuple[str, dict[str, Callable[[], Any]]]]:
+    """Operations, and the public calls and NumPy's that do them, on arrays of the host."""
+    random = np.random.default_rng(n)
+    a, b = (random.standard_normal((HOST_BATCH, n, each)).astype("float32") for each in (n, 1))
+    for mode in ("raw", "reduced"):
+        ours, numpys = partial(qr, a, mode, threads=HOST_THREADS), partial(np.linalg.qr, a, mode)
+        yield "geqrf", {f"batchchol.qr, {mode}": ours, f"numpy.linalg.qr, {mode}": numpys}
+    ours = partial(solve, a, b, assume_a="gen", threads=HOST_THREADS)
+    yield "gesv", {"batchchol.solve": ours, "numpy.linalg.solve": partial(np.linalg.solve, a, b)}
+
+
 def calls_of_host() -> Iterator[dict[str, Any]]:
-    """Of the public call and NumPy's, on arrays of the host."""
-    for n in (3, 4, 6, 8, 12, 16):
-        a = np.random.default_rng(n).standard_normal((HOST_BATCH, n, n)).astype("float32")
-        for mode in ("raw", "reduced"):
-            ways: Mapping[str, Callable[[], Any]] = {
-                f"batchchol.qr, {mode}": lambda a=a, mode=mode: qr(a, mode, threads=HOST_THREADS),
-                f"numpy.linalg.qr, {mode}": lambda a=a, mode=mode: np.linalg.qr(a, mode),
-            }
+    """Of the public calls and NumPy's in turn."""
+    for n in HOST_ORDERS:
+        for op, ways in host_ways(n):
             taken: dict[str, list[float]] = {name: [] for name in ways}
             for turn in range(WARM_UP + HOST_SAMPLES):
                 for name, call in ways.items():
@@ -242,12 +249,11 @@ def calls_of_host() -> Iterator[dict[str, Any]]:
                     if turn >= WARM_UP:
                         taken[name].append(time.perf_counter() - start)
             for name, seconds in taken.items():
-                least = min(seconds)
-                spread = (max(seconds) - least) / least
+                middle = median(seconds)
                 yield {
-                    "op": "geqrf", "n": n, "batch": len(a), "layout": "canonical-row", "dtype": "float32",
+                    "op": op, "n": n, "batch": HOST_BATCH, "layout": "canonical-row", "dtype": "float32",
                     "math": "ieee", "library": name, "threads": HOST_THREADS if "batchchol" in name else 1,
-                    "seconds": f"{least:.4g}", "spread": f"{spread:.3f}",
+                    "seconds": f"{middle:.4g}", "spread": f"{(max(seconds) - min(seconds)) / middle:.3f}",
                 }  # fmt: skip
 
 
