@@ -13,7 +13,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, cho_solve, cholesky, get_backend, inv, slogdet, solve, solve_ex
+from batchchol import (
+    Batch,
+    Layout,
+    cho_inverse,
+    cho_solve,
+    cholesky,
+    cholesky_ex,
+    get_backend,
+    inv,
+    inv_ex,
+    slogdet,
+    solve,
+    solve_ex,
+)
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.batch import DeviceBatch
@@ -41,7 +54,14 @@ def calls(a: Any, packed: Any, l: Any, b: Any, folded: Any) -> Mapping[str, Call
         "cho_solve": lambda: cho_solve(l, folded),
         "inv": lambda: inv(packed),
         "slogdet": lambda: slogdet(a).logabsdet,
+        "cholesky with both": lambda: cholesky_ex(a, jitter="auto", logdet=True).logabsdet,
+        "solve with both": lambda: solve_ex(packed, b, jitter="auto", logdet=True).logabsdet,
+        "inv with both": lambda: inv_ex(packed, jitter="auto", logdet=True).logabsdet,
+        "cho_inverse": lambda: cho_inverse(l),
     }
+
+
+COMMON = ("solve", "solve with jitter", "solve for many", "cho_solve", "inv", "solve with both", "inv with both")
 
 
 def given(spd: Spd, count: int = 40, n: int = N) -> tuple[Array, Array, Array, Array]:
@@ -76,7 +96,7 @@ class Scarce:
         assert turn > 1, "it asked for nothing"
 
 
-@pytest.mark.parametrize("name", ["solve", "solve with jitter", "solve for many", "cho_solve", "inv"])
+@pytest.mark.parametrize("name", COMMON)
 def test_memory_of_the_host_gives_out_anywhere(spd: Spd, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     a, l, b, folded = given(spd)
     call = calls(a, Batch.from_dense(a), l, b, folded)[name]
@@ -93,7 +113,7 @@ def test_memory_of_the_host_gives_out_anywhere(spd: Spd, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(call(), expected)
 
 
-@pytest.mark.parametrize("name", ["solve", "solve with jitter", "solve for many", "cho_solve", "inv", "slogdet"])
+@pytest.mark.parametrize("name", [*COMMON, "slogdet", "cholesky with both", "cho_inverse"])
 def test_memory_of_a_gpu_gives_out_anywhere(
     cuda: Backend, spd: Spd, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

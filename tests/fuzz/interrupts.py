@@ -45,6 +45,8 @@ def calls(a: NDArray[np.float32]) -> dict[str, Callable[[], object]]:
         "cho_solve": lambda: batchchol.cho_solve(packed, b),
         "inv": lambda: batchchol.inv(packed),
         "slogdet": lambda: batchchol.slogdet(a),
+        "solve with both": lambda: batchchol.solve_ex(packed, b, jitter="auto", logdet=True),
+        "inv with both": lambda: batchchol.inv_ex(packed, jitter="auto", logdet=True),
     }
 
 
