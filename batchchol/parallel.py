@@ -24,7 +24,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # Handing work to a thread and waiting for it costs about 30 us (measured): smaller shares take no longer.
-_SHARE_BYTES = 1 << 20
+SHARE_BYTES = 1 << 20
 # An interrupted call ends with the pieces that have begun; between two of them a thread spends some 3 us in Python.
 _PIECE_SECONDS = 0.02
 _MOST_THREADS = 1 << 16
@@ -42,9 +42,9 @@ def available_threads(work_bytes: int | None = None) -> int:
     SettingError
         If BATCHCHOL_THREADS is not an integer from 1 to 65,536.
     """
-    chosen = os.environ.get("BATCHCHOL_THREADS")
+    chosen = setting("BATCHCHOL_THREADS")
     if not chosen:
-        if work_bytes is not None and work_bytes < _SHARE_BYTES:
+        if work_bytes is not None and work_bytes < SHARE_BYTES:
             return 1
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     digits = chosen.isascii() and chosen.isdecimal() and chosen.lstrip("0")
@@ -54,6 +54,23 @@ def available_threads(work_bytes: int | None = None) -> int:
             f"BATCHCHOL_THREADS={shown} is not a number of threads: use a positive integer up to {_MOST_THREADS:,}"
         )
     return int(digits)
+
+
+def setting(name: str) -> str | None:
+    """The value of an environment variable; None if it is not set or empty.
+
+    `os.environ` raises and catches an exception for one that is not set, which takes as long as to factor a dozen
+    small matrices: the C library is asked first.
+    """
+    return os.environ.get(name) or None if _getenv()(name.encode()) else None
+
+
+@cache
+def _getenv() -> Callable[[bytes], int | None]:
+    # The interpreter's lock is kept: no other thread changes the environment meanwhile.
+    found = ctypes.PyDLL(None).getenv
+    found.argtypes, found.restype = (ctypes.c_char_p,), ctypes.c_void_p
+    return found
 
 
 def over_ranges(
@@ -76,11 +93,11 @@ def over_ranges(
     arrays : iterable of object
         The owners of all memory that `work` has the bare addresses of: they live for as long as a thread has it.
     """
-    if work_bytes < _SHARE_BYTES or count <= 1:
+    if work_bytes < SHARE_BYTES or count <= 1:
         return work(0, count)
-    shares = max(1, min(threads, count, work_bytes // _SHARE_BYTES))
+    shares = max(1, min(threads, count, work_bytes // SHARE_BYTES))
     bounds = [count * share // shares for share in range(shares + 1)]
-    job = _Job(work, pairwise(bounds), max(1, count * _SHARE_BYTES // work_bytes), tuple(arrays))
+    job = _Job(work, pairwise(bounds), max(1, count * SHARE_BYTES // work_bytes), tuple(arrays))
     ending = job.ending()
     try:
         _HELPERS.offer(job, shares - 1)

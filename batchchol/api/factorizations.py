@@ -14,6 +14,7 @@ from batchchol.api.factor_determinants import determined_by_factors, factor_and_
 from batchchol.api.failures import raise_failures
 from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.host_factorizations import checked_out, factor_host, room_for
+from batchchol.api.plain_calls import factor_plain
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.api.results import AnyCholesky, Cholesky, Factor, FactorLogDeterminant, cholesky_of
 from batchchol.artifacts.no_compiler import warn
@@ -122,7 +123,10 @@ def cholesky(
     NoCompilerWarning
         Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
     """
-    factors, info, *_ = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math, out=out, jitter=jitter)
+    found: Any = factor_plain(a, upper, backend, math, out) if spec is None and jitter is None else None
+    if found is None:
+        found = cholesky_ex(a, upper=upper, backend=backend, spec=spec, math=math, out=out, jitter=jitter)
+    factors, info, *_ = found
     raise_failures(info, a if out is None else None, upper, "cholesky_ex")
     return factors
 
@@ -185,6 +189,10 @@ def cholesky_ex(
     CholeskyLogDeterminant, RepairedCholeskyLogDeterminant
         With `logdet`: logabsdet, of the shape of info and the matrices' dtype, NaN where an info is not 0.
     """
+    if spec is None and jitter is None and logdet is False:
+        found = factor_plain(a, upper, backend, math, out)
+        if found is not None:
+            return Cholesky(*found)
     upper, determined = flag("upper", upper), flag("logdet", logdet)
     check_jitter(jitter)
     if hasattr(a, "__cuda_array_interface__"):

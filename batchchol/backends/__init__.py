@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 
 from batchchol.backends import cpu
 from batchchol.backends.base import Availability, Backend, Kernel
 from batchchol.errors import BatchcholError, UnknownBackend
+from batchchol.parallel import setting
 
 __all__ = [
     "DEFAULT_BACKEND",
@@ -45,7 +45,7 @@ def chosen_backend(name: str | None = None) -> str | None:
     origin, chosen = "backend", name
     if name is None:
         # An empty variable is no choice.
-        origin, chosen = "BATCHCHOL_BACKEND", os.environ.get("BATCHCHOL_BACKEND") or None
+        origin, chosen = "BATCHCHOL_BACKEND", setting("BATCHCHOL_BACKEND")
     # Arrays and the like are compared element by element.
     if chosen is not None and not (isinstance(chosen, str) and chosen in _BACKENDS):
         raise UnknownBackend(f"{origin}={chosen!r} is unknown: use one of {', '.join(map(repr, _BACKENDS))}")

@@ -25,13 +25,14 @@ from batchchol.backends.rapl import Rapl
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
+from batchchol.batches.host_memory import address_of
 from batchchol.batches.layouts import padded, stride
 from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
 from batchchol.files import system_values
 from batchchol.operations import residual
 from batchchol.operations.roofline import Ceilings, measured_ceilings
-from batchchol.parallel import available_threads, over_ranges
+from batchchol.parallel import SHARE_BYTES, available_threads, over_ranges
 from batchchol.progress import Show
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
 from kernelgen.operations import Operation
@@ -60,12 +61,34 @@ class CpuKernel:
         numbers, matrices = self._extents(first.batch, first.layout)
         if operation.columns is not None:
             numbers = (memory[operation.columns].shape[-1], *numbers)
-        work = partial(self.function, *[host_memory.address_of(array) for array in memory], *numbers)
+        work = partial(self.function, *[address_of(array) for array in memory], *numbers)
         moved = sum([memory[place].nbytes for place in operation.read])
-        if over_ranges(work, -(-matrices // self._lanes), threads, moved, arrays=memory):
-            raise OutOfMemory(
-                f"the working chunks of {operation.work}", self._room * threads, host_memory.free_bytes()
-            )
+        self._check(over_ranges(work, -(-matrices // self._lanes), threads, moved, arrays=memory), threads)
+
+    def factor_arrays(self, source: int, target: int, batch: int, arrays: tuple[object, ...]) -> NDArray[np.int32]:
+        """Factor canonical matrices from one address to another, by as many threads as there are for so many bytes.
+
+        `arrays` own the memory. Returns the info of each.
+        """
+        groups, moved = -(-batch // self._lanes), batch * self._bytes
+        info, threads = np.empty(groups * self._lanes, np.int32), available_threads(moved)
+        if moved < SHARE_BYTES:
+            self._check(self.function(source, target, address_of(info), batch, 0, groups), 1)
+        else:
+            work = partial(self.function, source, target, address_of(info), batch)
+            self._check(over_ranges(work, groups, threads, moved, arrays=(*arrays, info)), threads)
+        return info[:batch]
+
+    @cached_property
+    def _bytes(self) -> int:
+        """What is read and written of a canonical matrix."""
+        return 2 * self.spec.problem.n**2 * ELEMENT_BYTES[self.spec.problem.dtype]
+
+    def _check(self, failed: int, threads: int) -> None:
+        """Refuse to return where a kernel had no memory to work in."""
+        if failed:
+            work = f"the working chunks of {self._operation.work}"
+            raise OutOfMemory(work, self._room * threads, host_memory.free_bytes())
 
     @cached_property
     def _operation(self) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,16 +61,16 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> NDA
         room = np.empty(needed + ALIGNMENT, dtype=np.uint8)
     except MemoryError as error:
         raise OutOfMemory(purpose, needed, free_bytes()) from error
-    start = -address_of(room) % ALIGNMENT
-    return room[start : start + needed].view(dtype).reshape(shape)
+    return np.ndarray(shape, dtype, room, -address_of(room) % ALIGNMENT)
 
 
-_Bytes = ctypes.c_char * 0
+_address = ctypes.addressof
+_from_buffer: Callable[[Any], Any] = (ctypes.c_char * 0).from_buffer
 
 
 def address_of(array: NDArray[Any]) -> int:
     """Where a C-contiguous array begins: `array.ctypes.data`, which takes three times as long if it is writeable."""
-    return ctypes.addressof(_Bytes.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
+    return _address(_from_buffer(array)) if array.flags.writeable else array.ctypes.data
 
 
 def require_memory(batch: int, n: int, dtype: str, free: int | None) -> None:
