@@ -30,6 +30,7 @@ from batchchol.compare.reflections import REFLECTION_ARENAS
 from batchchol.compare.rows import Row, read_rows, write_csv
 from batchchol.compare.solves import SOLVE_ARENAS
 from batchchol.errors import BatchcholError, CompilerNotFound, DataFileError
+from batchchol.measure.energy import idle_watts
 from batchchol.measure.machine import stable_name
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row as Measured
@@ -169,6 +170,7 @@ def compare(
         stable_name(backend.device()),
         absent,
         joules,
+        idle_watts(backend.joules) if joules else math.nan,
     )
     kept = [] if out is None else _read(out, run)
     _prepare(run, present, orders, asked, op, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)

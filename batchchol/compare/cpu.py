@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from batchchol.api import cholesky
 from batchchol.backends import Backend
 from batchchol.compare import own
 from batchchol.compare.contenders import Arena, BaseArena, Contender, Entrant
-from batchchol.compare.spending import repeated
 from batchchol.defaults.lookup import default_spec
-from batchchol.measure.energy import Energy, idle_watts
 from batchchol.measure.stopwatch import Timing
 from batchchol.parallel import over_ranges
 from batchchol.plan import array_choice
@@ -97,15 +95,6 @@ class CpuVenue:
             seconds += self._backend.seconds([contender.calls[place]], samples=1, protocol=protocol, warm_up=0)
         self._calls += samples + 1
         return Timing(tuple(seconds[1:]), 1, place)
-
-    @cached_property
-    def idle_watts(self) -> float:
-        """The power of the CPU's packages when the library does nothing."""
-        return idle_watts(self._backend.joules)
-
-    def spent(self, contender: Contender, seconds: float) -> Energy:
-        """What a call uses that is repeated for so long."""
-        return repeated(contender, lambda: None, self._backend.joules, seconds)
 
     def floor(self, protocol: str, threads: int) -> float:
         """Seconds that it takes to hand nothing at all to the threads and wait for them: the median of many calls."""

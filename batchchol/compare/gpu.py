@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 from batchchol import __version__
 from batchchol.api import cholesky_ex
@@ -12,10 +12,8 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda.device import device
 from batchchol.compare import known_kernels, own
 from batchchol.compare.contenders import Arena, BaseArena, Contender, Entrant
-from batchchol.compare.spending import repeated
 from batchchol.defaults.request import Request
 from batchchol.errors import CompileError, OutOfMemory
-from batchchol.measure.energy import Energy, idle_watts
 from batchchol.measure.row import Row
 from batchchol.measure.stopwatch import Stopwatch, Timing
 from batchchol.plan import array_choice
@@ -62,16 +60,6 @@ class GpuVenue:
 
     def floor(self, protocol: str, threads: int) -> float:
         return self._backend.floor(protocol)
-
-    @cached_property
-    def idle_watts(self) -> float:
-        device().synchronize()
-        return idle_watts(self._backend.joules)
-
-    def spent(self, contender: Contender, seconds: float) -> Energy:
-        gpu = device()
-        with gpu.current("measuring energy"), gpu.queueing():
-            return repeated(contender, gpu.synchronize, self._backend.joules, seconds)
 
 
 def _kernels(request: Request, known: Sequence[Row], suffix: str, absent: dict[str, str]) -> Iterator[Entrant]:

@@ -16,6 +16,7 @@ from batchchol.compare.contenders import QUEUED, WAITING, BaseArena, Contender, 
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
 from batchchol.compare.rows import Row
+from batchchol.compare.spending import repeated
 from batchchol.errors import BatchcholError, DeviceLost, ResidualError
 from batchchol.measure.stopwatch import Timing
 from batchchol.measure.timing import Sample, busy_warning, drift
@@ -45,7 +46,9 @@ class Run:
     absent : dict of str to str
         What did not take part, and why.
     joules : float
-        Seconds that calls are repeated to see what they use; 0 if nobody asks.
+        Seconds that calls are repeated to see what they use; 0 leaves it out.
+    idle_watts : float
+        The power of the device with nothing to do.
     approved : set of tuple
         What got its small batch right.
     """
@@ -64,6 +67,7 @@ class Run:
     machine: str
     absent: dict[str, str]
     joules: float = 0.0
+    idle_watts: float = math.nan
     approved: set[tuple[str, str, int, int]] = field(default_factory=set)
 
     def label(self, arena: BaseArena) -> str:
@@ -212,7 +216,7 @@ class Heat:
         if row.protocol != run.venue.protocols[contender.protocols[0]]:
             return row
         with entrant.limit(self._arena.threads):
-            spent = run.venue.spent(contender, run.joules)
+            spent = repeated(contender, run.backend, run.joules)
         run.report(
             f"{run.label(self._arena)}: {row.contender:24} {spent.joules / row.batch * 1e6:10,.4g} µJ a matrix"
         )
@@ -221,7 +225,7 @@ class Heat:
             joules=spent.joules,
             joules_uncertainty=spent.uncertainty,
             watts=spent.watts,
-            idle_watts=run.venue.idle_watts,
+            idle_watts=run.idle_watts,
         )
 
     def _tell(self, rows: Iterable[Row]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from batchchol.backends import Backend
 from batchchol.compare.contenders import Contender
-from batchchol.measure.energy import Energy, measure_energy
+from batchchol.measure.energy import Energy, device_energy
 
 
-def repeated(
-    contender: Contender, synchronize: Callable[[], None], read_joules: Callable[[], float | None], seconds: float
-) -> Energy:
+def repeated(contender: Contender, backend: Backend, seconds: float) -> Energy:
     """What a call uses, all of the device, repeated for at least so many seconds.
 
     Calls that overwrite their input are repeated with the copies that restore it, whose energy, measured alone, is
@@ -20,10 +19,9 @@ def repeated(
     if contender.restore is None:
         forget = contender.forget
         calls = contender.calls if forget is None else [partial(_both, call, forget) for call in contender.calls]
-        return measure_energy(calls, synchronize, read_joules, seconds=seconds)
-    rounds = partial(_round, contender.restore, contender.calls)
-    spent = measure_energy([rounds], synchronize, read_joules, seconds=seconds)
-    restored = measure_energy([contender.restore], synchronize, read_joules, seconds=seconds)
+        return device_energy(backend, calls, seconds)
+    spent = device_energy(backend, [partial(_round, contender.restore, contender.calls)], seconds)
+    restored = device_energy(backend, [contender.restore], seconds)
     return spent.without(restored).of(len(contender.calls))
 
 

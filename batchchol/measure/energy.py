@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, pairwise
 from typing import NamedTuple
 
+from batchchol.backends import Backend
+from batchchol.backends.base import check_runnable
+from batchchol.batches.batch import Batch
 from batchchol.errors import BatchcholError
+from batchchol.measure.timing import rotating_buffers
+from kernelgen import KernelSpec
 
-IDLE_SECONDS = 2.0
+SECONDS, IDLE_SECONDS = 5.0, 2.0
+"""The least time that calls are repeated, and that a device is watched without any."""
+
 _WARM_UP_SHARE = 0.2
 
 # Counters move in steps, of 0.1 s on GPUs: they are read far more often, after bursts of this length.
@@ -106,6 +114,35 @@ def measure_energy(
     widest = max(later.time - sooner.time for sooner, later in pairwise(steps))
     joules = watts * span / done
     return Energy(joules, joules * widest / span, watts, span / done, span)
+
+
+def device_energy(backend: Backend, calls: Sequence[Callable[[], None]], seconds: float) -> Energy:
+    """`measure_energy` of calls on a backend's device, queued where it is a GPU."""
+    if backend.name != "cuda":
+        return measure_energy(calls, lambda: None, backend.joules, seconds=seconds)
+    from batchchol.backends.cuda.device import device
+
+    gpu = device()
+    with gpu.current("measuring energy"), gpu.queueing():
+        return measure_energy(calls, gpu.synchronize, backend.joules, seconds=seconds)
+
+
+def factor_energy(
+    backend: Backend, spec: KernelSpec, batch: Batch, *, seconds: float = SECONDS, threads: int = 1
+) -> Energy:
+    """What factoring an SPD batch uses, out of place, on copies that go round the last-level cache; checked.
+
+    Raises
+    ------
+    BatchcholError
+        As `measure_energy`; or the result is wrong.
+    """
+    check_runnable(backend, spec, batch)
+    kernel, info = backend.kernel(spec), backend.info(batch, spec)
+    pairs = rotating_buffers(backend, batch)
+    spent = device_energy(backend, [partial(kernel, *pair, info, threads=threads) for pair in pairs], seconds)
+    backend.check(batch, pairs[0][1].marked(spec.problem.uplo), info, spec.problem.math)
+    return spent
 
 
 def idle_watts(

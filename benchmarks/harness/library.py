@@ -279,6 +279,23 @@ def host_seconds(backend: Backend, call: Callable[[], None]) -> list[float]:
     return list(backend.host_seconds(call))
 
 
+def joules(backend: Backend, spec: KernelSpec, batch: Batch, threads: int) -> float:
+    """What a factorization uses; see `batchchol.measure.energy.factor_energy`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this commit does not measure that, or this machine does not say.
+    """
+    try:
+        from batchchol.measure.energy import factor_energy
+    except ImportError as error:
+        raise BackendUnavailable("this commit of batchchol measures no energy") from error
+    if backend.joules() is None:
+        raise BackendUnavailable(f"backend {backend.name}: the device does not say what energy it uses")
+    return float(factor_energy(backend, spec, batch, threads=threads).joules)
+
+
 def empty(backend: Backend, n: int, batch: int, layout: Layout, dtype: str) -> Batch:
     """A batch where the backend's kernels can use it."""
     return getattr(backend, "empty", Batch.empty)(n, batch, layout, dtype)
