@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import BLUE, GREEN, GREY, ORANGE, WIDE, panels, plain, save
+from batchchol.report.style import BLUE, GREEN, GREY, ORANGE, WIDE, name_lines, panels, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 DATA, STEM = ROOT / "datasets" / "larger_steps_h200.csv", ROOT / "docs" / "larger_steps_h200"
-UPDATES = {"left": ("left looking: gemm", BLUE), "right": ("right looking: syrk", ORANGE)}
+UPDATES = {"left": ("gemm, left looking", BLUE), "right": ("syrk, right looking", ORANGE)}
 Row = Mapping[str, str]
 
 
@@ -46,8 +46,9 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.set_title(dtype, loc="left")
     # Both have one scale: only now is its top known.
     single.set_ylim(bottom=0)
-    handles, labels = single.get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+    double.set_ylabel("")
+    for axes in (single, double):
+        name_lines(axes, 9)
     return drawn
 
 
@@ -56,12 +57,15 @@ def _panel(axes: Axes, rows: Sequence[Row]) -> None:
         steps = [row for row in rows if (row["part"], row["looking"]) == ("update", looking)]
         axes.plot([int(row["at"]) for row in steps], [_rate(row) for row in steps], color=colour, label=label)
         bound = next(row for row in rows if (row["part"], row["looking"]) == ("bound", looking))
-        axes.axhline(_rate(bound), color=colour, linestyle=":", label=f"its bound for all of it, {looking} looking")
+        last = int(steps[-1]["at"])
+        axes.plot([0, last], [_rate(bound)] * 2, color=colour, linestyle=":", label=f"bound, {looking} looking")
     whole = {row["who"]: _rate(row) for row in rows if row["part"] == "whole"}
     peer = max(rate for who, rate in whole.items() if who.startswith("cusolver"))
-    axes.axhline(whole["batchchol"], color=GREEN, linewidth=2, label="ours, all of it")
-    axes.axhline(peer, color=GREY, linestyle="--", label="cuSOLVER, the better fill mode")
+    axes.plot([0, last], [whole["batchchol"]] * 2, color=GREEN, linewidth=2, label="ours")
+    axes.plot([0, last], [peer] * 2, color=GREY, linestyle="--", label="cuSOLVER")
     plain(axes, "first column of the step's panel", "GFLOP/s of the update; n³/3 of all of it")
+    axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.set_xticks(range(0, 20_001, 5_000))
 
 
 def _rate(row: Row) -> float:

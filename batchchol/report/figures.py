@@ -26,6 +26,7 @@ from batchchol.report.style import (
     distinct,
     legend,
     lines,
+    name_lines,
     ordered,
     over_orders,
     panels,
@@ -75,11 +76,11 @@ def maths(table: Any, roofline: Any, gain: Gain) -> Figure:
     left.plot(roofline.index, roofline, color=GREY, linewidth=4, alpha=0.4, label="roofline")
     lines(left, table, distinct(table.columns))
     over_orders(left, table.index, GFLOPS, log=True)
-    left.legend(frameon=False, loc="upper left", **SMALL)
     if gain.shares.empty:
         right.set_visible(False)
     else:
         _gain(right, gain)
+    name_lines(left, 9)
     return figure
 
 
@@ -93,7 +94,7 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
         return _one_order(table, name)
     figure, (left, right) = panels(WIDE, widths=(1, 1.25))
     styles = sequence(table.columns) if ordered(table) else distinct(table.columns)
-    lines(left, table, styles)
+    lines(left, table, styles, name if ordered(table) else "")
     over_orders(left, table.index, GFLOPS)
     shares = pivots.of_best(table[table.notna().sum(axis=1) > 1])
     if gain is not None and not gain.shares.empty:
@@ -102,7 +103,8 @@ def levels(table: Any, name: str, gain: Gain | None = None) -> Figure:
         _map(figure, right, shares, name)
     else:
         _shares(right, shares, styles)
-    legend(figure, *left.get_legend_handles_labels(), name)
+        name_lines(right, 9)
+    name_lines(left, 9)
     return figure
 
 
@@ -143,7 +145,8 @@ def speedups(tables: Mapping[str, Any]) -> Figure:
         axes.set_yticks([tick for tick in _TIMES if tick <= 1.5 * highest])
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}×")
         axes.set_ylim(bottom=min(0.8, 0.9 * float(table.min(axis=None))))
-    legend(figure, *every[0].get_legend_handles_labels())
+    for axes in every:
+        name_lines(axes, 9)
     return figure
 
 
@@ -280,11 +283,11 @@ def by_family(tables: Mapping[str, Any], name: str) -> Figure:
     figure, every = panels(WIDE, len(tables), one_scale=True)
     styles = sequence(known) if ordered(first) else distinct(known)
     for axes, (family, table) in zip(every, tables.items(), strict=True):
-        lines(axes, table, styles)
+        lines(axes, table, styles, name if ordered(table) else "")
         over_orders(axes, table.index, GFLOPS if axes is every[0] else "")
         axes.set_title(f"family {family}", loc="left", fontsize=11)
-    handles = {label: line for axes in every for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    legend(figure, [handles[str(value)] for value in known], known, name)
+    for axes in every:
+        name_lines(axes, 9)
     return figure
 
 

@@ -10,11 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from batchchol.errors import BatchcholError, optional
-from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, octaves, plain, room, save
+from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, name_lines, octaves, plain, room, save
 from batchchol.tune.winners import grouped
 
 if TYPE_CHECKING:
@@ -27,10 +24,9 @@ _KINDS: dict[str, dict[str, Any]] = {
     "reference": {"linestyle": ":", "linewidth": 1.0, "markersize": 4, "markerfacecolor": "white", "alpha": 0.8},
 }
 _SIZE_INCHES, _DOTS_PER_INCH = (9.0, 5.4), 160
-# The size of a panel, and the caption's characters to an inch and inches to a line.
-_PANEL_INCHES, _CAPTION_CHARACTERS, _CAPTION_LINE_INCHES = (6.4, 6.2), 15.5, 0.16
-# Labels at the ends of the lines keep this distance, in points.
-_LABEL_SPACING = 13.0
+# A panel's height, its width but for names at lines, and what a character of those takes.
+_PANEL_HEIGHT, _PANEL_WIDTH, _NAME_CHARACTER = 4.8, 2.8, 0.075
+_CAPTION_CHARACTERS, _CAPTION_LINE_INCHES = 15.5, 0.16
 
 
 @dataclass(frozen=True)
@@ -119,21 +115,22 @@ def draw_panels(panels: Sequence[Panel], stem: Path, *, title: str, caption: str
 
 
 def _panels_figure(panels: Sequence[Panel], title: str, caption: str) -> Figure:
-    width, height = _PANEL_INCHES
+    longest = max(len(point.label) for panel in panels for point in panel.points)
+    width, height = _PANEL_WIDTH + _NAME_CHARACTER * longest, _PANEL_HEIGHT
     lines = textwrap.wrap(caption, round(width * len(panels) * _CAPTION_CHARACTERS)) if caption else []
     figure = figure_of((width * len(panels), height + _CAPTION_LINE_INCHES * len(lines)), _DOTS_PER_INCH)
-    figure.suptitle(title, x=0.005, ha="left", fontsize=13)
+    figure.suptitle(title, x=0.005, ha="left", fontsize=12)
     if lines:
         figure.supxlabel("\n".join(lines), x=0.005, ha="left", fontsize=8.5, color=GREY)
     styles = _styles([point for panel in panels for point in panel.points])
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, panel in zip(every, panels, strict=True):
-        _plot(axes, panel.points, styles, _KINDS)
+        _plot(axes, panel.points, styles, _KINDS, apart=1 / 2)
         axes.set_title(panel.title, loc="left")
         if axes is not every[0]:
             axes.set_ylabel("")
     for axes in every:
-        _label(axes)
+        name_lines(axes)
     return figure
 
 
@@ -143,7 +140,7 @@ def _figure(points: Sequence[Point], title: str, subtitle: str) -> Figure:
     _plot(axes, points, _styles(points))
     axes.set_title(title, loc="left", pad=22 if subtitle else None)
     axes.text(0, 1.015, subtitle, transform=axes.transAxes, color=GREY, fontsize=9)
-    _label(axes)
+    name_lines(axes)
     return figure
 
 
@@ -164,8 +161,9 @@ def _plot(
     points: Sequence[Point],
     styles: Mapping[str, Mapping[str, Any]],
     kinds: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    apart: float = 1 / 4,
 ) -> None:
-    """A line for each label, over that the highest roofline that is known of each n."""
+    """A line a label, over them the highest roofline known at each n; orders so many octaves `apart` have numbers."""
     for label, line in _by_label(points).items():
         style = {**styles[label], **kinds.get(line[0].kind, {})}
         axes.plot([point.n for point in line], [point.gflops for point in line], label=label, **style)
@@ -175,30 +173,4 @@ def _plot(
         highest = [max(point.roofline_gflops for point in same) for _, same in alike]
         axes.plot([n for n, _ in alike], highest, color=GREY, linewidth=3, alpha=0.6, label="roofline")
     plain(axes, ORDER, GFLOPS, log=True)
-    octaves(axes, room(sorted({point.n for point in points}), 1 / 4, last=False), size=10)
-
-
-def _label(axes: Axes) -> None:
-    """Name each line at its right end, in its colour, moved up or down to clear its neighbours."""
-    axes.get_figure().draw_without_rendering()  # type: ignore[union-attr]
-    ends = sorted(((np.asarray(line.get_xydata())[-1], line) for line in axes.lines), key=lambda end: end[0][1])
-    places = axes.transData.transform([point for point, _ in ends])[:, 1] * 72 / _DOTS_PER_INCH
-    for (point, line), place, wanted in zip(ends, places, spread(places, _LABEL_SPACING), strict=True):
-        axes.annotate(
-            str(line.get_label()),
-            point,
-            xytext=(9, wanted - place),
-            textcoords="offset points",
-            color=line.get_color(),
-            va="center",
-            annotation_clip=False,
-        )
-
-
-def spread(places: ArrayLike, distance: float) -> list[float]:
-    """Ascending places moved as little as it takes to be at least `distance` apart, each crowd about its middle."""
-    from scipy.optimize import isotonic_regression
-
-    wanted = np.asarray(places, dtype=np.float64)
-    steps = distance * np.arange(wanted.size)
-    return [float(place) for place in isotonic_regression(wanted - steps).x + steps]
+    octaves(axes, room(sorted({point.n for point in points}), apart, last=False), size=10)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchchol.report.style import GREY, ORDER, STYLES, figure_of, octaves, percent, plain, room
+from batchchol.report.style import GREY, ORDER, STYLES, figure_of, name_lines, octaves, percent, plain, room
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Run, Surface, line
 from batchchol.tune.winners import grouped
 
@@ -34,8 +34,8 @@ def draw(surfaces: Sequence[Surface], runs: Sequence[Run], title: str) -> Figure
     _success(success, surfaces, by_strategy)
     for axes, close in zip(below, CLOSE, strict=True):
         _needed(axes, surfaces, by_strategy, close)
-    handles, labels = regret.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
+    for axes in (regret, success, *below):
+        name_lines(axes)
     return figure
 
 
@@ -60,12 +60,13 @@ def _regret(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, S
 
 def _success(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, Sequence[Run]]) -> None:
     """The share of the runs that had come close enough."""
-    for runs, (colour, *_) in zip(by_strategy.values(), STYLES, strict=False):
+    for (name, runs), (colour, *_) in zip(by_strategy.items(), STYLES, strict=False):
         counts = np.array([len(surfaces[run.number].points) for run in runs])
         for close, dashes in zip(CLOSE, _DASHES, strict=True):
             shares = np.array([run.needed(close) for run in runs]) / counts
             there = [(shares <= share).mean() for share in _SHARES]
-            axes.plot(_SHARES, there, color=colour, linestyle=dashes, linewidth=1.8)
+            label = name if dashes == _DASHES[0] else "_"
+            axes.plot(_SHARES, there, color=colour, linestyle=dashes, linewidth=1.8, label=label)
     words = ", ".join(
         f"{'solid' if dashes == '-' else 'dashed'}: within {close:.0%}"
         for close, dashes in zip(CLOSE, _DASHES, strict=True)
@@ -93,10 +94,10 @@ def _needed(axes: Axes, surfaces: Sequence[Surface], by_strategy: Mapping[str, S
     # Among cases of one n, the one with the most points.
     sizes = {surface.case.n: len(surface.points) for surface in sorted(surfaces, key=lambda each: len(each.points))}
     ns = sorted(sizes)
-    for runs, (colour, marker, _) in zip(by_strategy.values(), STYLES, strict=False):
+    for (name, runs), (colour, marker, _) in zip(by_strategy.items(), STYLES, strict=False):
         found = [line(surfaces, [run for run in runs if surfaces[run.number].case.n == n], close) for n in ns]
         medians, highs = [_drawn(each.median) for each in found], [_drawn(each.high) for each in found]
-        axes.plot(ns, medians, color=colour, marker=marker, markersize=4, linewidth=1.8)
+        axes.plot(ns, medians, color=colour, marker=marker, markersize=4, linewidth=1.8, label=name)
         axes.plot(ns, highs, color=colour, linestyle=":", linewidth=1.2)
     axes.fill_between(ns, [SHARE * sizes[n] for n in ns], color=GREY, alpha=0.2, linewidth=0)
     octaves(axes, room(ns, _TICKS, last=False))

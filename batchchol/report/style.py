@@ -8,27 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from batchchol.files import make_folder, replace_file
+from batchchol.tune.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell the same story in grey.
-STYLES = (
-    ("#0072B2", "o", "-"),
-    ("#D55E00", "s", "-"),
-    ("#009E73", "^", "--"),
-    ("#CC79A7", "v", "--"),
-    ("#E69F00", "D", "-."),
-    ("#56B4E9", "P", "-."),
-    ("#000000", "X", ":"),
-    ("#8C510A", "<", "-"),
-    ("#762A83", ">", "--"),
-    ("#1B7837", "p", "-."),
-    ("#67001F", "*", ":"),
-    ("#4575B4", "h", "-"),
+# Eight colours that the colour-blind tell apart, seven of them Okabe and Ito's, whose yellow cannot be seen on white.
+# Markers tell the same story in grey; more lines than eight repeat the colours with other markers and dashes.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C510A")
+_MARKERS, _DASHES = "os^vDPX<>p*hd8H", ("-", "--")
+STYLES = tuple(
+    (_COLOURS[place % len(_COLOURS)], marker, _DASHES[place // len(_COLOURS)])
+    for place, marker in enumerate(_MARKERS)
 )
 SETTINGS: Any = {"svg.hashsalt": "batchchol", "font.size": 10, "axes.titlesize": 12}
 # What makes files differ from run to run stays out of them.
@@ -40,6 +37,8 @@ BLUE, ORANGE, GREEN = (style[0] for style in STYLES[:3])
 GFLOPS = "GFLOP/s (n³/3 a matrix)"
 ORDER = "n, order of each matrix"
 SMALL: Any = {"fontsize": 9}
+# Names at the ends of lines keep this distance, in points.
+_NAMES_APART = 12.5
 DOTS_PER_INCH = 140
 
 
@@ -99,11 +98,43 @@ def panels(
     return figure, figure.subplots(1, count, width_ratios=widths, sharey=one_scale, squeeze=False)[0]
 
 
-def lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A line a column over the table's index."""
+def lines(axes: Axes, table: Any, styles: Mapping[Any, Mapping[str, Any]], what: str = "") -> None:
+    """A line a column over the table's index; `what` stands before the columns in their names."""
     for value in table.columns:
         line = table[value].dropna()
-        axes.plot(line.index, line, label=str(value), **{"linewidth": 1.6, "markersize": 4.5} | dict(styles[value]))
+        style = {"linewidth": 1.6, "markersize": 4.5} | dict(styles[value])
+        axes.plot(line.index, line, label=f"{what} {value}".strip(), **style)
+
+
+def name_lines(axes: Axes, size: float = 10) -> None:
+    """Name each line at its right end, in its colour, moved up or down to clear those that end beside it."""
+    figure = axes.get_figure()
+    figure.draw_without_rendering()  # type: ignore[union-attr]
+    named = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+    known = [(np.asarray(line.get_xydata()), line) for line in named]
+    ends = sorted(((points[-1], line) for points, line in known if len(points)), key=lambda end: float(end[0][1]))
+    for together in grouped(ends, lambda end: float(end[0][0])).values():
+        places = axes.transData.transform([point for point, _ in together])[:, 1] * 72 / figure.dpi  # type: ignore[union-attr]
+        for (point, line), place, wanted in zip(together, places, spread(places, _NAMES_APART), strict=True):
+            axes.annotate(
+                str(line.get_label()),
+                point,
+                xytext=(8, wanted - place),
+                textcoords="offset points",
+                color=line.get_color(),
+                va="center",
+                annotation_clip=False,
+                fontsize=size,
+            )
+
+
+def spread(places: ArrayLike, distance: float) -> list[float]:
+    """Ascending places moved as little as it takes to be at least `distance` apart, each crowd about its middle."""
+    from scipy.optimize import isotonic_regression
+
+    wanted = np.asarray(places, dtype=np.float64)
+    steps = distance * np.arange(wanted.size)
+    return [float(place) for place in isotonic_regression(wanted - steps).x + steps]
 
 
 def bars(axes: Axes, table: Any, across: str) -> None:

@@ -173,11 +173,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """GFLOP/s over n of all contenders of a group, at `stem`.png and .svg."""
+    """GFLOP/s over n of a group, at `stem`.png and .svg: a line for each of its contenders.
+
+    With `lines`, names and what their rows have (patterns as in a group's `own`), each is the best of those rows, and
+    the batches of a case have panels beside each other, with these titles; `own` names those that are this library's,
+    `references` are libraries of which there are dated figures alone.
+    """
 
     stem: Path
     group: Group
     title: str
+    lines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    panels: Sequence[str] = ()
+    own: Sequence[str] = ()
+    references: Sequence[str] = ()
+
+    def best(self, name: str, point: tuple[int, int]) -> AnyRow | None:
+        """The fastest row of a line at n, batch; None if there is none."""
+        wanted = self.lines[name]
+        rows = [row for row in self.group.published() if (row.n, row.batch) == point and _has(row, wanted)]
+        return min(rows, key=lambda row: row.seconds, default=None)
 
 
 @dataclass(frozen=True)
@@ -223,7 +238,7 @@ def load(root: Path) -> Listed:
         groups = {name: _group(name, root, entry, entries) for name, entry in entries.items()}
         tables = {name: _table(entry) for name, entry in found["tables"].items()}
         plots = [
-            Plot(path.with_name(name), groups[entry["group"]], entry["title"])
+            Plot(**{**entry, "stem": path.with_name(name), "group": groups[entry["group"]]})
             for name, entry in found.get("plots", {}).items()
         ]
         return Listed(root, [root / page for page in found["pages"]], [*groups.values()], tables, plots)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
+from batchchol.compare.references import lines, references
 from batchchol.report.claims.listed import Plot
-from batchchol.report.gflops_plot import Point, draw
+from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels
 
 
 def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
-    """Draw GFLOP/s over n, a line a contender, to where pages have it or to a folder.
+    """Draw GFLOP/s over n to where pages have it or to a folder.
 
     Raises
     ------
@@ -17,6 +20,26 @@ def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
         If matplotlib is not installed, or a file cannot be written.
     """
     rows = plot.group.published()
-    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
     stem = plot.stem if folder is None else folder / plot.stem.name
-    return draw(points, stem, title=plot.title, subtitle=f"{plot.group.file}, {rows[0].date}")
+    source = f"{plot.group.file}, {rows[0].date}"
+    if plot.lines:
+        panels = [Panel(title, tuple(_points(plot, place))) for place, title in enumerate(plot.panels)]
+        return draw_panels(
+            panels, stem, title=plot.title, caption=f"{source}. Dotted: dated figures, not of this run."
+        )
+    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
+    return draw(points, stem, title=plot.title, subtitle=source)
+
+
+def _points(plot: Plot, place: int) -> Iterator[Point]:
+    """Those of one panel: of each line the best at every order, then the references."""
+    first, cases = plot.group.published()[0], [(n, batches[place]) for n, batches in plot.group.cases]
+    for name in plot.lines:
+        for case in cases:
+            if row := plot.best(name, case):
+                kind = "own" if name in plot.own else "peer"
+                yield Point(name, row.n, row.gflops, row.roofline_gflops, kind)
+    others = {each.library for each in references()} - set(plot.references)
+    for n, batch in cases:
+        for dated in lines(getattr(first, "gpu", ""), first.dtype, others, [n], batch):
+            yield Point(dated.library, dated.n, dated.gflops, math.nan, "reference")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from batchchol.errors import BatchcholError
 from batchchol.report import gflops_plot
-from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels, spread
+from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels
+from batchchol.report.style import spread
 
 POINTS = [
     Point("fast", 4, 2.0, 8.0),
