@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import matplotlib as mpl
@@ -47,6 +48,20 @@ def clone(tmp_path: Path) -> Iterator[Path]:
 def test_pages_say_what_the_data_say(listed: Listed) -> None:
     stale = [page.name for page in listed.pages if rendered(page.read_text(), listed) != page.read_text()]
     assert stale == [], "run `python -m batchchol.report.claims`"
+
+
+def test_every_claim_is_of_a_number_on_a_page(listed: Listed) -> None:
+    """What no page shows any more is no claim: drop its quantity or its group."""
+    texts = [page.read_text() for page in sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])]
+    shown = {name for text in texts for name in re.findall(r"<!--=\s*(\S+?)(?:\s+\S+?)?\s*-->", text)}
+    for name in {name for text in texts for name in re.findall(r"<!-- claims: (\S+) -->", text)} & {*listed.tables}:
+        table = listed.tables[name]
+        cells = [(column, line) for column in table.columns for line in table.lines if line["n"] not in column.empty]
+        shown |= {claim.format(**line) for column, line in cells for claim in column.claims}
+    patterns = [pattern for text in texts for pattern in re.findall(r"--only '([^']+)'", text)]
+    shown |= {name for name in listed.claims for pattern in patterns if fnmatchcase(name, pattern)}
+    kinds = {(claim.group.name, claim.quantity) for name, claim in listed.claims.items() if name in shown}
+    assert {(claim.group.name, claim.quantity) for claim in listed.claims.values()} - kinds == set()
 
 
 def test_the_site_lists_every_claim(listed: Listed) -> None:
