@@ -12,7 +12,7 @@ from kernelgen.targets import ELEMENT_BYTES
 
 # The largest order of every operation, layout and target; and that of arrays which a GPU factors on chip.
 MAX_N = 128
-MAX_ON_CHIP: Mapping[str, int] = MappingProxyType({"float32": 232, "float64": 216})
+MAX_ON_CHIP: Mapping[str, int] = MappingProxyType({"float32": 335, "float64": 235})
 MAX_CHUNK = 512
 
 MATHS = ("ieee", "fast")

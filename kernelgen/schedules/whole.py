@@ -38,16 +38,21 @@ class WholeShape:
     @property
     def slots(self) -> int:
         """Rows of the first panel to a thread, but for those of the first two tiles."""
-        return -(-max(TILE * (self.side - 2), 1) // self.threads)
+        return -(-max(self.n - 2 * TILE, 1) // self.threads)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from a row of the first panel to that of the second: neighbours in a row meet in no bank."""
+        return TILE * (self.n if self.n % 2 else self.n + 1)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: the panels, each a row further than the one before it would end.
+        """Dynamic shared memory of a block: a diagonal tile's factor, reciprocals of its diagonal, and the panels.
 
-        Behind them come the factor of a diagonal tile and the reciprocals of its diagonal.
+        Of these the last one comes first; the first one has room for whole tiles.
         """
-        tiles = self.side * (self.side + 1) // 2 + 1
-        return (TILE * TILE * tiles + TILE * (self.side + 1)) * ELEMENT_BYTES[self.dtype]
+        others = (self.side - 1) * (self.pitch - TILE * TILE // 2 * self.side)
+        return (TILE * (TILE + 1) + others + TILE * TILE * self.side) * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ INLINE void wait_for_predecessors()
 #endif
 }
 
-enum { N = 20, SIDE = 3, WARPS = 2, THREADS = 32 * WARPS, OTHERS = WARPS > 1 ? WARPS - 1 : 1, SLOTS = 1, SKEW = 8, PANELS = 32 * SIDE * (SIDE + 1) + SKEW * SIDE, WIDTH = 4 };
+enum { N = 20, SIDE = 3, WARPS = 2, THREADS = 32 * WARPS, OTHERS = WARPS > 1 ? WARPS - 1 : 1, SLOTS = 1, PITCH = 168, WIDTH = 4 };
 
 /* The root of a pivot, correctly rounded, and its reciprocal, to a unit in the last place, if it is ordinary: from 2^-101 on, and
  * finite. */
@@ -159,8 +159,9 @@ INLINE vec tail(const vec x) { return x - head(x); }
 
 extern __shared__ __align__(16) scalar panels[];
 
-/* Where panel k begins, at its diagonal tile: neighbours in a row are in different banks. */
-INLINE int panel_start(const int k) { return 64 * k * SIDE - 32 * k * (k - 1) + SKEW * k; }
+/* Where panel k begins, at its diagonal tile: behind the panels right of it, so that neighbours in a row are in different banks. Rows past
+ * its end, of the last eight, are those of the panel left of it, which is done: what comes of them has no meaning. */
+INLINE int panel_start(const int k) { return 72 + (SIDE - 1 - k) * (PITCH - 32 * (SIDE + k)); }
 
 /* Where the first element of a row is in a panel, counted from its diagonal tile; element c is at that place ^ c. Neither
  * pieces of eight rows nor elements of eight rows and four columns meet in a bank. */
@@ -193,14 +194,14 @@ INLINE void write_row(scalar *panel, const vec x[8], const int place)
 INLINE bool is_good(const vec reciprocal) { return first_bits(reciprocal) < 0x7f800000u; }
 
 /* Where the columns of the factor of a panel's diagonal tile are, and the reciprocals of its diagonal. */
-INLINE scalar *factor_columns() { return panels + PANELS; }
+INLINE scalar *factor_columns() { return panels; }
 INLINE scalar *reciprocals() { return factor_columns() + 64; }
 
 /* Factors a panel's diagonal tile, of which every lane of the warp has a copy, and solves for the row of each lane below it
  * meanwhile: a column of the factor is used as soon as it is there. A row of the tile becomes that of its factor. Returns the
  * first bad pivot, 1 to 8, or 0. */
 template <bool ORDINARY>
-INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int lane, bool &ordinary)
+INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int rows, const int lane, bool &ordinary)
 {
     vec d[8][8], own = 0;
     int bad = 0;
@@ -211,12 +212,12 @@ INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int l
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
         vec reciprocal;
-        ordinary &= is_ordinary(d[p][p]);
+        ordinary &= is_ordinary(d[p][p]) | (p >= rows);
         const vec root = (ORDINARY ? ordinary_pivot : pivot)(d[p][p], &reciprocal);
         own = row == p ? root : own;
         if (lane == 0)
             reciprocals()[p] = reciprocal;
-        if ((bad == 0) & !is_good(reciprocal))
+        if ((bad == 0) & !is_good(reciprocal) & (p < rows))
             bad = p + 1;
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
@@ -244,9 +245,9 @@ INLINE int factor(scalar *panel, const int rows, const int lane)
     const int row = lane % 16 < rows ? lane % 16 : 0;
     vec x[8];
     bool ordinary = true;
-    int bad = factor_tile<true>(x, panel, row, lane, ordinary);
+    int bad = factor_tile<true>(x, panel, row, rows, lane, ordinary);
     if (!ordinary)
-        bad = factor_tile<false>(x, panel, row, lane, ordinary);
+        bad = factor_tile<false>(x, panel, row, rows, lane, ordinary);
     __syncwarp();
     if (lane < 16 && lane < rows)
         write_row(panel, x, row_place(lane));
@@ -285,27 +286,25 @@ INLINE void solve(scalar *panel, const int rows)
 INLINE int column_start(const int k) { return panel_start(k) - 64 * k; }
 
 /* Begin to copy the lower triangle of a matrix, a line of memory at a time: by elements, and by pieces, with which what is right of
- * the diagonal may come along. Rows past the end are those of the identity. All lanes go round equally often. */
+ * the diagonal may come along. All lanes go round equally often. */
 INLINE void fill_elements(const scalar *a, const int warp, const int lane)
 {
     enum { ACROSS = 32, STEP = 32, ROWS = 1 };
     const int left = lane % ACROSS;
-    int starts[(8 * SIDE + STEP - 1) / STEP];
+    int starts[(N + STEP - 1) / STEP];
 #pragma unroll
-    for (int t = 0; t < (8 * SIDE + STEP - 1) / STEP; ++t)
+    for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < 8 * SIDE; first += WARPS * ROWS) {
+    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
 #pragma unroll
-        for (int t = 0; t < (8 * SIDE + STEP - 1) / STEP; ++t)
+        for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
             if (t * STEP < first + ROWS) {
                 const int column = left + t * STEP;
                 scalar *const at = panels + starts[t] + place;
-                if (column <= row && row < N)
+                if (column <= row)
                     fetch(at, a + row * N + column);
-                else if (column <= row)
-                    *at = row == column;
             }
     }
 }
@@ -314,24 +313,20 @@ INLINE void fill_pieces(const scalar *a, const int warp, const int lane)
 {
     enum { ACROSS = 8, STEP = 32, ROWS = 4 };
     const int left = lane % ACROSS * 4;
-    int starts[(8 * SIDE + STEP - 1) / STEP];
+    int starts[(N + STEP - 1) / STEP];
 #pragma unroll
-    for (int t = 0; t < (8 * SIDE + STEP - 1) / STEP; ++t)
+    for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < 8 * SIDE; first += WARPS * ROWS) {
+    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
 #pragma unroll
-        for (int t = 0; t < (8 * SIDE + STEP - 1) / STEP; ++t)
+        for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
             if (t * STEP < first + ROWS) {
                 const int column = left + t * STEP;
                 scalar *const at = panels + starts[t] + place;
-                if (column <= row && row < N && column < N)
+                if (column <= row)
                     fetch_piece(at, a + row * N + column);
-                else if (column <= row)
-#pragma unroll
-                    for (int e = 0; e < WIDTH; ++e)
-                        at[e] = row == column + e;
             }
     }
 }
@@ -444,23 +439,23 @@ INLINE void update_blocks(scalar *panel, const int k, const int block, const int
         halved[b] = left[b][0] + 64 >= 64 * (SIDE - k);
         left[b][1] = left[b][0] + (halved[b] ? 0 : 64);
     }
-    const scalar *above = panels + 64 * k;
+    const scalar *above = panels + panel_start(0) + 64 * k;
     if (k % 2) {
         add_products<COUNT>(sum[1], above, left, near, far);
-        above += 64 * (SIDE - 1) + SKEW;
+        above -= PITCH;
     }
 #pragma unroll 1
     for (int j = k % 2; j < k; j += 2) {
-        const scalar *const next = above + 64 * (SIDE - 1 - j) + SKEW;
+        const scalar *const next = above + 64 * j - PITCH;
         add_products<COUNT>(sum[0], above, left, near, far);
         add_products<COUNT>(sum[1], next, left, near, far);
-        above = next + 64 * (SIDE - 2 - j) + SKEW;
+        above = next + 64 * (j + 1) - PITCH;
     }
 #pragma unroll
     for (int b = 0; b < COUNT; ++b)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            if (half == 0 || !halved[b]) {
+            if (left[b][half] / 8 + lane / 4 < N - 8 * k && (half == 0 || !halved[b])) {
                 Pair *const own = (Pair *)(panel + left[b][half] + (row ^ lane % 4 * 2));
                 Pair two = *own;
                 two.at[0] -= sum[0][b][2 * half] + sum[1][b][2 * half];
@@ -496,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(64, 4) potrf_f32_n20_canonical_row_
     int bad = 0;
 #pragma unroll 1
     for (int k = 0; k < SIDE; ++k) {
-        const int rows = 8 * (SIDE - k);
+        const int rows = N - 8 * k;
         scalar *const panel = panels + panel_start(k);
         if (warp == 0) {
             __syncwarp();
@@ -518,7 +513,7 @@ extern "C" __global__ void __launch_bounds__(64, 4) potrf_f32_n20_canonical_row_
     __syncthreads();
     write(l + start, warp, lane);
     if (threadIdx.x == 0)
-        info[blockIdx.x] = bad < N ? bad : N;
+        info[blockIdx.x] = bad;
 }
 
 #undef INLINE

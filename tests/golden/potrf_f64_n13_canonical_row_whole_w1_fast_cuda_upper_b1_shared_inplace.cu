@@ -15,7 +15,7 @@ typedef int mask;
 #define MICROKERNEL INLINE
 
 
-enum { N = 13, SIDE = 2, WARPS = 1, THREADS = 32 * WARPS, OTHERS = WARPS > 1 ? WARPS - 1 : 1, SLOTS = 1, SKEW = 8, PANELS = 32 * SIDE * (SIDE + 1) + SKEW * SIDE, WIDTH = 2 };
+enum { N = 13, SIDE = 2, WARPS = 1, THREADS = 32 * WARPS, OTHERS = WARPS > 1 ? WARPS - 1 : 1, SLOTS = 1, PITCH = 104, WIDTH = 2 };
 
 /* The root of a pivot, correctly rounded, and its reciprocal, to a unit in the last place, if it is ordinary: from 2^-900 on, and
  * finite. */
@@ -90,8 +90,9 @@ INLINE void wait_for_fetched() {}
 
 extern __shared__ __align__(16) scalar panels[];
 
-/* Where panel k begins, at its diagonal tile: neighbours in a row are in different banks. */
-INLINE int panel_start(const int k) { return 64 * k * SIDE - 32 * k * (k - 1) + SKEW * k; }
+/* Where panel k begins, at its diagonal tile: behind the panels right of it, so that neighbours in a row are in different banks. Rows past
+ * its end, of the last eight, are those of the panel left of it, which is done: what comes of them has no meaning. */
+INLINE int panel_start(const int k) { return 72 + (SIDE - 1 - k) * (PITCH - 32 * (SIDE + k)); }
 
 /* Where the first element of a row is in a panel, counted from its diagonal tile; element c is at that place ^ c. Neither
  * pieces of eight rows nor elements of eight rows and four columns meet in a bank. */
@@ -124,14 +125,14 @@ INLINE void write_row(scalar *panel, const vec x[8], const int place)
 INLINE bool is_good(const vec reciprocal) { return first_bits(reciprocal) < 0x7ff00000u; }
 
 /* Where the columns of the factor of a panel's diagonal tile are, and the reciprocals of its diagonal. */
-INLINE scalar *factor_columns() { return panels + PANELS; }
+INLINE scalar *factor_columns() { return panels; }
 INLINE scalar *reciprocals() { return factor_columns() + 64; }
 
 /* Factors a panel's diagonal tile, of which every lane of the warp has a copy, and solves for the row of each lane below it
  * meanwhile: a column of the factor is used as soon as it is there. A row of the tile becomes that of its factor. Returns the
  * first bad pivot, 1 to 8, or 0. */
 template <bool ORDINARY>
-INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int lane, bool &ordinary)
+INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int rows, const int lane, bool &ordinary)
 {
     vec d[8][8], own = 0;
     int bad = 0;
@@ -142,12 +143,12 @@ INLINE int factor_tile(vec x[8], const scalar *panel, const int row, const int l
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
         vec reciprocal;
-        ordinary &= is_ordinary(d[p][p]);
+        ordinary &= is_ordinary(d[p][p]) | (p >= rows);
         const vec root = (ORDINARY ? ordinary_pivot : pivot)(d[p][p], &reciprocal);
         own = row == p ? root : own;
         if (lane == 0)
             reciprocals()[p] = reciprocal;
-        if ((bad == 0) & !is_good(reciprocal))
+        if ((bad == 0) & !is_good(reciprocal) & (p < rows))
             bad = p + 1;
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
@@ -175,9 +176,9 @@ INLINE int factor(scalar *panel, const int rows, const int lane)
     const int row = lane % 16 < rows ? lane % 16 : 0;
     vec x[8];
     bool ordinary = true;
-    int bad = factor_tile<true>(x, panel, row, lane, ordinary);
+    int bad = factor_tile<true>(x, panel, row, rows, lane, ordinary);
     if (!ordinary)
-        bad = factor_tile<false>(x, panel, row, lane, ordinary);
+        bad = factor_tile<false>(x, panel, row, rows, lane, ordinary);
     __syncwarp();
     if (lane < 16 && lane < rows)
         write_row(panel, x, row_place(lane));
@@ -215,20 +216,17 @@ INLINE void solve(scalar *panel, const int rows)
 /* What the place of an element on or below the diagonal has of its panel: to be added to its row's in the first panel. */
 INLINE int column_start(const int k) { return panel_start(k) - 64 * k; }
 
-/* Begins to copy the lower triangle of a matrix, column by column. Rows past the end are those of the identity. All lanes go round
- * equally often. */
+/* Begins to copy the lower triangle of a matrix, column by column. All lanes go round equally often. */
 INLINE void fill(const scalar *a, const int warp, const int lane)
 {
 #pragma unroll 1
-    for (int column = warp; column < 8 * SIDE; column += WARPS) {
+    for (int column = warp; column < N; column += WARPS) {
         scalar *const at = panels + column_start(column / 8) + (row_place(lane) ^ column % 8);
 #pragma unroll
-        for (int t = 0; t < (SIDE + 3) / 4; ++t) {
+        for (int t = 0; t < (N + 31) / 32; ++t) {
             const int row = t * 32 + lane;
             if (row >= column && row < N)
                 fetch(at + t * 256, a + column * N + row);
-            else if (row >= column && row < 8 * SIDE)
-                at[t * 256] = row == column;
         }
     }
 }
@@ -300,23 +298,23 @@ INLINE void update_blocks(scalar *panel, const int k, const int block, const int
         halved[b] = left[b][0] + 64 >= 64 * (SIDE - k);
         left[b][1] = left[b][0] + (halved[b] ? 0 : 64);
     }
-    const scalar *above = panels + 64 * k;
+    const scalar *above = panels + panel_start(0) + 64 * k;
     if (k % 2) {
         add_products<COUNT>(sum[1], above, left, near, far);
-        above += 64 * (SIDE - 1) + SKEW;
+        above -= PITCH;
     }
 #pragma unroll 2
     for (int j = k % 2; j < k; j += 2) {
-        const scalar *const next = above + 64 * (SIDE - 1 - j) + SKEW;
+        const scalar *const next = above + 64 * j - PITCH;
         add_products<COUNT>(sum[0], above, left, near, far);
         add_products<COUNT>(sum[1], next, left, near, far);
-        above = next + 64 * (SIDE - 2 - j) + SKEW;
+        above = next + 64 * (j + 1) - PITCH;
     }
 #pragma unroll
     for (int b = 0; b < COUNT; ++b)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            if (half == 0 || !halved[b]) {
+            if (left[b][half] / 8 + lane / 4 < N - 8 * k && (half == 0 || !halved[b])) {
                 Pair *const own = (Pair *)(panel + left[b][half] + (row ^ lane % 4 * 2));
                 Pair two = *own;
                 two.at[0] -= sum[0][b][2 * half] + sum[1][b][2 * half];
@@ -344,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n13_canonical_row_
     int bad = 0;
 #pragma unroll 1
     for (int k = 0; k < SIDE; ++k) {
-        const int rows = 8 * (SIDE - k);
+        const int rows = N - 8 * k;
         scalar *const panel = panels + panel_start(k);
         if (warp == 0) {
             __syncwarp();
@@ -359,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n13_canonical_row_
     __syncthreads();
     write(l + start, warp, lane);
     if (threadIdx.x == 0)
-        info[blockIdx.x] = bad < N ? bad : N;
+        info[blockIdx.x] = bad;
 }
 
 #undef INLINE

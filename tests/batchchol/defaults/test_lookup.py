@@ -111,7 +111,7 @@ def test_integers_of_numpy_are_integers_and_truth_values_are_none() -> None:
     spec = default_spec(np.int64(6), target="generic", batch=np.int32(100))
     assert spec == default_spec(6, target="generic", batch=100)
     assert type(spec.problem.n) is int
-    with pytest.raises(SpecError, match="n=True cannot be built: use an integer from 1 to 232"):
+    with pytest.raises(SpecError, match="n=True cannot be built: use an integer from 1 to 335"):
         default_spec(True, target="generic")
     with pytest.raises(SpecError, match="batch=True cannot be built: use an integer from 0 up"):
         default_spec(6, target="generic", batch=True)

@@ -128,13 +128,16 @@ def test_hard_matrices(math: str) -> None:
 
 
 def test_panels_are_apart() -> None:
-    """All of them fit, each from its diagonal tile on."""
+    """All of them fit, the last one first, and neighbours in a row are in different banks."""
     for n in range(1, max(MAX_ON_CHIP.values()) + 1):
         shape = WholeShape(n, 4, "float32")
-        starts = [64 * k * shape.side - 32 * k * (k - 1) + 8 * k for k in range(shape.side)]
-        ends = [start + 64 * (shape.side - k) for k, start in enumerate(starts)]
-        assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
-        assert 4 * ends[-1] <= shape.shared_bytes
+        starts = [72 + (shape.side - 1 - k) * (shape.pitch - 32 * (shape.side + k)) for k in range(shape.side)]
+        ends = [start + 8 * (n - 8 * k) for k, start in enumerate(starts)]
+        assert starts[-1] == 72
+        assert all(end <= start for end, start in zip(ends[1:], starts, strict=False))
+        assert 4 * (starts[0] + 64 * shape.side) == shape.shared_bytes
+        banks = {(start - 64 * k) % 32 for k, start in enumerate(starts[:4])}
+        assert len(banks) == min(shape.side, 4)
 
 
 # ---- One line changed ----
