@@ -112,7 +112,7 @@ class DeviceCalls:
     @property
     def _fused(self) -> FusedPanel:
         assert isinstance(self.how, FusedPanel), "there are tiles: panels are not fused"
-        return self.how
+        return self.how.at(self.n)
 
     def _at(self, block: Block) -> int:
         row, column = (self.n, 1) if self.how.order == "row" else (1, self.n)

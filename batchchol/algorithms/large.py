@@ -115,7 +115,7 @@ def _one_launch(gpu: Device, how: Plan, n: int, batch: int) -> tuple[Function, i
     assert isinstance(how.panel, FusedPanel), "it is one launch"
     blocks = blocks_to_a_matrix(gpu, how, n, batch)
     sizes = n, n, n, n * n, 0, how.panel.tiles(n), blocks, 1
-    return gpu.load(fused_panel(how.panel)), batch * blocks, sizes
+    return gpu.load(fused_panel(how.panel.at(n))), batch * blocks, sizes
 
 
 def blocks_to_a_matrix(gpu: Device, how: Plan, n: int, batch: int) -> int:

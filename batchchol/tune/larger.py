@@ -65,7 +65,7 @@ def sources(plans: Iterable[Plan], n: int) -> list[KernelSource]:
     found: list[KernelSource] = []
     for panel in dict.fromkeys(each.panel for each in plans):
         if isinstance(panel, FusedPanel):
-            found.append(fused_panel(panel))
+            found.append(fused_panel(panel.at(n)))
         elif isinstance(panel, OnChip):
             found.append(kernel(panel, n))
         else:

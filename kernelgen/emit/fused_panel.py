@@ -9,7 +9,7 @@ operations on multicore processors", CCPE 2010).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -52,6 +52,8 @@ class FusedPanel:
         of 24, whose error is a part of what the sums of matrices of such orders have anyway.
     depth : int
         Columns that tensor cores take at once in float64: 4, 8 or 16, no more than `lb` and `ib`.
+    ragged : bool
+        Whether matrices in rows are moved by elements, not by pieces of 16 bytes: where rows begin at no whole ones.
     timed : bool
         Whether the kernel writes down how long each phase of a task takes: for finding out, it takes longer.
 
@@ -72,6 +74,7 @@ class FusedPanel:
     update: str = "fma"
     depth: int = 4
     timed: bool = False
+    ragged: bool = False
     family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
@@ -95,6 +98,8 @@ class FusedPanel:
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
                 "among these threads"
             )
+        if self.ragged and self.order != "row":
+            raise SpecError("ragged=True: expected False for matrices in columns")
         if self.depth > min(self.lb, self.ib) or (
             self.depth > 4 and (self.dtype, self.update) != ("float64", "tensor")
         ):
@@ -130,6 +135,11 @@ class FusedPanel:
         steps = max(4 * self.nb * (self.lb + _PAD), self.ib * (self.nb + self._width))
         return (tiles + steps) * ELEMENT_BYTES[self.dtype]
 
+    def at(self, leading: int) -> FusedPanel:
+        """These panels of matrices whose rows are so many elements apart: `ragged` or not."""
+        ragged = self.order == "row" and leading % self._width != 0
+        return self if self.ragged == ragged else _moved(self, ragged)
+
     def tiles(self, n: int) -> int:
         """Rows of tiles of a matrix of order n."""
         return -(-n // self.nb)
@@ -139,13 +149,19 @@ class FusedPanel:
         return 2 + self.tiles(n)
 
 
+# Calls ask each time.
+@lru_cache(maxsize=256)
+def _moved(panel: FusedPanel, ragged: bool) -> FusedPanel:
+    return replace(panel, ragged=ragged)
+
+
 @lru_cache(maxsize=256)
 def fused_panel(panel: FusedPanel) -> KernelSource:
     """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
     update = f"{panel.update}{panel.depth if panel.depth > 4 else ''}"
-    entry = f"{letter}panel_{panel.order}_{sizes}_{update}{'_timed' if panel.timed else ''}"
+    entry = f"{letter}panel_{panel.order}_{sizes}_{update}{'_ragged' * panel.ragged}{'_timed' * panel.timed}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",
@@ -165,6 +181,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         math="ieee",
         tensor=panel.update == "tensor",
         timed=panel.timed,
+        ragged=panel.ragged,
         depth=panel.depth,
         staged=False,
         spec=panel,

@@ -27,8 +27,11 @@ PANELS = [
     FusedPanel("float32", "row", 48, ib=16, lb=16, threads=96, update="tensor"),
     FusedPanel("float64", "col", 32, ib=16, lb=8, threads=64, update="tensor"),
     FusedPanel("float64", "row", 32, ib=16, lb=16, threads=64, update="tensor", depth=16),
+    FusedPanel("float32", "row", 32, ib=8, lb=8, threads=64, update="tensor", ragged=True),
+    FusedPanel("float64", "row", 48, ib=8, lb=16, threads=96, update="tensor", depth=8, ragged=True),
+    FusedPanel("float32", "row", 32, ib=16, lb=8, threads=128, ragged=True),
 ]
-NAMES = [f"{panel.dtype} {panel.order} {panel.update} {panel.depth}" for panel in PANELS]
+NAMES = [f"{panel.dtype} {panel.order} {panel.update} {panel.depth}{' ragged' * panel.ragged}" for panel in PANELS]
 
 
 def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int = 3) -> tuple[Array, Array]:
@@ -86,7 +89,20 @@ def test_times_change_nothing(spd: Spd) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_rows_that_begin_anywhere_are_moved_by_elements(spd: Spd) -> None:
+    """As orders say; the factors are the same."""
+    for dtype, ragged in (("float32", [False, True, True, True]), ("float64", [False, True, False, True])):
+        panel = FusedPanel(dtype, "row", 32, lb=8, threads=64, update="tensor")
+        assert [panel.at(n).ragged for n in range(256, 260)] == ragged
+        assert not replace(panel, order="col").at(257).ragged
+    a = spd(1, 97)
+    for found, expected in zip(run(PANELS[6], a), run(replace(PANELS[6], ragged=False), a), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(SpecError, match="ragged=True: expected False for matrices in columns"):
+        replace(PANELS[1], ragged=True)
     for wrong in ({"ib": 12}, {"nb": 40}, {"lb": 4}, {"threads": 80}, {"dtype": "float16"}, {"order": "C"}):
         with pytest.raises(SpecError, match=f"{next(iter(wrong))}="):
             replace(PANELS[0], **wrong)
