@@ -35,10 +35,7 @@ from batchchol import factor, get_backend
 from batchchol.datasets import generation
 from batchchol.errors import BackendUnavailable
 from batchchol.operations.residual import RATIO_BOUND, ratios
-from kernelgen import (
-    FAMILIES,
-    Layout,
-)
+from kernelgen import FAMILIES, KernelSpec, Layout
 from kernelgen.operations import OPERATIONS
 
 from .cuda_arrivals import every_lane_arrives
@@ -46,6 +43,7 @@ from .cuda_sanitizer_cases import LAYOUTS, ORDERS, Case, cases
 from .cuda_sanitizer_larger import run_larger
 from .cuda_sanitizer_reflectors import check_reflection, reflections
 from .cuda_sanitizer_solves import (
+    by_factors,
     check_determined_factors,
     check_inversion,
     check_repaired_factors,
@@ -123,7 +121,7 @@ def work(wanted: Work) -> None:
     allocate_exactly()
     fill_one_multiprocessor()
     backend, chosen, start = get_backend("cuda"), wanted.cases(), time.perf_counter()
-    for built in backend.build([case.spec for case in chosen]):
+    for built in backend.build([spec for case in chosen for spec in specs_of(case)]):
         assert built.status == "built", f"{built.entry}: {built.status}: {built.message}"
     done = 0
     for case in chosen:
@@ -134,6 +132,11 @@ def work(wanted: Work) -> None:
     if wanted.everything:
         check_library(backend)
     print(f"{done} of {len(chosen)} kernels{', data sets' if wanted.everything else ''}")
+
+
+def specs_of(case: Case) -> tuple[KernelSpec, ...]:
+    """The kernels that a case runs: a solve by a general matrix is followed by what it is made of."""
+    return (case.spec, *(by_factors(case.spec) if case.spec.problem.op == "gesv" else ()))
 
 
 def check_library(backend: Any) -> None:
