@@ -291,8 +291,8 @@ class BlockStage:
 
     @property
     def line(self) -> int:
-        """Scalars from one row to the next."""
-        return self.piece * (self.padded // self.piece | 1)
+        """Scalars from one row to the next, behind the columns of panels a piece of right-hand sides."""
+        return self.piece * (self.padded // self.piece + 1 | 1)
 
     @property
     def matrix(self) -> int:
