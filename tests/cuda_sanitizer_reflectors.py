@@ -10,6 +10,7 @@ import numpy as np
 from batchchol.backends import lapack_qr
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
+from kernelgen.gpu import WARP
 from kernelgen.schedules.reflector_stage import SPLITS
 
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -25,7 +26,9 @@ def reflections() -> Iterator[Case]:
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op=op, math=("ieee", "fast")[turn // 4 % 2])
         for split in (None, *SPLITS) if turn % 2 else SPLITS[turn // 2 % 3 :]:
             try:
-                schedule = ThreadSchedule(1, "right", "full", split=split, pdl=turn // 3 % 2 > 0)
+                # As many matrices as are read together, and fewer.
+                threads = 8 * split if split and split <= WARP and turn % 2 else None
+                schedule = ThreadSchedule(1, "right", "full", split=split, threads=threads, pdl=turn // 3 % 2 > 0)
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             except SpecError:
                 continue

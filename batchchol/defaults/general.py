@@ -9,7 +9,9 @@ from batchchol.defaults.runnable import has_pdl
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split, registers_of_one
+from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.targets import ELEMENT_BYTES
 
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
@@ -45,14 +47,19 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         "full" if gpu or straight else "tiles",
         staged=staged or None,
         split=split,
-        threads=_threads(problem, split) if gpu else None,
+        threads=_threads(problem, split, plain.layout) if gpu else None,
         stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
         pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
     )
     return replace(plain, schedule=schedule)
 
 
-def _threads(problem: Problem, split: int | None) -> int | None:
-    """Those of a GPU's block, None for the least: few blocks for many tiny matrices."""
+def _threads(problem: Problem, split: int | None, layout: str) -> int | None:
+    """Those of a GPU's block, None for the least: few blocks for many tiny matrices.
+
+    Of packed rectangles a block has as many as lie next to each other in a sector of memory.
+    """
+    if problem.operation.rectangular and split and split <= WARP and layout != "canonical":
+        return max(SPLIT_THREADS, split * SECTOR_BYTES // ELEMENT_BYTES[problem.dtype])
     tiny = problem.operation.rectangular and registers_of_one(problem) <= TINY
     return SPLIT_THREADS if (split and split <= WARP) or tiny else None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol.batches.batch import Batch
 from batchchol.errors import ResidualError
-from batchchol.operations.residual import spread_members, worst_within
+from batchchol.operations.residual import largest_ratios, spread_members, worst_within
 
 # A factorization has one rounding for each product that is subtracted and one for a quotient; `fast` has one more.
 FACTOR_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.0, "fast": 2.0})
@@ -51,7 +51,7 @@ def factor_ratios(
     lower, upper = np.tril(wide, -1) + np.eye(n), np.triu(wide)
     error = np.abs(permuted(a.astype(np.float64), pivots) - lower @ upper)
     allowed = n * float(np.finfo(lu.dtype).eps) / 2 * (np.abs(lower) @ np.abs(upper))
-    return _worst(error, allowed, np.isfinite(wide).all(axis=(-1, -2)))
+    return largest_ratios(error, allowed, wide)
 
 
 @np.errstate(all="ignore")
@@ -75,13 +75,7 @@ def solve_ratios(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np
         rows, lower, upper = scipy.linalg.lu(matrix, p_indices=True, check_finite=False)
         scale[member] = (np.abs(lower) @ np.abs(upper))[rows]
     allowed = 3 * a.shape[-1] * float(np.finfo(x.dtype).eps) / 2 * (scale @ np.abs(solution))
-    return _worst(np.abs(b - wide @ solution), allowed, np.isfinite(solution).all(axis=(-1, -2)))
-
-
-def _worst(error: NDArray[np.float64], allowed: NDArray[np.float64], finite: Any) -> NDArray[np.float64]:
-    """The largest error of each matrix in units of what is allowed; infinite if something is not finite."""
-    worst = np.max(np.where(error == 0, 0.0, error / allowed), axis=(-1, -2), initial=0.0)
-    return np.asarray(np.where(finite & ~np.isnan(worst), worst, np.inf), np.float64)
+    return largest_ratios(np.abs(b - wide @ solution), allowed, solution)
 
 
 def check_factors(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.errors import ResidualError
-from batchchol.operations.residual import spread_members, worst_within
+from batchchol.operations.residual import largest_ratios, spread_members, worst_within
 
 # What `factor_ratios`, `orthogonality_ratios` and `solve_ratios` may be. LAPACK's own reach 1.7 where there are two
 # rows (of 60,000 random matrices). `fast` has estimates of roots and quotients.
@@ -44,7 +44,7 @@ def factor_ratios(
     ndarray of float64, shape (batch,)
         Infinite where a factor is not finite.
     """
-    return _worst(*_residual(a, orthogonal(qr, tau), qr), qr, tau)
+    return largest_ratios(*_residual(a, orthogonal(qr, tau), qr), qr, tau)
 
 
 @np.errstate(all="ignore")
@@ -53,7 +53,7 @@ def orthogonality_ratios(q: NDArray[np.floating], dtype: Any) -> NDArray[np.floa
     m, n = q.shape[-2:]
     wide = q.astype(np.float64)
     error = np.abs(np.eye(n) - wide.swapaxes(-1, -2) @ wide).max(-1, initial=0)
-    return _worst(error, (m + n + OWN) * _unit(np.empty(0, dtype)) * np.ones_like(error), q)
+    return largest_ratios(error, (m + n + OWN) * _unit(np.empty(0, dtype)) * np.ones_like(error), q)
 
 
 @np.errstate(all="ignore")
@@ -75,7 +75,7 @@ def solve_ratios(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np
     columns = np.linalg.norm(wide, axis=-2)
     residual = np.abs(wide.swapaxes(-1, -2) @ (b.astype(np.float64) - wide @ solution))
     size = np.linalg.norm(b.astype(np.float64), axis=-2) + (columns[:, None] @ np.abs(solution))[:, 0]
-    return _worst(residual, (m + n + OWN) * _unit(x) * columns[..., None] * size[:, None], x)
+    return largest_ratios(residual, (m + n + OWN) * _unit(x) * columns[..., None] * size[:, None], x)
 
 
 def check_factors(
@@ -118,7 +118,7 @@ def check_product(
     for m in members:
         given, columns, upper = (host(each.get(m, m + 1)) for each in (a, q, r))
         error = _residual(given, columns.astype(np.float64), upper)
-        seen.append(float(max(_worst(*error, upper)[0], orthogonality_ratios(columns, columns.dtype)[0])))
+        seen.append(float(max(largest_ratios(*error, upper)[0], orthogonality_ratios(columns, columns.dtype)[0])))
     return worst_within(seen, members, BOUND[math], math, "Q and R of the residual ratio", "they are wrong")
 
 
@@ -158,12 +158,3 @@ def _residual(
 def _unit(of: NDArray[np.floating]) -> float:
     """The unit roundoff of an array's dtype."""
     return float(np.finfo(of.dtype).eps) / 2
-
-
-def _worst(
-    error: NDArray[np.float64], allowed: NDArray[np.float64], *made: NDArray[np.floating]
-) -> NDArray[np.float64]:
-    """The largest error of each matrix in units of what is allowed; infinite if what was made is not finite."""
-    ratio = np.where(error == 0, 0.0, error / allowed).max(tuple(range(1, error.ndim)), initial=0.0)
-    finite = np.logical_and.reduce([np.isfinite(each).all(tuple(range(1, each.ndim))) for each in made])
-    return np.asarray(np.where(finite & ~np.isnan(ratio), ratio, np.inf), np.float64)

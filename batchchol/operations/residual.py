@@ -101,6 +101,15 @@ def worst_within(
     return float(seen[worst])
 
 
+def largest_ratios(
+    error: NDArray[np.float64], allowed: NDArray[np.float64], *made: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """The largest error of each matrix in units of what is allowed; infinite if what was made is not finite."""
+    ratio = np.where(error == 0, 0.0, error / allowed).max(tuple(range(1, error.ndim)), initial=0.0)
+    finite = np.logical_and.reduce([np.isfinite(each).all(tuple(range(1, each.ndim))) for each in made])
+    return np.asarray(np.where(finite & ~np.isnan(ratio), ratio, np.inf), np.float64)
+
+
 def judge(info: NDArray[np.int32], seen: NDArray[np.float64], members: Sequence[int], math: str) -> float:
     """The largest of the ratios `seen` of the matrices `members`, if it is within the bound and every info is 0.
 

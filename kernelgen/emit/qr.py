@@ -53,6 +53,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     scaled = (problem.dtype, problem.math) == ("float32", "ieee")
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
     if isinstance(stage, ReflectorStage):
+        variables["together"] = stage.together(threads)
         text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gels"))

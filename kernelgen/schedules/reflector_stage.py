@@ -22,6 +22,9 @@ SPLITS = (4, 8, 16, WARP, 2 * WARP, 4 * WARP, 8 * WARP)
 CODE = 3_000
 # ... and elements of its columns and of the one that is shown, beyond which that is read twice.
 KEPT_REGISTERS = 160
+# Neighbours in memory that are read at once, and those of a block that are on their way at a time.
+SECTOR_BYTES = 32
+SLAB_BYTES = 36 << 10
 # Right-hand sides that reflectors are applied to at a time.
 RHS = 4
 
@@ -47,6 +50,7 @@ class ReflectorStage:
 
     problem: Problem
     split: int
+    layout: str = "canonical"
 
     @property
     def parts(self) -> int:
@@ -63,8 +67,8 @@ class ReflectorStage:
     @property
     def registers(self) -> int:
         """Those of a thread that have elements of its columns, or of those that it applies reflectors to."""
-        share = -(-self.problem.rows // min(self.split, WARP)) * (RHS + 1) * ELEMENT_BYTES[self.problem.dtype] // 4
-        return max(self._registers(self.parts), share)
+        share = -(-self.problem.rows // min(self.split, WARP)) * (RHS + 1) * self._bytes // 4
+        return max(self._registers(self.parts), share if self.problem.operation.has_columns else 0)
 
     @property
     def across(self) -> int:
@@ -109,7 +113,7 @@ class ReflectorStage:
     @property
     def shows(self) -> bool:
         """Whether columns are shown to other threads, or else only read row by row."""
-        return self.problem.operation.factors
+        return self.problem.op != "ormqr"
 
     @property
     def rereads(self) -> bool:
@@ -144,9 +148,30 @@ class ReflectorStage:
         """Those of a block of threads."""
         return threads // self.split
 
+    def together(self, threads: int) -> bool:
+        """Whether the threads of a block read and write its matrices together: pieces of memory of neighbours."""
+        return (
+            self.layout != "canonical" and self.warps == 1 and self.matrices(threads) >= SECTOR_BYTES // self._bytes
+        )
+
+    def slab(self, threads: int) -> int:
+        """Rows of a block's matrices that are in shared memory on their way, whole panels."""
+        panel = self.panel * self.problem.n * self.matrices(threads) * self._bytes
+        return self.panel * max(1, min(SLAB_BYTES // panel, self.local // STEP))
+
+    def pitch(self, threads: int) -> int:
+        """Scalars from one matrix to the next there: neighbours write to other banks than each other."""
+        size, banks = self.slab(threads) * self.problem.n, BANKS_BYTES // 4
+        return size + (min(self.split, WARP) + 1 - size) % banks
+
+    @property
+    def _bytes(self) -> int:
+        return ELEMENT_BYTES[self.problem.dtype]
+
     def shared_bytes(self, threads: int) -> int:
         """Those of a block of threads."""
-        return self.matrices(threads) * self.matrix * ELEMENT_BYTES[self.problem.dtype]
+        slab = self.pitch(threads) if self.problem.operation.factors and self.together(threads) else 0
+        return self.matrices(threads) * (self.matrix + slab) * self._bytes
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -167,7 +167,7 @@ class ThreadSchedule(BaseSchedule):
         if self.split is None:
             return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
         if problem.operation.rectangular:
-            return ReflectorStage(problem, self.split)
+            return ReflectorStage(problem, self.split, layout)
         if self.staged:
             return BlockStage(problem, self.split)
         return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)

@@ -43,13 +43,14 @@ _GPU_CASES: tuple[tuple[int, int, str, str, str, str, int], ...] = (
     (4, 4, "canonical", "row", "float32", "fast", 32),
     (7, 5, "interleaved", "col", "float64", "ieee", 64),
 )
-# Threads share a matrix: several matrices of a warp, loops over panels, two threads a column, two warps a matrix.
+# Threads share a matrix: several matrices of a warp, loops over panels, two threads a column, two warps a matrix;
+# also together with those of other matrices, where neighbours in memory are read at once.
 _SPLIT_CASES: tuple[tuple[int, int, str, str, str, str, int, int], ...] = (
     (9, 6, "canonical", "row", "float32", "ieee", 4, 32),
     (7, 7, "chunked", "col", "float64", "fast", 8, 64),
     (36, 33, "canonical", "col", "float32", "ieee", 16, 32),
     (41, 34, "canonical", "row", "float32", "ieee", 64, 64),
-    (68, 17, "interleaved", "row", "float64", "ieee", 32, 32),
+    (68, 17, "interleaved", "row", "float64", "ieee", 32, 128),
 )
 SHAPES = (
     [
