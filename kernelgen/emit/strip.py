@@ -8,7 +8,7 @@ from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import LINE_BYTES, PIECE_BYTES, WARP
 from kernelgen.schedules import StripSchedule
-from kernelgen.schedules.strip import COLUMNS, GROUP, TILE_PIECES, TURNS
+from kernelgen.schedules.strip import COLUMNS, GROUP, TILE_PIECES
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -38,7 +38,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         restrict="" if spec.in_place else "__restrict__ ",
         piece_bytes=PIECE_BYTES,
         tile_pieces=TILE_PIECES,
-        turns=TURNS,
+        turns=shape.turns,
         group=GROUP,
         first_warps=_bytes(shape.first_warps[:-1]),
         strip_warps=_bytes(shape.strip_warps),

@@ -40,6 +40,8 @@ FACTOR_PIECES = GROUP * (TILE + 1)
 # follow each other at a barrier, and none sees a phase of another one. Not with an odd number: odd and even groups
 # have places of their own, and may drift apart.
 TURNS = 4
+# With three places groups that are three apart share one: as many turns as make the same of two steps and of three.
+TURNS_OF_THREE = 6
 # What a warp does with a tile besides its updates takes about as long as this many updates, and with half of one.
 _FIXED_UPDATES, _FIXED_OF_HALF = 2.25, 2
 # The largest matrices have as many.
@@ -51,14 +53,15 @@ class StripShape:
     """Four matrices of order `n` in tiles of 16 by 16, a strip to each column of them, on at most `warps` warps.
 
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory
-    there is room for every tile, and a second time for those of the first `ahead` strips. `solvers` more warps have
-    right-hand sides, which are in shared memory behind the barriers.
+    there is room for every tile, a second time for those of the first `ahead` strips, and a third time for those of
+    the first `third` ones. `solvers` more warps have right-hand sides, which are in shared memory behind barriers.
     """
 
     n: int
     warps: int
     ahead: int
     solvers: int = 0
+    third: int = 0
 
     @property
     def side(self) -> int:
@@ -134,12 +137,17 @@ class StripShape:
     @property
     def places(self) -> int:
         """Tiles that shared memory has room for."""
-        return self.tiles + self.first_tile(self.ahead)
+        return self.tiles + self.first_tile(self.ahead) + self.first_tile(self.third)
 
     @property
     def panel_pieces(self) -> int:
         """Pieces of the finished tiles, and of the factors of diagonal ones."""
-        return self.places * TILE_PIECES + (self.side + self.ahead) * FACTOR_PIECES
+        return self.places * TILE_PIECES + (self.side + self.ahead + self.third) * FACTOR_PIECES
+
+    @property
+    def turns(self) -> int:
+        """Groups of matrices that have barriers of their own."""
+        return TURNS_OF_THREE if self.third else TURNS
 
     @property
     def turn_barriers(self) -> int:
@@ -149,7 +157,7 @@ class StripShape:
     @property
     def barriers(self) -> int:
         """Those of all groups that have some of their own."""
-        return self.turn_barriers * TURNS
+        return self.turn_barriers * self.turns
 
     @property
     def shared_bytes(self) -> int:
@@ -165,8 +173,9 @@ class StripSchedule(BaseSchedule):
     Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
     family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24. A block has at most
     `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips have room for two groups'
-    tiles, by which they may be ahead of the last ones. `blocks` are those of the block family's pipeline. The
-    matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
+    tiles, by which they may be ahead of the last ones, and the first `third` of these for three groups'. `blocks` are
+    those of the block family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of
+    four.
 
     What solves too has `rhs` further warps (None is 1), each of which solves for every so many groups, one right-hand
     side after the other, with each strip as soon as it is there. A place is free once the backward solve has left it.
@@ -178,6 +187,7 @@ class StripSchedule(BaseSchedule):
 
     warps: int = number(1, MAX_BLOCK_THREADS // WARP, MISSING, "warps of a block", only="gpu")
     ahead: int = number(0, MAX_STRIPS, 0, "strips with room for two groups", only="gpu")
+    third: int = number(0, MAX_STRIPS, 0, "strips with room for three groups", only="gpu")
     blocks: int | None = resident_blocks()
     rhs: int | None = number(1, MAX_SOLVERS, None, "warps that solve, each every so many groups", only="gpu")
 
@@ -201,17 +211,19 @@ class StripSchedule(BaseSchedule):
         require(self.warps >= shape.side, "warps", self.warps, works)
         works = f"the last of n={problem.n}'s {shape.side} strips has none to be ahead of, use less"
         require(self.ahead < shape.side, "ahead", self.ahead, works)
+        works = f"{self.ahead} strips have room for two groups, use no more"
+        require(self.third <= self.ahead, "third", self.third, works)
         works = (
             f"with those that solve they are {shape.threads // WARP}, over the {MAX_BLOCK_THREADS // WARP} of a block"
         )
         require(shape.threads <= MAX_BLOCK_THREADS, "warps", self.warps, works)
         works = f"n={problem.n} is {shape.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a "
-        works += "block; use less ahead"
+        works += "block; use less ahead" + (", or fewer of three" if self.third else "")
         require(shape.shared_bytes <= MAX_SHARED_BYTES, "ahead", self.ahead, works)
 
     def shape(self, problem: Problem) -> StripShape:
         """How the matrices of a group are spread over warps and shared memory."""
-        return StripShape(problem.n, self.warps, self.ahead, self.rhs or 0)
+        return StripShape(problem.n, self.warps, self.ahead, self.rhs or 0, self.third)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
@@ -219,6 +231,7 @@ class StripSchedule(BaseSchedule):
             self.family,
             f"w{self.warps}",
             *[f"ahead{self.ahead}"] * bool(self.ahead),
+            *[f"third{self.third}"] * bool(self.third),
             *[f"rhs{self.rhs}"] * ((self.rhs or 1) > 1),
         )
 

@@ -52,14 +52,31 @@ def tile_events(shape: StripShape, strip: int, row: int, group: int) -> Iterator
 def diagonal_events(shape: StripShape, strip: int, group: int) -> Iterator[Event]:
     for half in ("first", "second"):
         yield Event("writes", (strip, strip), group)
-        if strip < shape.side - 1 and not (half == "first" and shape.halved and strip == 0):
+        if (strip < shape.side - 1 or (shape.solvers and half == "second")) and not (
+            half == "first" and shape.halved and strip == 0
+        ):
             yield Event("arrives", (half, strip), group)
     yield Event("reads", (strip, strip), group)
     yield Event("arrives", ("empty", strip), group)
 
 
+def solver_events(shape: StripShape, group: int) -> Iterator[Event]:
+    """What a warp that solves does with a group, as in the template strip_solve.cu.jinja."""
+    for strip in range(shape.side):
+        yield Event("waits", ("second", strip), group)
+        yield Event("reads", (strip, strip), group)
+        for row in range(strip + 1, shape.side):
+            for part in range(1 if shape.halved and strip == 0 else 0, shape.parts):
+                yield Event("waits", ("tile", strip, row, part), group)
+            yield Event("reads", (strip, row), group)
+    for strip in reversed(range(shape.side)):
+        for row in range(strip, shape.side):
+            yield Event("reads", (strip, row), group)
+        yield Event("arrives", ("empty", strip), group)
+
+
 def places(shape: StripShape, strip: int) -> int:
-    return 2 if strip < shape.ahead else 1
+    return 1 + (strip < shape.ahead) + (strip < shape.third)
 
 
 def warps_of(shape: StripShape) -> list[list[Event]]:
@@ -71,6 +88,9 @@ def warps_of(shape: StripShape) -> list[list[Event]]:
             turns = [divmod(turn, tiles) for turn in range(warp, GROUPS * tiles, own)]
             events = (tile_events(shape, strip, strip + row, group) for group, row in turns)
             warps.append([event for each in events for event in each if event.group >= 0])
+    for solver in range(shape.solvers):
+        groups = range(solver, GROUPS, shape.solvers)
+        warps.append([event for group in groups for event in solver_events(shape, group)])
     return warps
 
 
@@ -134,6 +154,22 @@ SMALL = [
     for ahead in range(side)
 ]
 LARGE = [StripShape(n, warps, ahead) for n in (64, 88, 112, 128) for warps in (16, 20, 32) for ahead in (0, 1, 2, 3)]
+
+
+SOLVING = [
+    *(
+        StripShape(n, warps, 2, solvers, third)
+        for n in (40, 48)
+        for warps in (3, 5, 12)
+        for solvers in (1, 2, 4)
+        for third in (0, 1, 2)
+    ),
+    *(StripShape(96, 24, 4, 2, third) for third in (0, 1, 2)),
+]
+
+
+def test_no_order_of_warps_breaks_strips_that_solve() -> None:
+    assert {shape: found for shape in SOLVING if (found := hazards(shape, shape.turns))} == {}
 
 
 def test_no_order_of_warps_breaks_a_small_strip() -> None:

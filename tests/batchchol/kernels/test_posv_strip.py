@@ -24,11 +24,12 @@ strip_posv = partial(make_spec, op="posv", target="cuda", family="strip", stride
 arrays = partial(strip_posv, layout="canonical", order="row", stride=None)
 
 # Orders with and without padding, and with half of the first strip padding; one strip and several; one warp that
-# solves and more; strips with one place and two; arrays.
+# solves and more; strips with one place to three; arrays.
 CASES: Mapping[str, KernelSpec] = {
     "one strip": strip_posv(13, warps=1, math="fast"),
     "two warps that solve": strip_posv(48, warps=8, ahead=2, rhs=2, pdl=True, math="fast"),
     "half of a strip": strip_posv(39, warps=5, ahead=1, rhs=3),
+    "three places": strip_posv(60, warps=9, ahead=3, third=2, rhs=2, math="fast"),
     "arrays": arrays(64, warps=8, ahead=3, rhs=2, math="fast"),
     "arrays, padded": arrays(37, warps=5),
     "arrays in columns": arrays(34, warps=5, order="col"),
