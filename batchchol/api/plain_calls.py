@@ -61,7 +61,8 @@ def factor_plain(
     if out is None:
         l = _new(a)
         target = address_of(l)
-    return l, call.kernel.factor_arrays(source, target, call.batch, (a, l)).reshape(call.outer)
+    info = call.kernel.factor_arrays(source, target, call.batch, (a, l), used=out is not None)
+    return l, info.reshape(call.outer)
 
 
 def _place(out: Any, a: NDArray[Any], source: int) -> int | None:

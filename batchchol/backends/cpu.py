@@ -25,7 +25,7 @@ from batchchol.backends.rapl import Rapl
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
-from batchchol.batches.host_memory import address_of
+from batchchol.batches.host_memory import ALIGNMENT, address_of
 from batchchol.batches.layouts import padded, stride
 from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
@@ -37,6 +37,9 @@ from batchchol.progress import Show
 from kernelgen import SIMD_TARGETS, KernelSpec, Layout, generate
 from kernelgen.operations import Operation
 from kernelgen.targets import ELEMENT_BYTES
+
+# Of matrices and factors together; fewer are still in the second-level cache when they are read.
+STREAM_BYTES = 1 << 23
 
 
 def signature(operation: Operation) -> tuple[type[Any], ...]:
@@ -52,6 +55,8 @@ class CpuKernel:
     spec: KernelSpec
     stats: CompileStats
     function: Callable[..., int]
+    # Writes past the caches.
+    streaming: Callable[..., int] | None = None
 
     def __call__(self, *arrays: Any, threads: int, stream: object | None = None) -> None:
         if stream is not None:
@@ -65,17 +70,23 @@ class CpuKernel:
         moved = sum([memory[place].nbytes for place in operation.read])
         self._check(over_ranges(work, -(-matrices // self._lanes), threads, moved, arrays=memory), threads)
 
-    def factor_arrays(self, source: int, target: int, batch: int, arrays: tuple[object, ...]) -> NDArray[np.int32]:
+    def factor_arrays(
+        self, source: int, target: int, batch: int, arrays: tuple[object, ...], *, used: bool
+    ) -> NDArray[np.int32]:
         """Factor canonical matrices from one address to another, by as many threads as there are for so many bytes.
 
-        `arrays` own the memory. Returns the info of each.
+        `arrays` own the memory; `used` says that the target has its pages already: what is written past the caches
+        to new ones takes longer. Returns the info of each.
         """
         groups, moved = -(-batch // self._lanes), batch * self._bytes
         info, threads = np.empty(groups * self._lanes, np.int32), available_threads(moved)
+        function = self.function
+        if used and self.streaming and source != target and moved >= STREAM_BYTES and target % ALIGNMENT == 0:
+            function = self.streaming
         if moved < SHARE_BYTES:
-            self._check(self.function(source, target, address_of(info), batch, 0, groups), 1)
+            self._check(function(source, target, address_of(info), batch, 0, groups), 1)
         else:
-            work = partial(self.function, source, target, address_of(info), batch)
+            work = partial(function, source, target, address_of(info), batch)
             self._check(over_ranges(work, groups, threads, moved, arrays=(*arrays, info)), threads)
         return info[:batch]
 
@@ -207,8 +218,9 @@ class CpuBackend:
     def _load(self, spec: KernelSpec) -> Kernel:
         source = generate(spec)
         library = load(source, spec.target)
-        function = library.function(source.entry, *signature(spec.problem.operation))
-        return CpuKernel(spec, library.stats, function)
+        types = signature(spec.problem.operation)
+        streaming = source.streaming and library.function(source.streaming, *types)
+        return CpuKernel(spec, library.stats, library.function(source.entry, *types), streaming or None)
 
     def build(
         self,

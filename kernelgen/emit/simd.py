@@ -25,7 +25,18 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     in_place = spec.layout == "canonical" or (spec.in_place and not schedule.staged)
     variables = factorization_variables(spec, schedule, in_place=in_place, apart=bool(schedule.staged))
     text = render("simd/thread.c.jinja", **variables)
-    return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags)
+    streaming = f"{spec.name}_stream" if streams(spec) else None
+    return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags, streaming=streaming)
+
+
+def streams(spec: KernelSpec) -> bool:
+    """Whether a kernel's source has a second function, which writes factors past the caches.
+
+    A matrix of an array is whole cache lines then, and few vectors fill one.
+    """
+    problem = spec.problem
+    whole = problem.n % 4 == 0 and SIMD_TARGETS[spec.target].vector_bytes >= 32
+    return whole and spec.layout == "canonical" and problem.op == "potrf"
 
 
 def factorization_variables(
@@ -48,6 +59,7 @@ def factorization_variables(
         "work_strides": element_strides(spec, leading),
         "leading": leading,
         "in_place": in_place,
+        "streams": streams(spec),
         **target_variables(SIMD_TARGETS[spec.target], problem.dtype),
     }
 

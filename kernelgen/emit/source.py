@@ -50,8 +50,9 @@ class KernelSource:
     """A kernel's source text and how to build and call it.
 
     `entry` is the exported function, `lanes` the number of matrices in one group (the unit in which work is handed
-    out), `flags` the compiler options the text relies on, `launch` how a GPU kernel is launched. The texts of GPU
-    kernels with the same flags may follow each other in one translation unit.
+    out), `flags` the compiler options the text relies on, `launch` how a GPU kernel is launched, `streaming` a CPU's
+    function that writes past the caches. The texts of GPU kernels with the same flags may follow each other in one
+    translation unit.
     """
 
     text: str
@@ -59,6 +60,7 @@ class KernelSource:
     lanes: int
     flags: tuple[str, ...]
     launch: Launch | None = None
+    streaming: str | None = None
 
 
 def render(template: str, **variables: object) -> str:

@@ -125,112 +125,15 @@ INLINE scalar *new_chunk(void)
     return aligned_alloc(64, ((size_t)N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
 }
 
-#if defined(__clang__)
-#define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
-#else
-#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (mask){__VA_ARGS__})
-#endif
-
-INLINE void transpose(vec v[LANES])
-{
-    vec low;
-    low = SHUFFLE(v[0], v[2], 0, 4, 1, 5);
-    v[2] = SHUFFLE(v[0], v[2], 2, 6, 3, 7);
-    v[0] = low;
-    low = SHUFFLE(v[1], v[3], 0, 4, 1, 5);
-    v[3] = SHUFFLE(v[1], v[3], 2, 6, 3, 7);
-    v[1] = low;
-    low = SHUFFLE(v[0], v[1], 0, 4, 1, 5);
-    v[1] = SHUFFLE(v[0], v[1], 2, 6, 3, 7);
-    v[0] = low;
-    low = SHUFFLE(v[2], v[3], 0, 4, 1, 5);
-    v[3] = SHUFFLE(v[2], v[3], 2, 6, 3, 7);
-    v[2] = low;
-}
-
-/* Elements e, ..., e + LANES - 1 of LANES matrices, `size` elements apart. */
-INLINE void gather_block(vec v[LANES], const scalar *from, const ptrdiff_t size)
-{
-    for (int lane = 0; lane < LANES; ++lane)
-        v[lane] = load(from + lane * size);
-    transpose(v);
-}
-
-INLINE void scatter_block(scalar *to, vec v[LANES], const ptrdiff_t size)
-{
-    transpose(v);
-    for (int lane = 0; lane < LANES; ++lane)
-        store(to + lane * size, v[lane]);
-}
-
-/* Where element e of the array goes: lines of the chunk may be further apart. */
-INLINE ptrdiff_t staged_at(const ptrdiff_t e)
-{
-    return (e + e / N * (LEADING - N)) * LANES;
-}
-
-/* Blocks of the array that hold no element of the triangle are neither read nor staged. */
-INLINE void stage_in(scalar *chunk, const scalar *a)
-{
-    ptrdiff_t next = 0;
-    for (ptrdiff_t line = 0; line < N; ++line) {
-        const ptrdiff_t begin = line * N + line, end = (line + 1) * N;
-        const ptrdiff_t aligned = begin / LANES * LANES;
-        for (next = aligned > next ? aligned : next; next < end; next += LANES) {
-            vec v[LANES];
-            const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
-            /* The next group's, to the second level: until then the first has enough to do with this one's. */
-            for (int lane = 0; lane < LANES; ++lane)
-                __builtin_prefetch(a + block + (LANES + lane) * SIZE, 0, 2);
-            gather_block(v, a + block, SIZE);
-            for (int e = 0; e < LANES; ++e)
-                store(chunk + staged_at(block + e), v[e]);
-        }
-    }
-}
-
-/* Staged blocks reach up to LANES - 1 elements past the triangle on either side: those must read zero afterwards,
- * as the rest of the chunk does from the start. */
-INLINE void clear_outside(scalar *chunk)
-{
-    const vec zero = {0};
-    for (ptrdiff_t line = 1; line < N; ++line) {
-        const ptrdiff_t begin = line * N, end = begin + line;
-        const ptrdiff_t early = begin + LANES - 1, late = end - (LANES - 1);
-        for (ptrdiff_t e = begin; e < end && e < early; ++e)
-            store(chunk + staged_at(e), zero);
-        for (ptrdiff_t e = late > early ? late : early; e < end; ++e)
-            store(chunk + staged_at(e), zero);
-    }
-}
-
-INLINE void stage_out(scalar *l, const scalar *chunk)
-{
-    for (ptrdiff_t next = 0; next < SIZE; next += LANES) {
-        vec v[LANES];
-        const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
-        for (int e = 0; e < LANES; ++e)
-            v[e] = load(chunk + staged_at(block + e));
-        scatter_block(l + block, v, SIZE);
-    }
-}
-
-/* Fewer than LANES matrices, or matrices of fewer than LANES elements: one element at a time, identities behind. */
-static void stage_in_slowly(scalar *chunk, const scalar *a, const int64_t count)
+/* Of `count` matrices, with identities behind. */
+static void stage_in(scalar *chunk, const scalar *a, const int64_t count)
 {
     for (ptrdiff_t e = 0; e < SIZE; ++e)
         for (int lane = 0; lane < LANES; ++lane)
-            chunk[staged_at(e) + lane] = lane < count ? a[lane * SIZE + e] : (scalar)(e % (N + 1) == 0);
+            chunk[e * LANES + lane] = lane < count ? a[lane * SIZE + e] : (scalar)(e % (N + 1) == 0);
 }
 
-static void stage_out_slowly(scalar *l, const scalar *chunk, const int64_t count)
-{
-    for (int64_t lane = 0; lane < count; ++lane)
-        for (ptrdiff_t e = 0; e < SIZE; ++e)
-            l[lane * SIZE + e] = chunk[staged_at(e) + lane];
-}
-
-static void clear_triangle(scalar *chunk)
+static void clear_outside(scalar *chunk)
 {
     const vec zero = {0};
     for (int i = 0; i < N; ++i)
@@ -238,27 +141,32 @@ static void clear_triangle(scalar *chunk)
             store(PLACE_L(chunk, i, j, LANES), zero);
 }
 
+static void stage_out(scalar *l, const scalar *chunk, const int64_t count)
+{
+    for (int64_t lane = 0; lane < count; ++lane)
+        for (ptrdiff_t e = 0; e < SIZE; ++e)
+            l[lane * SIZE + e] = chunk[e * LANES + lane];
+}
+
 static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t batch, const int64_t first, const int64_t last)
 {
     scalar *chunk = new_chunk();
     if (!chunk)
         return 1;
-    clear_triangle(chunk);
     for (int64_t group = first; group < last; ++group) {
         const int64_t start = group * LANES, left = batch - start;
-        const int whole = left >= LANES && SIZE >= (ptrdiff_t)LANES;
-        if (whole) {
-            stage_in(chunk, a + start * SIZE);
-            clear_outside(chunk);
-        } else {
-            stage_in_slowly(chunk, a + start * SIZE, left);
-            clear_triangle(chunk);
-        }
-        write_info(info + start, factor_group(chunk, LANES, 0));
-        if (whole)
-            stage_out(l + start * SIZE, chunk);
+        if (left >= LANES)
+            stage_in(chunk, a + start * SIZE, LANES);
         else
-            stage_out_slowly(l + start * SIZE, chunk, left < LANES ? left : LANES);
+            stage_in(chunk, a + start * SIZE, left);
+        clear_outside(chunk);
+        write_info(info + start, factor_group(chunk, LANES, 0));
+        for (int64_t behind = left; behind < LANES; ++behind)
+            info[start + behind] = 0;
+        if (left < LANES)
+            stage_out(l + start * SIZE, chunk, left);
+        else
+            stage_out(l + start * SIZE, chunk, LANES);
     }
     free(chunk);
     return 0;

@@ -326,20 +326,8 @@ INLINE void transpose(vec v[LANES])
     v[3] = low;
 }
 
-/* Elements e, ..., e + LANES - 1 of LANES matrices, `size` elements apart. */
-INLINE void gather_block(vec v[LANES], const scalar *from, const ptrdiff_t size)
-{
-    for (int lane = 0; lane < LANES; ++lane)
-        v[lane] = load(from + lane * size);
-    transpose(v);
-}
-
-INLINE void scatter_block(scalar *to, vec v[LANES], const ptrdiff_t size)
-{
-    transpose(v);
-    for (int lane = 0; lane < LANES; ++lane)
-        store(to + lane * size, v[lane]);
-}
+#define LINE_BEGIN(line) ((line) * N)
+#define LINE_END(line) ((line) * (N + 1) + 1)
 
 /* Where element e of the array goes: lines of the chunk may be further apart. */
 INLINE ptrdiff_t staged_at(const ptrdiff_t e)
@@ -347,34 +335,40 @@ INLINE ptrdiff_t staged_at(const ptrdiff_t e)
     return (e + e / N * (LEADING - N)) * LANES;
 }
 
-/* Blocks of the array that hold no element of the triangle are neither read nor staged. */
-INLINE void stage_in(scalar *chunk, const scalar *a)
+/* Blocks of the array that hold no element of the triangle are neither read nor staged. Behind `count` matrices the
+ * last one is staged again. */
+INLINE void stage_in(scalar *chunk, const scalar *a, const ptrdiff_t count)
 {
     ptrdiff_t next = 0;
     for (ptrdiff_t line = 0; line < N; ++line) {
-        const ptrdiff_t begin = line * N, end = begin + line + 1;
-        const ptrdiff_t aligned = begin / LANES * LANES;
-        for (next = aligned > next ? aligned : next; next < end; next += LANES) {
+        const ptrdiff_t aligned = LINE_BEGIN(line) / LANES * LANES;
+        for (next = aligned > next ? aligned : next; next < LINE_END(line); next += LANES) {
             vec v[LANES];
+            /* The last block overlaps the one before it where LANES does not divide SIZE. */
             const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
             /* The next group's, to the second level: until then the first has enough to do with this one's. */
-            for (int lane = 0; lane < LANES; ++lane)
-                __builtin_prefetch(a + block + (LANES + lane) * SIZE, 0, 2);
-            gather_block(v, a + block, SIZE);
+            if (count == LANES)
+                for (int lane = 0; lane < LANES; ++lane)
+                    __builtin_prefetch(a + block + (LANES + lane) * SIZE, 0, 2);
+            for (ptrdiff_t lane = 0; lane < LANES; ++lane)
+                v[lane] = load(a + block + (lane < count ? lane : count - 1) * SIZE);
+            transpose(v);
             for (int e = 0; e < LANES; ++e)
                 store(chunk + staged_at(block + e), v[e]);
         }
     }
 }
 
-/* Staged blocks reach up to LANES - 1 elements past the triangle on either side: those must read zero afterwards,
- * as the rest of the chunk does from the start. */
+/* What is written at a time. */
+enum { UNIT = 1 * LANES };
+
+/* The chunk has no zeros past the triangle, where units reach up to UNIT - 1 elements on either side. */
 INLINE void clear_outside(scalar *chunk)
 {
     const vec zero = {0};
     for (ptrdiff_t line = 1; line < N; ++line) {
-        const ptrdiff_t begin = (line - 1) * N + line, end = line * N;
-        const ptrdiff_t early = begin + LANES - 1, late = end - (LANES - 1);
+        const ptrdiff_t begin = LINE_END(line - 1), end = LINE_BEGIN(line);
+        const ptrdiff_t early = begin + UNIT - 1, late = end - (UNIT - 1);
         for (ptrdiff_t e = begin; e < end && e < early; ++e)
             store(chunk + staged_at(e), zero);
         for (ptrdiff_t e = late > early ? late : early; e < end; ++e)
@@ -382,38 +376,29 @@ INLINE void clear_outside(scalar *chunk)
     }
 }
 
-INLINE void stage_out(scalar *l, const scalar *chunk)
+/* To `count` matrices; units that hold no element of the triangle are zeros. */
+INLINE void stage_out(scalar *l, const scalar *chunk, const ptrdiff_t count)
 {
-    for (ptrdiff_t next = 0; next < SIZE; next += LANES) {
-        vec v[LANES];
-        const ptrdiff_t block = next < SIZE - LANES ? next : SIZE - LANES;
-        for (int e = 0; e < LANES; ++e)
-            v[e] = load(chunk + staged_at(block + e));
-        scatter_block(l + block, v, SIZE);
+    ptrdiff_t next = 0;
+    for (ptrdiff_t line = 0; line < N; ++line) {
+        for (; next + UNIT <= LINE_BEGIN(line); next += UNIT)
+            for (ptrdiff_t lane = 0; lane < count; ++lane)
+                for (ptrdiff_t e = 0; e < UNIT; e += LANES)
+                    store(l + next + e + lane * SIZE, (vec){0});
+        for (; next < LINE_END(line); next += UNIT) {
+            vec v[1][LANES];
+            /* The last unit overlaps the one before it where UNIT does not divide SIZE. */
+            const ptrdiff_t unit = next < SIZE - UNIT ? next : SIZE - UNIT;
+            for (int part = 0; part < 1; ++part) {
+                for (int e = 0; e < LANES; ++e)
+                    v[part][e] = load(chunk + staged_at(unit + part * LANES + e));
+                transpose(v[part]);
+            }
+            for (ptrdiff_t lane = 0; lane < count; ++lane)
+                for (int part = 0; part < 1; ++part)
+                    store(l + unit + part * LANES + lane * SIZE, v[part][lane]);
+        }
     }
-}
-
-/* Fewer than LANES matrices, or matrices of fewer than LANES elements: one element at a time, identities behind. */
-static void stage_in_slowly(scalar *chunk, const scalar *a, const int64_t count)
-{
-    for (ptrdiff_t e = 0; e < SIZE; ++e)
-        for (int lane = 0; lane < LANES; ++lane)
-            chunk[staged_at(e) + lane] = lane < count ? a[lane * SIZE + e] : (scalar)(e % (N + 1) == 0);
-}
-
-static void stage_out_slowly(scalar *l, const scalar *chunk, const int64_t count)
-{
-    for (int64_t lane = 0; lane < count; ++lane)
-        for (ptrdiff_t e = 0; e < SIZE; ++e)
-            l[lane * SIZE + e] = chunk[staged_at(e) + lane];
-}
-
-static void clear_triangle(scalar *chunk)
-{
-    const vec zero = {0};
-    for (int i = 0; i < N; ++i)
-        for (int j = i + 1; j < N; ++j)
-            store(PLACE_L(chunk, i, j, LANES), zero);
 }
 
 static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t batch, const int64_t first, const int64_t last)
@@ -421,22 +406,20 @@ static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t
     scalar *chunk = new_chunk();
     if (!chunk)
         return 1;
-    clear_triangle(chunk);
     for (int64_t group = first; group < last; ++group) {
         const int64_t start = group * LANES, left = batch - start;
-        const int whole = left >= LANES && SIZE >= (ptrdiff_t)LANES;
-        if (whole) {
-            stage_in(chunk, a + start * SIZE);
-            clear_outside(chunk);
-        } else {
-            stage_in_slowly(chunk, a + start * SIZE, left);
-            clear_triangle(chunk);
-        }
-        write_info(info + start, factor_group(chunk, LANES, 0));
-        if (whole)
-            stage_out(l + start * SIZE, chunk);
+        if (left >= LANES)
+            stage_in(chunk, a + start * SIZE, LANES);
         else
-            stage_out_slowly(l + start * SIZE, chunk, left < LANES ? left : LANES);
+            stage_in(chunk, a + start * SIZE, left);
+        clear_outside(chunk);
+        write_info(info + start, factor_group(chunk, LANES, 0));
+        for (int64_t behind = left; behind < LANES; ++behind)
+            info[start + behind] = 0;
+        if (left < LANES)
+            stage_out(l + start * SIZE, chunk, left);
+        else
+            stage_out(l + start * SIZE, chunk, LANES);
     }
     free(chunk);
     return 0;

@@ -1,0 +1,62 @@
+"""Factors that are written past the caches, and groups that matrices do not fill."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from batchchol.backends import cpu, get_backend
+from batchchol.batches.host_memory import address_of, aligned_empty
+from kernelgen import generate
+
+from ...kernel_runs import Array, make_spec, require_target
+from ...matrices import wishart
+
+BATCH = 37
+
+
+def factors(kernel: cpu.CpuKernel, a: Array, *, used: bool) -> Array:
+    """To memory that has something else in it, and none of it behind the factors."""
+    room = aligned_empty((len(a) + 1, *a.shape[1:]), a.dtype, "a test")
+    room[:] = np.nan
+    info = kernel.factor_arrays(address_of(a), address_of(room), len(a), (a, room), used=used)
+    assert not info.any()
+    assert len(info) == len(a)
+    assert np.isnan(room[-1]).all()
+    return room[:-1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize(("n", "order"), [(4, "row"), (12, "col"), (20, "row")])
+def test_same_bits_past_the_caches(
+    monkeypatch: pytest.MonkeyPatch, n: int, order: str, target: str, dtype: str
+) -> None:
+    require_target(target)
+    monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
+    kernel = get_backend("cpu").kernel(make_spec(n, 3, target=target, dtype=dtype, layout="canonical", order=order))
+    assert isinstance(kernel, cpu.CpuKernel)
+    a = wishart(BATCH, n).astype(dtype)
+    expected = factors(kernel, a, used=False)
+    assert kernel.streaming is not None
+    np.testing.assert_array_equal(factors(kernel, a, used=True), expected)
+    # In columns the lower triangle is what rows call the upper one.
+    rows = expected.swapaxes(1, 2) if order == "col" else expected
+    assert not np.triu(rows, 1).any()
+    np.testing.assert_allclose(rows, np.linalg.cholesky(a), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "generic"])
+def test_groups_that_are_not_full(target: str) -> None:
+    require_target(target)
+    kernel = get_backend("cpu").kernel(make_spec(9, 3, target=target, layout="canonical"))
+    assert isinstance(kernel, cpu.CpuKernel)
+    a = wishart(BATCH, 9).astype(np.float32)
+    whole = factors(kernel, a, used=False)
+    for batch in range(1, 18):
+        np.testing.assert_array_equal(factors(kernel, a[:batch], used=False), whole[:batch])
+
+
+def test_only_whole_cache_lines_go_past_the_caches() -> None:
+    for n, layout, target in ((6, "canonical", "avx2"), (8, "chunked", "avx2"), (8, "canonical", "generic")):
+        assert generate(make_spec(n, 2, layout=layout, target=target)).streaming is None
