@@ -48,6 +48,7 @@ from batchchol.api import (
     solve_ex,
 )
 from batchchol.backends import get_backend
+from batchchol.backends.cuda.gpus import gpus
 from batchchol.batches.batch import Batch
 from batchchol.defaults.lookup import default_spec
 from batchchol.errors import BatchcholError, NoCompilerWarning
@@ -111,6 +112,7 @@ __all__ = [
     "default_spec",
     "factor",
     "get_backend",
+    "gpus",
     "inv",
     "inv_ex",
     "lstsq",

@@ -222,5 +222,5 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> FakeCublas:
 
 def forget() -> None:
     """Have the library look for CuPy again."""
-    for each in (cublas._library, cublas._handle, cublas.cupy_cuda, host_block.host_block):
+    for each in (cublas._library, cublas._handle_of, cublas.cupy_cuda, host_block.host_block):
         each.cache_clear()

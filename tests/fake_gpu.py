@@ -53,6 +53,8 @@ class FakeGpu:
     status: int = 0
     init_error: str = ""
     gpus: int = 1
+    # What ran where, by the numbers of the GPUs.
+    ran_on: list[int] = field(default_factory=list)
     load_status: int = 0
     clock: float = 0.0
     seconds_per_launch: float = 1e-6
@@ -95,6 +97,11 @@ class FakeGpu:
     def current(self, context: int) -> None:
         self.threads.current = context
 
+    @property
+    def number(self) -> int:
+        """That of the GPU whose context is current in this thread."""
+        return self.current - CONTEXT
+
     def load_error(self, image: bytes) -> int:
         """The driver's number for why it does not take a module; 0 if it does."""
         return NO_BINARY if image.startswith(FOREIGN_CODE) else self.load_status
@@ -116,6 +123,8 @@ class FakeGpu:
         room = np.full(nbytes + 512, 0xA5, np.uint8)
         address = -(-room.ctypes.data // 512) * 512
         self.pieces[address] = room
+        if self.number:
+            self.other_gpus[address] = self.number
         return Piece(self, address, nbytes)
 
     def parameters(self, entry: str) -> tuple[str, ...]:
@@ -126,7 +135,8 @@ class FakeGpu:
         self, entry: str, blocks: int, threads: int, shared_bytes: int, stream: int, values: Sequence[Any]
     ) -> None:
         """What either way of launching does."""
-        assert self.current == CONTEXT, "launched without the context"
+        assert CONTEXT <= self.current < CONTEXT + self.gpus, "launched without the context"
+        self.ran_on.append(self.number)
         self.launches.append((entry, blocks, stream))
         self.clock += self.seconds_per_launch
         source = self.sources[entry]
@@ -156,4 +166,5 @@ class Piece:
         self.gpu.require(pushed=True)
         with self.gpu.accounts:
             del self.gpu.pieces[self.address]
+            self.gpu.other_gpus.pop(self.address, None)
             self.gpu.used -= self.nbytes

@@ -58,6 +58,10 @@ __all__ = [
 ]
 
 
+# Handles of the driver's that a GPU has, at most.
+_HANDLES = 1 << 20
+
+
 class Context:
     """PyCUDA's."""
 
@@ -142,7 +146,7 @@ class Function:
     gpu: FakeGpu
 
     def __init__(self, entry: str) -> None:
-        self.entry = entry
+        self.entry, self.number = entry, self.gpu.number
 
     def set_cache_config(self, cache: str) -> None:
         self.gpu.preferred_by_pycuda.append((self.entry, cache))
@@ -180,6 +184,7 @@ class Function:
         formats = "".join("P" if code.startswith("*") else np.dtype(code).char for code in codes)
         if len(buffer) != struct.calcsize(formats):
             raise LogicError("cuLaunchKernel failed: invalid argument")
+        assert self.number == self.gpu.number, "launched on another GPU than it was loaded on"
         self.gpu.by_pycuda.append(self.entry)
         queue = 0 if stream is None else stream.handle
         values = struct.unpack(formats, buffer)
@@ -215,6 +220,9 @@ class FakeDriver(Driver):
     def urgent_stream(self) -> int:
         return 0x6000
 
+    def current_device(self) -> int:
+        return self.gpu.number if 0 <= self.gpu.number < self.gpu.gpus else 0
+
     def make_current(self, context: int) -> None:
         self.gpu.current = context
 
@@ -228,7 +236,7 @@ class FakeDriver(Driver):
 
     def function(self, module: int, entry: str, *, shared_bytes: int, cache: str) -> int:
         self.configure(0, entry, shared_bytes=shared_bytes, cache=cache)
-        return list(self.gpu.sources).index(entry)
+        return list(self.gpu.sources).index(entry) + _HANDLES * self.gpu.number
 
     def configure(self, function: int, entry: str, *, shared_bytes: int, cache: str) -> None:
         self.gpu.preferred.append((entry, cache))
@@ -250,6 +258,7 @@ class FakeDriver(Driver):
         pdl: bool = False,
     ) -> None:
         self.check(self.gpu.status, f"launching {entry}")
+        assert function // _HANDLES == self.gpu.number, "launched on another GPU than it was loaded on"
         assert shared_bytes <= self.gpu.allowed.get(entry, 0), "more dynamic shared memory than the kernel may have"
         codes = self.gpu.parameters(entry)
         addresses = (ctypes.c_void_p * len(codes)).from_address(parameters)
@@ -258,9 +267,9 @@ class FakeDriver(Driver):
         self.gpu.run(entry, blocks, threads, shared_bytes, stream, values)
 
     def launch_configured(self, configuration: int, function: int, parameters: int, _: None) -> int:
-        if self.gpu.current != CONTEXT:
+        if self.gpu.current != CONTEXT + function // _HANDLES:
             return INVALID_CONTEXT
-        given, entry = _Configuration.from_address(configuration), list(self.gpu.sources)[function]
+        given, entry = _Configuration.from_address(configuration), list(self.gpu.sources)[function % _HANDLES]
         assert given.count == 0, "launched early"
         grid, block = (given.grid_y, given.grid_z), (given.block_y, given.block_z)
         assert grid == block == (1, 1)
@@ -313,7 +322,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path) -> FakeGpu:
 
 def forget() -> None:
     """Have the library find the GPU anew at its next use."""
-    for cached in (device.device, memory._pool, memory._blank, backends._make):
+    for cached in (device.device_of, memory._pool_of, memory._blank, backends._make):
         cached.cache_clear()
 
 
@@ -340,7 +349,7 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
 
     class Device:
         def __init__(self, ordinal: int) -> None:
-            assert ordinal == 0
+            self.retain_primary_context = lambda: Context(CONTEXT + ordinal)
 
         count = staticmethod(lambda: gpu.gpus)
         name = staticmethod(lambda: "Fake GPU")
@@ -348,7 +357,6 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         total_memory = staticmethod(lambda: gpu.total)
         pci_bus_id = staticmethod(lambda: "0000:01:00.0")
         get_attribute = staticmethod(lambda attribute: attribute)
-        retain_primary_context = staticmethod(lambda: Context(CONTEXT))
 
     class Event:
         def record(self) -> None:

@@ -101,7 +101,7 @@ def _by_blocks(
     for member in range(0, batch, together):
         own = l + member * n * n * ELEMENT_BYTES[how.panel.dtype], info + member * _INFO.itemsize
         if how.hybrid:
-            room = host_block(how.blocking.nb, how.panel.dtype)
+            room = host_block(gpu, how.blocking.nb, how.panel.dtype)
             blocked.factor(HybridCalls(gpu, how.panel, *own, n, 1, stream, block=room), n, how.blocking)
         else:
             calls = DeviceCalls(gpu, how.panel, *own, n, together, stream, blocks=blocks, work=work)

@@ -16,7 +16,7 @@ import numpy as np
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.backends.cuda import dense, memory, support
-from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.device import Device, device
 from batchchol.backends.cuda.kernels import CudaKernel
 from batchchol.batches.checks import check_math
 from batchchol.defaults.lookup import generation
@@ -27,13 +27,6 @@ from kernelgen.targets import ELEMENT_BYTES
 _CANONICAL = Layout.canonical()
 # Allocates a number of bytes for a stated purpose: they are the stream's until nothing refers to the address.
 Room = Callable[[int, str], int]
-
-
-class Place(NamedTuple):
-    """The stream that work is queued on, 0 for the default one, and what makes room there."""
-
-    stream: int
-    room: Room
 
 
 class Case(NamedTuple):
@@ -56,38 +49,39 @@ class Case(NamedTuple):
         return self.batch * self.n**2 * ELEMENT_BYTES[self.dtype]
 
 
-# Queues an operation at a place, for its arrays' addresses.
+# Queues an operation on a stream, for its arrays' addresses; and what makes that, by what makes room.
 Queue = Callable[..., None]
+Operation = Callable[[Room], Queue]
 
 
-def factor(case: Case, place: Place, a: int, l: int, info: int) -> None:
-    """Factors and info of matrices; the factors may take their place."""
-    _factoring(case, generation())(place, a, l, info)
+def factoring(case: Case) -> Operation:
+    """Factors and info of matrices; the factors may take their place: `a, l, info`."""
+    return _factoring(case, device(), generation())
 
 
-def solve(case: Case, nrhs: int, place: Place, a: int, b: int, x: int, info: int) -> None:
-    """Solutions and info of matrices."""
-    _solving(case, nrhs, generation())(place, a, b, x, info)
+def solving(case: Case, nrhs: int) -> Operation:
+    """Solutions and info of matrices: `a, b, x, info`."""
+    return _solving(case, nrhs, device(), generation())
 
 
-def solve_by_factors(case: Case, nrhs: int, place: Place, l: int, b: int, x: int) -> None:
-    """Solutions by factors."""
-    _substituting(case, nrhs, generation())(place, l, b, x)
+def substituting(case: Case, nrhs: int) -> Operation:
+    """Solutions by factors: `l, b, x`."""
+    return _substituting(case, nrhs, device(), generation())
 
 
-def invert(case: Case, place: Place, a: int, inverse: int, info: int) -> None:
-    """Inverses and info of matrices."""
-    _inverting("poinv", case, generation())(place, a, inverse, info)
+def inverting(case: Case) -> Operation:
+    """Inverses and info of matrices: `a, inverse, info`."""
+    return _inverting("poinv", case, device(), generation())
 
 
-def invert_by_factors(case: Case, place: Place, l: int, inverse: int, info: int) -> None:
-    """Inverses by factors; `info` is room for int32 that mean nothing."""
-    _inverting("potri", case, generation())(place, l, inverse, info)
+def inverting_by_factors(case: Case) -> Operation:
+    """Inverses by factors: `l, inverse, info`, the last one room for int32 that mean nothing."""
+    return _inverting("potri", case, device(), generation())
 
 
-def log_determinants(case: Case, place: Place, a: int, sign: int, logabsdet: int, info: int) -> None:
-    """Signs and logarithms of determinants, and info, of matrices."""
-    _taking_logarithms(case, generation())(place, a, sign, logabsdet, info)
+def taking_logarithms(case: Case) -> Operation:
+    """Signs and logarithms of determinants, and info, of matrices: `a, sign, logabsdet, info`."""
+    return _taking_logarithms(case, device(), generation())
 
 
 def kernel_of(op: str, case: Case, nrhs: int = 0) -> Any:
@@ -111,85 +105,113 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=1024)
-def _factoring(case: Case, _: object) -> Queue:
+def _factoring(case: Case, _: Device, __: object) -> Operation:
     check_math(case.math)
     gpu, problem = get_backend("cuda"), problem_of(case.n, case.dtype, case.upper, case.math)
     found = dense.Factorization(gpu, *array_choice(gpu, problem, case.batch, None, host=False), case.batch)
     prepared = found.prepared
+    if prepared is not None:
+        return lambda room: prepared
 
-    def packed(place: Place, *addresses: int) -> None:
-        found.queue(*addresses, stream=place.stream or None, room=place.room)
+    def in_room(room: Room) -> Queue:
+        return lambda stream, *addresses: found.queue(*addresses, stream=stream or None, room=room)
 
-    return packed if prepared is None else lambda place, *addresses: prepared(place.stream, *addresses)
+    return in_room
 
 
 @lru_cache(maxsize=1024)
-def _solving(case: Case, nrhs: int, _: object) -> Queue:
+def _solving(case: Case, nrhs: int, _: Device, __: object) -> Operation:
     kernel = kernel_of("posv", case, nrhs)
     if kernel is not None:
         return _launching(kernel, case, nrhs)
+    factor_in, solve_in = factoring(case), substituting(case, nrhs)
 
-    def by_factors(place: Place, a: int, b: int, x: int, info: int) -> None:
-        l = place.room(case.nbytes, f"the factors of {case.batch:,} matrices")
-        factor(case, place, a, l, info)
-        solve_by_factors(case, nrhs, place, l, b, x)
+    def in_room(room: Room) -> Queue:
+        factor, solve = factor_in(room), solve_in(room)
 
-    return by_factors
+        def by_factors(stream: int, a: int, b: int, x: int, info: int) -> None:
+            l = room(case.nbytes, f"the factors of {case.batch:,} matrices")
+            factor(stream, a, l, info)
+            solve(stream, l, b, x)
+
+        return by_factors
+
+    return in_room
 
 
 @lru_cache(maxsize=1024)
-def _substituting(case: Case, nrhs: int, _: object) -> Queue:
+def _substituting(case: Case, nrhs: int, _: Device, __: object) -> Operation:
     return _launching(kernel_of("potrs", case, nrhs), case, nrhs)
 
 
 @lru_cache(maxsize=1024)
-def _inverting(op: str, case: Case, _: object) -> Queue:
+def _inverting(op: str, case: Case, gpu: Device, _: object) -> Operation:
     kernel = kernel_of(op, case)
     if kernel is not None:
         return _launching(kernel, case)
     # A copy to the GPU would wait for the work that is under way: it is made once.
     identity = memory.to_device(np.eye(case.n, dtype=case.dtype), "an identity")
+    sizes, steps = (case.batch, case.n, case.n), (0, case.n, 1)
+    solve_in = solving(case, case.n) if op == "poinv" else substituting(case, case.n)
 
-    def by_solving(place: Place, a: int, inverse: int, info: int) -> None:
-        sides = place.room(case.nbytes, "identities")
-        sizes, steps = (case.batch, case.n, case.n), (0, case.n, 1)
-        support.gather(device(), int(identity.gpudata), sides, sizes, steps, case.dtype, stream=place.stream or None)
-        if op == "poinv":
-            solve(case, case.n, place, a, sides, inverse, info)
-        else:
-            solve_by_factors(case, case.n, place, a, sides, inverse)
+    def in_room(room: Room) -> Queue:
+        solve = solve_in(room)
 
-    return by_solving
+        def by_solving(stream: int, a: int, inverse: int, info: int) -> None:
+            sides = room(case.nbytes, "identities")
+            support.gather(gpu, int(identity.gpudata), sides, sizes, steps, case.dtype, stream=stream or None)
+            solve(stream, a, sides, inverse, *[info] * (op == "poinv"))
+
+        return by_solving
+
+    return in_room
 
 
 @lru_cache(maxsize=1024)
-def _taking_logarithms(case: Case, _: object) -> Queue:
-    gpu, kernel = device(), kernel_of("logdet", case)
-
-    def of_factors(place: Place, a: int, sign: int, logabsdet: int, info: int) -> None:
-        l = place.room(case.nbytes, f"the factors of {case.batch:,} matrices")
-        factor(case, place, a, l, info)
-        what = case.n, case.batch, _CANONICAL, case.dtype
-        support.log_determinants(gpu, l, info, sign, logabsdet, *what, stream=place.stream or None)
-
+def _taking_logarithms(case: Case, gpu: Device, _: object) -> Operation:
+    kernel = kernel_of("logdet", case)
     if kernel is None:
+        return _logarithms_of_factors(case, gpu)
+    logarithms_in = _launching(kernel, case)
+
+    def in_room(room: Room) -> Queue:
+        logarithms = logarithms_in(room)
+
+        def at_once(stream: int, a: int, sign: int, logabsdet: int, info: int) -> None:
+            logarithms(stream, a, logabsdet, info)
+            support.signs(gpu, info, sign, case.batch, case.dtype, stream=stream or None)
+
+        return at_once
+
+    return in_room
+
+
+def _logarithms_of_factors(case: Case, gpu: Device) -> Operation:
+    factor_in, what = factoring(case), (case.n, case.batch, _CANONICAL, case.dtype)
+
+    def in_room(room: Room) -> Queue:
+        factor = factor_in(room)
+
+        def of_factors(stream: int, a: int, sign: int, logabsdet: int, info: int) -> None:
+            l = room(case.nbytes, f"the factors of {case.batch:,} matrices")
+            factor(stream, a, l, info)
+            support.log_determinants(gpu, l, info, sign, logabsdet, *what, stream=stream or None)
+
         return of_factors
-    logarithms = _launching(kernel, case)
 
-    def at_once(place: Place, a: int, sign: int, logabsdet: int, info: int) -> None:
-        logarithms(place, a, logabsdet, info)
-        support.signs(gpu, info, sign, case.batch, case.dtype, stream=place.stream or None)
-
-    return at_once
+    return in_room
 
 
-def _launching(kernel: Any, case: Case, nrhs: int = 0) -> Queue:
+def _launching(kernel: Any, case: Case, nrhs: int = 0) -> Operation:
     """A kernel's launches, or those of two kernels that are called as one and take room."""
     if isinstance(kernel, CudaKernel):
         prepared = kernel.prepared(nrhs, case.batch, _CANONICAL)
-        return lambda place, *addresses: prepared(place.stream, *addresses)
+        return lambda room: prepared
 
-    def queue(place: Place, *addresses: int) -> None:
-        kernel.launch(addresses, nrhs, case.batch, _CANONICAL, place.stream or None, room=place.room)
+    def in_room(room: Room) -> Queue:
+        def queue(stream: int, *addresses: int) -> None:
+            kernel.launch(addresses, nrhs, case.batch, _CANONICAL, stream or None, room=room)
 
-    return queue
+        return queue
+
+    return in_room

@@ -19,6 +19,7 @@ from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.api.results import AnyCholesky, Cholesky, Factor, FactorLogDeterminant, cholesky_of
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, lapack
+from batchchol.backends.cuda import gpus
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import flag
@@ -330,6 +331,9 @@ def factor(
         )
     if backend is not None and chosen_backend(backend) != batch.backend:
         raise ValueError(f"backend: got {backend!r}, expected {batch.backend!r}, where the batch lives")
+    if batch.gpu not in (None, gpus.first()):
+        with gpus.gpus(batch.gpu):
+            return factor(batch, spec, out=out, threads=threads, stream=stream, math=math, logdet=logdet)
     check_threads(threads)
     if batch.n > MAX_N:
         larger = _factor_larger(batch, spec, out, math, threads, stream)

@@ -54,9 +54,10 @@ def _on_host(info: Any) -> NDArray[np.int32]:
     """The info itself, or a copy of one on a GPU."""
     if isinstance(info, np.ndarray):
         return info
-    from batchchol.backends.cuda import memory
+    from batchchol.backends.cuda import gpus, memory
 
-    return memory.to_host(memory.as_gpuarray(info, "info"))
+    with gpus.on(memory.gpu_of(info)):
+        return memory.to_host(memory.as_gpuarray(info, "info"))
 
 
 def _raise_first(info: NDArray[np.int32], what: str, instead: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls on arrays of libraries on a GPU: results are arrays of the same library, on its current stream.
+"""Calls on arrays of libraries on a GPU: results are arrays of the same library there, on its current stream.
 
 What is called most is done in the library's memory (`foreign_calls`). All else is done with PyCUDA's arrays on the
 default stream, with waits between that and the library's; results are views of those. Arrays that are not
@@ -8,17 +8,23 @@ C-contiguous are copied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, TypeVar, cast
 
+from batchchol.backends.cuda import gpus
 from batchchol.backends.cuda.libraries import Library, library_of
+from batchchol.batches.batch import Batch
 
+_NOTHING = nullcontext()
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], Call]:
     """Have a public call take arrays of other libraries, the first one of which says whose its results are.
+
+    It also says on which GPU all is done, and so does a batch.
 
     `result` makes what is returned of several results.
     """
@@ -28,12 +34,24 @@ def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], 
 
         @wraps(call)
         def called(*given: Any, **named: Any) -> Any:
-            library = library_of(given[0] if given else named.get(first))
+            a = given[0] if given else named.get(first)
+            library = library_of(a)
             if library is None:
-                return call(*given, **named)
+                if not isinstance(a, Batch) or a.gpu in (None, gpus.first()):
+                    return call(*given, **named)
+                with gpus.gpus(a.gpu):
+                    return call(*given, **named)
+            gpu = library.gpu_of(a)
+            there = library.there(gpu)
+            if there is None and gpu == gpus.first():
+                return done(library, gpu, given, named)
+            with gpus.on(gpu), there or _NOTHING:
+                return done(library, gpu, given, named)
+
+        def done(library: Library, gpu: int, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
             found = _quick(name)(library, *given, **named)
             if found is None:
-                return _converted(call, library, given, named)
+                return _converted(call, library, gpu, given, named)
             return found[0] if result is None else result(*found)
 
         return cast(Call, called)
@@ -49,11 +67,13 @@ def _quick(name: str) -> Callable[..., Any]:
     return getattr(foreign_calls, name, lambda *_, **__: None)
 
 
-def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _converted(
+    call: Callable[..., Any], library: Library, gpu: int, given: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     """A call with PyCUDA's arrays in place of the library's, and its results as the library's."""
     from batchchol.backends.cuda import memory
 
-    out, stream = named.get("out"), library.stream()
+    out, stream = named.get("out"), library.stream(gpu)
     bound = signature(call).bind(*given, **named)
     for place, (name, each) in enumerate(bound.arguments.items()):
         if each is not out and memory.is_device_array(each):
@@ -66,7 +86,7 @@ def _converted(call: Callable[..., Any], library: Library, given: tuple[Any, ...
             return result
         if stream and bound.arguments.get("stream") is None:
             memory.share(stream, result)
-        return library.over(result)
+        return library.over(result, gpu)
 
     if not isinstance(results, tuple):
         return turned(results)

@@ -6,6 +6,7 @@ the public call then does it, or says what is wrong. All that follows from shape
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ import numpy as np
 
 from batchchol.api import device_addresses as at
 from batchchol.api.columns import fit
-from batchchol.api.device_addresses import Case, Place
+from batchchol.api.device_addresses import Case
 from batchchol.backends.cuda.libraries import Library, Make
 from batchchol.batches.checks import check_math
+from batchchol.defaults.lookup import generation
 from kernelgen import MAX_N
 from kernelgen.problem import MATHS
 
@@ -38,6 +40,12 @@ _PLAIN: dict[str, Any] = {
 }
 
 
+# What a call does with the address of its matrices, and those of its right-hand sides: the results.
+Run = Callable[..., Found]
+# What decides how that is done: the library, the matrices' shape, dtype and GPU, their triangle and the math.
+_Key = tuple[Library, Any, Any, int, bool, str]
+
+
 class _Known(NamedTuple):
     """What is known of matrices of a shape: their case, and what makes arrays for a call's results."""
 
@@ -48,127 +56,177 @@ class _Known(NamedTuple):
     numbers: Make
 
 
-class _Sides(NamedTuple):
-    """What is known of right-hand sides beside matrices: how many, and what makes the solutions."""
-
-    nrhs: int
-    solutions: Make
-
-
-class _Call(NamedTuple):
-    """The matrices of a call: where they are, what is known of them, and where the call's work is queued."""
-
-    address: int
-    known: _Known
-    place: Place
-
-
-def cholesky_ex(
-    library: Library, a: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def cholesky_ex(library: Library, a: Any, **how: Any) -> Found:
     """Factors and info."""
-    if (call := _call(library, a, upper, math, backend, other)) is None:
-        return None
-    l, info = call.known.matrices(), call.known.info()
-    at.factor(call.known.case, call.place, call.address, library.address(l), library.address(info))
-    return l, info
+    asked = _asked(library, a, **how)
+    return None if asked is None else _factoring(asked[1], generation())(asked[0])
 
 
-def solve_ex(
-    library: Library, a: Any, b: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def solve_ex(library: Library, a: Any, b: Any, **how: Any) -> Found:
     """Solutions and info."""
-    if (call := _call(library, a, upper, math, backend, other)) is None or (sides := _sides(library, a, b)) is None:
-        return None
-    x, info = sides.solutions(), call.known.info()
-    addresses = library.address(b), library.address(x), library.address(info)
-    at.solve(call.known.case, sides.nrhs, call.place, call.address, *addresses)
-    return x, info
+    return _by_sides(_solving, library, a, b, how)
 
 
-def cho_solve(
-    library: Library, L: Any, b: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def cho_solve(library: Library, L: Any, b: Any, **how: Any) -> Found:
     """Solutions by factors."""
-    if (call := _call(library, L, upper, math, backend, other)) is None or (sides := _sides(library, L, b)) is None:
-        return None
-    x = sides.solutions()
-    addresses = library.address(b), library.address(x)
-    at.solve_by_factors(call.known.case, sides.nrhs, call.place, call.address, *addresses)
-    return (x,)
+    return _by_sides(_substituting, library, L, b, how)
 
 
-def inv_ex(
-    library: Library, a: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def inv_ex(library: Library, a: Any, **how: Any) -> Found:
     """Inverses and info."""
-    if (call := _call(library, a, upper, math, backend, other)) is None:
-        return None
-    inverse, info = call.known.matrices(), call.known.info()
-    at.invert(call.known.case, call.place, call.address, library.address(inverse), library.address(info))
-    return inverse, info
+    asked = _asked(library, a, **how)
+    return None if asked is None else _inverting(asked[1], generation())(asked[0])
 
 
-def cho_inverse(
-    library: Library, L: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def cho_inverse(library: Library, L: Any, **how: Any) -> Found:
     """Inverses by factors."""
-    if (call := _call(library, L, upper, math, backend, other)) is None:
-        return None
-    inverse, nothing = call.known.matrices(), call.known.info()
-    addresses = library.address(inverse), library.address(nothing)
-    at.invert_by_factors(call.known.case, call.place, call.address, *addresses)
-    return (inverse,)
+    asked = _asked(library, L, **how)
+    return None if asked is None else _inverting_by_factors(asked[1], generation())(asked[0])
 
 
-def slogdet_ex(
-    library: Library, a: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> Found:
+def slogdet_ex(library: Library, a: Any, **how: Any) -> Found:
     """Signs, logarithms and info."""
-    if (call := _call(library, a, upper, math, backend, other)) is None:
-        return None
-    sign, logabsdet, info = call.known.numbers(), call.known.numbers(), call.known.info()
-    addresses = library.address(sign), library.address(logabsdet), library.address(info)
-    at.log_determinants(call.known.case, call.place, call.address, *addresses)
-    return sign, logabsdet, info
+    asked = _asked(library, a, **how)
+    return None if asked is None else _taking_logarithms(asked[1], generation())(asked[0])
 
 
-def _call(library: Library, a: Any, upper: Any, math: Any, backend: Any, other: dict[str, Any]) -> _Call | None:
-    """What a call is about; None if it asks for more than is done here."""
+def forget() -> None:
+    """Choose anew at the next calls."""
+    for kept in (_known, _factoring, _inverting, _inverting_by_factors, _solving, _substituting, _taking_logarithms):
+        kept.cache_clear()
+
+
+def _asked(
+    library: Library, a: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
+) -> tuple[int, _Key] | None:
+    """The address of a call's matrices, and what decides how it is done; None if it asks for more than is here."""
     plain = type(upper) is bool and (math is None or type(math) is str) and backend in (None, "cuda")
     if not plain or any(name not in _PLAIN or _PLAIN[name] is not given for name, given in other.items()):
         return None
     if (seen := library.seen(a)) is None:
         return None
-    known = _known(library, seen.shape, seen.dtype, upper, math or MATHS[0])
-    return None if known is None else _Call(seen.address, known, Place(library.stream(), known.room))
+    address, shape, dtype, gpu = seen
+    return address, (library, shape, dtype, gpu, upper, math or MATHS[0])
 
 
-def _sides(library: Library, a: Any, b: Any) -> _Sides | None:
-    """What the right-hand sides of a call are; None if they are not in a kernel's order as they lie."""
+def _by_sides(runs: Callable[..., Run], library: Library, a: Any, b: Any, how: dict[str, Any]) -> Found:
+    """What a call with right-hand sides does, if those are in a kernel's order as they lie."""
+    asked = _asked(library, a, **how)
     seen = library.seen(b) if type(b) is type(a) else None
-    if seen is None or seen.dtype != a.dtype:
+    if asked is None or seen is None:
         return None
-    return _known_sides(library, a.shape, seen.shape, seen.dtype)
+    address, shape, *same = seen
+    return runs(asked[1], shape, *same, generation())(asked[0], address)
+
+
+def _nothing(*_: int) -> None:
+    """What is done of calls that are not for here."""
 
 
 @lru_cache(maxsize=1024)
-def _known(library: Library, shape: Any, dtype: Any, upper: bool, math: str) -> _Known | None:
+def _factoring(key: _Key, _: object) -> Run:
+    if (known := _known(*key)) is None:
+        return _nothing
+    return _matrices_and_info(key, known, at.factoring(known.case))
+
+
+@lru_cache(maxsize=1024)
+def _inverting(key: _Key, _: object) -> Run:
+    if (known := _known(*key)) is None:
+        return _nothing
+    return _matrices_and_info(key, known, at.inverting(known.case))
+
+
+@lru_cache(maxsize=1024)
+def _inverting_by_factors(key: _Key, _: object) -> Run:
+    if (known := _known(*key)) is None:
+        return _nothing
+    invert = _matrices_and_info(key, known, at.inverting_by_factors(known.case))
+    return lambda l: (invert(l) or ())[:1]
+
+
+def _matrices_and_info(key: _Key, known: _Known, operation: at.Operation) -> Run:
+    """Results of which the first ones are of the shape of the matrices."""
+    library, gpu, queue = key[0], key[3], operation(known.room)
+    stream, address, matrices, info = library.stream, library.address, known.matrices, known.info
+
+    def run(a: int) -> Found:
+        results, status = matrices(), info()
+        queue(stream(gpu), a, address(results), address(status))
+        return results, status
+
+    return run
+
+
+@lru_cache(maxsize=1024)
+def _solving(key: _Key, sides: Any, dtype: Any, gpu: int, _: object) -> Run:
+    if (known := _known(*key)) is None or (made := _solutions(key, sides, dtype, gpu)) is None:
+        return _nothing
+    nrhs, solutions = made
+    queue = at.solving(known.case, nrhs)(known.room)
+    library, info = key[0], known.info
+    stream, address = library.stream, library.address
+
+    def run(a: int, b: int) -> Found:
+        x, status = solutions(), info()
+        queue(stream(gpu), a, b, address(x), address(status))
+        return x, status
+
+    return run
+
+
+@lru_cache(maxsize=1024)
+def _substituting(key: _Key, sides: Any, dtype: Any, gpu: int, _: object) -> Run:
+    if (known := _known(*key)) is None or (made := _solutions(key, sides, dtype, gpu)) is None:
+        return _nothing
+    nrhs, solutions = made
+    queue = at.substituting(known.case, nrhs)(known.room)
+    stream, address = key[0].stream, key[0].address
+
+    def run(l: int, b: int) -> Found:
+        x = solutions()
+        queue(stream(gpu), l, b, address(x))
+        return (x,)
+
+    return run
+
+
+@lru_cache(maxsize=1024)
+def _taking_logarithms(key: _Key, _: object) -> Run:
+    if (known := _known(*key)) is None:
+        return _nothing
+    queue, library, gpu = at.taking_logarithms(known.case)(known.room), key[0], key[3]
+
+    def run(a: int) -> Found:
+        sign, logabsdet, info = known.numbers(), known.numbers(), known.info()
+        queue(library.stream(gpu), a, *map(library.address, (sign, logabsdet, info)))
+        return sign, logabsdet, info
+
+    return run
+
+
+@lru_cache(maxsize=1024)
+def _known(library: Library, shape: Any, dtype: Any, gpu: int, upper: bool, math: str) -> _Known | None:
+    """What is known of matrices, if there are kernels for such."""
     found = _DTYPES.get(_name(dtype))
     if found is None or len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] > MAX_N or not prod(shape):
         return None
     check_math(math)
     outer = tuple(shape[:-2])
-    made = (library.maker(tuple(shape), found), library.maker(outer, _INFO), library.maker(outer, found))
-    return _Known(Case(shape[-1], prod(outer), found.name, upper, math), _room_of(library), *made)
+    whole = tuple(shape)
+    made = [library.maker(s, d, gpu) for s, d in ((whole, found), (outer, _INFO), (outer, found))]
+    return _Known(Case(shape[-1], prod(outer), found.name, upper, math), _room_of(library, gpu), *made)
 
 
-@lru_cache(maxsize=1024)
-def _known_sides(library: Library, a: Any, b: Any, dtype: Any) -> _Sides | None:
-    how = fit(tuple(a[:-2]), a[-1], tuple(b), "matrices")
+def _solutions(key: _Key, sides: Any, dtype: Any, gpu: int) -> tuple[int, Make] | None:
+    """How many right-hand sides there are, and what makes solutions; None if they do not lie as a kernel's."""
+    library, shape, *_ = key
+    if (dtype, gpu) != key[2:4]:
+        return None
+    how = fit(tuple(shape[:-2]), shape[-1], tuple(sides), "matrices")
     if not how.plain or not how.nrhs:
         return None
-    return _Sides(how.nrhs, library.maker(how.x, _DTYPES[_name(dtype)]))
+    return how.nrhs, library.maker(how.x, _DTYPES[_name(dtype)], gpu)
 
 
 def _name(dtype: Any) -> str:
@@ -182,11 +240,11 @@ class _Kept(int):
     array: Any
 
 
-def _room_of(library: Library) -> at.Room:
+def _room_of(library: Library, gpu: int) -> at.Room:
     """Makes room in the library's memory."""
 
     def room(nbytes: int, purpose: str) -> _Kept:
-        array = library.maker((nbytes,), _BYTE)()
+        array = library.maker((nbytes,), _BYTE, gpu)()
         kept = _Kept(library.address(array))
         kept.array = array
         return kept

@@ -101,7 +101,7 @@ def _factored(
             asked = n, dtype_name(dense.dtype), upper, batch, given, math, True, same and given is None
             spec, layout = kept_array_choice(device, *asked, generation())
             if name == "cuda":
-                return _on_gpu(device, dense, spec, layout, room)
+                return _on_gpu(dense, spec, layout, room)
             if layout != _CANONICAL:
                 return _packed(device, dense, spec, layout, logdet)
             return _as_they_are(device, dense, spec, None if same and not spec.in_place else room, logdet)
@@ -118,13 +118,11 @@ def _factored(
     return Factored(*lapack.potrf(dense, upper, available_threads()))
 
 
-def _on_gpu(
-    device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, room: NDArray[Any] | None
-) -> Factored:
+def _on_gpu(dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, room: NDArray[Any] | None) -> Factored:
     # Not at the top: importing the library initialises no GPU.
     from batchchol.backends.cuda.streaming import factor_host
 
-    return Factored(*factor_host(device, dense, spec, layout, room))
+    return Factored(*factor_host(dense, spec, layout, room))
 
 
 def _as_they_are(

@@ -7,6 +7,7 @@ from functools import cache
 
 from batchchol.backends import cpu
 from batchchol.backends.base import Availability, Backend, Kernel
+from batchchol.backends.cuda import gpus
 from batchchol.errors import BatchcholError, UnknownBackend
 from batchchol.parallel import setting
 
@@ -55,6 +56,8 @@ def chosen_backend(name: str | None = None) -> str | None:
 def get_backend(name: str | None = None) -> Backend:
     """The backend of that name, else the one that BATCHCHOL_BACKEND names, else the CPU's.
 
+    "cuda" is that of the first GPU, or the one that this thread's calls use (`batchchol.gpus`).
+
     Raises
     ------
     UnknownBackend
@@ -62,7 +65,7 @@ def get_backend(name: str | None = None) -> Backend:
     BackendUnavailable
         If it cannot be used here; says what is missing and how to get it.
     """
-    return _make(chosen_backend(name) or DEFAULT_BACKEND)
+    return _made(chosen_backend(name) or DEFAULT_BACKEND)
 
 
 def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
@@ -76,15 +79,15 @@ def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
         If the one that was asked for, or none at all, can be used here.
     """
     if chosen := chosen_backend(name):
-        return _make(chosen), ""
+        return _made(chosen), ""
     from batchchol.backends.cuda.backend import prove
 
     try:
-        backend = _make("cuda")
+        backend = _made("cuda")
         prove()
         return backend, ""
     except BatchcholError as error:
-        return _make("cpu"), " ".join(str(error).split())
+        return _made("cpu"), " ".join(str(error).split())
 
 
 def survey() -> list[Availability]:
@@ -94,6 +97,11 @@ def survey() -> list[Availability]:
     return [cpu.survey(), survey_gpu()]
 
 
+def _made(name: str) -> Backend:
+    return _make(name, gpus.first() if name == "cuda" else 0)
+
+
 @cache
-def _make(name: str) -> Backend:
+def _make(name: str, gpu: int) -> Backend:
+    """The backend of a name, for the GPU of a number, which is that of this thread's calls."""
     return _BACKENDS[name]()

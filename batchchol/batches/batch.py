@@ -182,6 +182,11 @@ class Batch:
         return self.data.ctypes.data
 
     @property
+    def gpu(self) -> int | None:
+        """The number of the GPU that it lives on; None on the host."""
+        return None
+
+    @property
     def writeable(self) -> bool:
         """Whether factors may be written to it."""
         return self.data.flags.writeable

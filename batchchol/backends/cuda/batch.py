@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Self
+from functools import cached_property, wraps
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda import gpus, memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.batches.batch import Batch, check_dtype, check_stack, dtype_name, element_dtype
 from batchchol.batches.checks import check_unmasked, integer
@@ -17,6 +18,19 @@ from batchchol.batches.layouts import LARGER, array_shape, checked_sizes, padded
 from batchchol.defaults import lookup
 from kernelgen import CUDA, MAX_N, Layout
 from kernelgen.emit.panel import triangle
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _there(method: Method) -> Method:
+    """A batch's method that uses the GPU of the batch."""
+
+    @wraps(method)
+    def called(self: DeviceBatch, *args: Any, **named: Any) -> Any:
+        with gpus.on(self.gpu):
+            return method(self, *args, **named)
+
+    return cast(Method, called)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +90,15 @@ class DeviceBatch(Batch):
     def writeable(self) -> bool:
         return True
 
+    @cached_property
+    def gpu(self) -> int:
+        """The number of the GPU."""
+        return memory.gpu_of(self.data)
+
     def like(self, triangle: str | None = None) -> Self:
+        if self.gpu != gpus.first():
+            with gpus.on(self.gpu):
+                return self.like(triangle)
         # Not `empty`, which checks what this batch's own making has checked.
         data = memory.empty(self.data.shape, self.data.dtype, "room for the factors")
         made = object.__new__(type(self))
@@ -85,11 +107,13 @@ class DeviceBatch(Batch):
             support.identity_padding(device(), made.address, self.n, self.batch, self.layout, self.dtype_name)
         return made
 
+    @_there
     def copy(self) -> Self:
         data = memory.empty(self.data.shape, self.dtype, "a copy of a batch")
         memory.copy_on_device(self.data, data)
         return replace(self, data=data)
 
+    @_there
     def put(self, start: int, dense: Any) -> None:
         """Write matrices start, start + 1, ... from an array of shape (count, n, n), of the host or the device."""
         _check_array(dense, "dense")
@@ -113,6 +137,7 @@ class DeviceBatch(Batch):
                 last=slots.last,
             )
 
+    @_there
     def get(self, start: int, stop: int) -> Any:
         """Matrices start, ..., stop - 1 as a new GPUArray of shape (stop - start, n, n) in row order."""
         slots = self._slots(start, stop)
@@ -122,6 +147,7 @@ class DeviceBatch(Batch):
             self.unpack_to(int(dense.gpudata), slots.first, slots.last)
         return dense
 
+    @_there
     def unpack_to(self, address: int, start: int, stop: int) -> None:
         """Write matrices start, ..., stop - 1 to a place on the device, (stop - start, n, n) in row order."""
         if self.n > MAX_N:
@@ -151,6 +177,7 @@ class DeviceBatch(Batch):
         kernel = triangle(self.dtype_name, "row" if clear == "upper" else "col")
         device().launch(kernel, (stop - start) * self.n, (source, address, self.n))
 
+    @_there
     def to_host(self) -> Batch:
         """A copy in the host's memory, in the same layout."""
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)

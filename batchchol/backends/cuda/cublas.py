@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from batchchol.backends.cuda.device import device, stream_address
+from batchchol.backends.cuda.device import Device, device, stream_address
 from batchchol.errors import DeviceError, OutOfMemory, optional
 
 WORKSPACE_BYTES = 32 << 20
@@ -200,9 +200,16 @@ def _loaded() -> ctypes.CDLL:
     return ctypes.CDLL(found[0] if found else "libcublas.so")
 
 
-@cache
 def _handle(side: bool) -> int:
-    """One for work on other streams than the default one is apart from it: they would share a workspace."""
+    return _handle_of(device(), side)
+
+
+@cache
+def _handle_of(gpu: Device, side: bool) -> int:
+    """A GPU's, whose context is current.
+
+    One for work on other streams than the default one is apart from it: they would share a workspace.
+    """
     try:
         return int(_library().create())
     except RuntimeError as error:

@@ -1,9 +1,9 @@
-"""The GPU of this process: its primary context, loaded kernels, launches.
+"""The GPUs of this process: their primary contexts, loaded kernels, launches.
 
-The context is the primary one, which torch and CuPy use as well. Nothing happens before the first use. The main
-thread then keeps the context on PyCUDA's stack, so that PyCUDA's arrays work there, and takes it off at exit:
-PyCUDA aborts a process that leaves it there, and a thread too, which is why other threads have it there during a call
-only.
+The contexts are the primary ones, which torch and CuPy use as well. Nothing happens before the first use. The main
+thread then keeps the context of the GPU that is used first on PyCUDA's stack, so that PyCUDA's arrays work there, and
+takes it off at exit: PyCUDA aborts a process that leaves it there, and a thread too, which is why other threads have
+it there during a call only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from batchchol.artifacts.nvcc import architecture_of
 from batchchol.backends.cuda.driver import Driver
 from batchchol.backends.cuda.functions import Arguments, Function, Loader
+from batchchol.backends.cuda.gpus import first
 from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.errors import BackendUnavailable, DeviceError, install
 from kernelgen import KernelSource
@@ -39,23 +40,36 @@ class _Queue(threading.local):
     open = False
 
 
-@cache
 def device() -> Device:
-    """The GPU of this process, found and initialised by the first call.
+    """The GPU that this thread's calls use (`gpus`), found and initialised by the first call.
 
     Raises
     ------
     BackendUnavailable
-        If there is no PyCUDA, no driver or no GPU; says which, and what to do.
+        If there is no PyCUDA, no driver or no such GPU; says which, and what to do.
     """
-    return Device()
+    return device_of(first())
+
+
+@cache
+def device_of(number: int) -> Device:
+    """The GPU of a number, as `device` finds it."""
+    return Device(number)
+
+
+def number_at(address: int) -> int:
+    """The number of the GPU whose memory an address lies in; the one that calls use if the driver does not say."""
+    found = device().driver.device_of(address)
+    return first() if found is None else found
 
 
 class Device:
-    """The first visible GPU; see `device`, which makes the only one of a process.
+    """A visible GPU; see `device`, which makes the only one of a process that has this number.
 
     Attributes
     ----------
+    number : int
+        Its number, as CUDA counts.
     pycuda : module
         PyCUDA's `driver`, or what stands for it.
     architecture : str
@@ -66,9 +80,9 @@ class Device:
         How many it has.
     """
 
-    def __init__(self) -> None:
-        self.pycuda = import_pycuda()
-        self.handle = _first_gpu(self.pycuda)
+    def __init__(self, number: int = 0) -> None:
+        self.number, self.pycuda = number, import_pycuda()
+        self.handle = _gpu(self.pycuda, number)
         try:
             self._context = self.handle.retain_primary_context()
             self.driver = Driver()
@@ -80,9 +94,10 @@ class Device:
         self._address = int(self._context.handle)
         self.loader = Loader(self.pycuda, self.driver, self.architecture, self.current)
         self._queue = _Queue()
-        self._forked = False
+        self._forked = self._entered = False
         os.register_at_fork(after_in_child=self._after_fork)
         self._check_other_contexts()
+        atexit.register(self._leave)
         self._enter_thread()
 
     @cached_property
@@ -273,13 +288,14 @@ class Device:
             return
         if threading.current_thread() is threading.main_thread():
             self._context.push()
-            atexit.register(self._leave)
+            self._entered = True
         else:
             self.driver.make_current(self._address)
 
     def _leave(self) -> None:
         if not self._forked:
-            self._context.pop()
+            if self._entered:
+                self._context.pop()
             # Left to PyCUDA's destructor it would be detached as if it were no primary context, and complain.
             self._context.detach()
 
@@ -288,7 +304,9 @@ class Device:
 
     def _check_other_contexts(self) -> None:
         other = self.pycuda.Context.get_current()
-        if other is not None and int(other.handle) != self._address:
+        if other is None or int(other.handle) == self._address:
+            return
+        if self.driver.current_device() == self.number:
             raise BackendUnavailable(
                 "another context than the GPU's primary one is current in PyCUDA, and its arrays are of no use here: "
                 "import pycuda.autoprimaryctx in place of pycuda.autoinit"
@@ -337,7 +355,7 @@ def stream_address(stream: Any) -> int:
     )
 
 
-def _first_gpu(pycuda: Any) -> Any:
+def _gpu(pycuda: Any, number: int) -> Any:
     try:
         pycuda.init()
         count = pycuda.Device.count()
@@ -348,7 +366,9 @@ def _first_gpu(pycuda: Any) -> Any:
         ) from error
     if not count:
         raise BackendUnavailable("the NVIDIA driver finds no GPU: see what nvidia-smi and CUDA_VISIBLE_DEVICES say")
-    return pycuda.Device(0)
+    if number >= count:
+        raise BackendUnavailable(f"there is no GPU {number}: the NVIDIA driver finds {count}, counted from 0")
+    return pycuda.Device(number)
 
 
 def word_of(argument: Any) -> int:

@@ -45,6 +45,7 @@ _QUICK: dict[str, tuple[Any, ...]] = {
     "cuStreamIsCapturing": (_Address, _Address),
 }
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetDevice": (_Address,),
     "cuCtxSetCurrent": (_Address,),
     "cuCtxSynchronize": (),
     "cuEventCreate": (_Address, ctypes.c_uint),
@@ -117,6 +118,12 @@ class Driver:
         if status := self._get_current(ctypes.addressof(context)):
             self.check(status, "asking for the current context")
         return context.value or 0
+
+    def current_device(self) -> int:
+        """The number of the GPU whose context is current in this thread."""
+        number = ctypes.c_int()
+        self.check(self._cuda.cuCtxGetDevice(ctypes.byref(number)), "asking for the current GPU")
+        return number.value
 
     def make_current(self, context: int) -> None:
         """Make a context current in this thread."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.backends.cuda.cublas import cupy_cuda
+from batchchol.backends.cuda.device import Device
 
 # cudaMemcpyKind.
 _TO_DEVICE, _TO_HOST = 1, 2
@@ -46,6 +47,6 @@ class HostBlock:
 
 
 @cache
-def host_block(order: int, dtype: str) -> HostBlock:
-    """The room for blocks of an order, kept: copies from it may still be under way when their caller has returned."""
+def host_block(gpu: Device, order: int, dtype: str) -> HostBlock:
+    """The room for blocks of a GPU's matrices, kept: copies from it may go on when their caller has returned."""
     return HostBlock(order, dtype)

@@ -7,44 +7,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 Make = Callable[[], Any]
-
-
-class Seen(NamedTuple):
-    """What a call asks of a C-contiguous array first."""
-
-    address: int
-    shape: tuple[int, ...]
-    dtype: Any
+# What a call asks of a C-contiguous array first: its address, its shape, its dtype and its GPU's number.
+Seen = tuple[int, Any, Any, int]
 
 
 class Library(Protocol):
-    """How arrays of a library are read and made, all on the first GPU; dtypes are the library's own."""
+    """How arrays of a library are read and made; dtypes are the library's own, GPUs are known by their numbers."""
 
     def __hash__(self) -> int: ...
 
     def holds(self, a: Any) -> bool:
         """Whether what is of a type of the library's is an array on a GPU."""
 
+    def gpu_of(self, a: Any) -> int:
+        """The GPU that an array is on."""
+
+    def there(self, gpu: int) -> AbstractContextManager[Any] | None:
+        """What has the library make arrays on a GPU, unless it does so already."""
+
     def seen(self, a: Any) -> Seen | None:
-        """Where an array is and what it is, or None if it is not C-contiguous, or on another GPU."""
+        """Where an array is and what it is, or None if it is not C-contiguous."""
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Make:
-        """What makes uninitialised arrays of a shape, with little left to do for each."""
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
+        """What makes uninitialised arrays on the GPU that it is `there`: little is left to do for each."""
 
-    def address(self, a: Any) -> int:
+    def address(self, a: Any, /) -> int:
         """Where a C-contiguous array begins."""
 
-    def stream(self) -> int:
-        """The library's current stream, 0 for the default one."""
+    def stream(self, gpu: int, /) -> int:
+        """The library's current stream on a GPU, 0 for the default one."""
 
-    def over(self, array: Any) -> Any:
-        """The library's view of another one's array, which it keeps alive."""
+    def over(self, array: Any, gpu: int) -> Any:
+        """The library's view of another one's array on a GPU, which it keeps alive."""
 
 
 class Torch:
@@ -52,28 +53,29 @@ class Torch:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
-        self._current_stream = self._torch._C._cuda_getCurrentRawStream
+        # No functions of Python around these: a call of one takes as long.
+        self.address: Callable[[Any], int] = self._torch.Tensor.data_ptr
+        self.gpu_of: Callable[[Any], int] = self._torch.Tensor.get_device
+        self.stream: Callable[[int], int] = self._torch._C._cuda_getCurrentRawStream
 
     def holds(self, a: Any) -> bool:
         return bool(a.is_cuda)
 
-    def seen(self, a: Any) -> Seen | None:
-        here = a.is_contiguous() and not a.get_device() and not (a.requires_grad and self._torch.is_grad_enabled())
-        return Seen(a.data_ptr(), a.shape, a.dtype) if here else None
+    def there(self, gpu: int) -> None:
+        return None
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Make:
+    def seen(self, a: Any) -> Seen | None:
+        if not a.is_contiguous() or (a.requires_grad and self._torch.is_grad_enabled()):
+            return None
+        return a.data_ptr(), a.shape, a.dtype, a.get_device()
+
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         # Describing a new tensor takes three times as long as naming one like it.
-        one = self._torch.empty((), dtype=getattr(self._torch, dtype.name), device="cuda:0")
+        one = self._torch.empty((), dtype=getattr(self._torch, dtype.name), device=f"cuda:{gpu}")
         return partial(self._torch.empty_like, one.expand(shape), memory_format=self._torch.contiguous_format)
 
-    def address(self, a: Any) -> int:
-        return int(a.data_ptr())
-
-    def stream(self) -> int:
-        return int(self._current_stream(0))
-
-    def over(self, array: Any) -> Any:
-        return self._torch.as_tensor(array, device="cuda:0")
+    def over(self, array: Any, gpu: int) -> Any:
+        return self._torch.as_tensor(array, device=f"cuda:{gpu}")
 
 
 class Cupy:
@@ -81,26 +83,34 @@ class Cupy:
 
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
-        self._current_stream = self._cupy.cuda.get_current_stream
+        self._cuda = self._cupy.cuda
 
     def holds(self, a: Any) -> bool:
         return isinstance(a, self._cupy.ndarray)
 
+    def gpu_of(self, a: Any) -> int:
+        return int(a.data.device_id)
+
+    def there(self, gpu: int) -> AbstractContextManager[Any] | None:
+        if self._cuda.runtime.getDevice() == gpu:
+            return None
+        context: AbstractContextManager[Any] = self._cuda.Device(gpu)
+        return context
+
     def seen(self, a: Any) -> Seen | None:
         data = a.data
-        here = a.flags.c_contiguous and not data.device_id
-        return Seen(data.ptr, a.shape, a.dtype) if here else None
+        return (data.ptr, a.shape, a.dtype, data.device_id) if a.flags.c_contiguous else None
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Make:
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cupy.ndarray, shape, dtype)
 
-    def address(self, a: Any) -> int:
+    def address(self, a: Any, /) -> int:
         return int(a.data.ptr)
 
-    def stream(self) -> int:
-        return int(self._current_stream().ptr)
+    def stream(self, gpu: int, /) -> int:
+        return int(self._cuda.get_current_stream(gpu).ptr)
 
-    def over(self, array: Any) -> Any:
+    def over(self, array: Any, gpu: int) -> Any:
         return self._cupy.asarray(array)
 
 
@@ -113,19 +123,29 @@ class Numba:
     def holds(self, a: Any) -> bool:
         return hasattr(a, "device_ctypes_pointer")
 
-    def seen(self, a: Any) -> Seen | None:
-        return Seen(self.address(a), a.shape, a.dtype) if a.is_c_contiguous() else None
+    def gpu_of(self, a: Any) -> int:
+        from batchchol.backends.cuda.device import number_at
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Make:
+        return number_at(self.address(a))
+
+    def there(self, gpu: int) -> AbstractContextManager[Any] | None:
+        # It makes none current that is so already.
+        context: AbstractContextManager[Any] = self._cuda.gpus[gpu]
+        return context
+
+    def seen(self, a: Any) -> Seen | None:
+        return (self.address(a), a.shape, a.dtype, self.gpu_of(a)) if a.is_c_contiguous() else None
+
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cuda.device_array, shape, dtype)
 
-    def address(self, a: Any) -> int:
+    def address(self, a: Any, /) -> int:
         return int(a.device_ctypes_pointer.value or 0)
 
-    def stream(self) -> int:
+    def stream(self, gpu: int, /) -> int:
         return 0
 
-    def over(self, array: Any) -> Any:
+    def over(self, array: Any, gpu: int) -> Any:
         return self._cuda.as_cuda_array(array)
 
 
@@ -135,26 +155,32 @@ class Pycuda:
     def __init__(self) -> None:
         from batchchol.backends.cuda import memory, pool
 
-        self._empty, self._memory = memory.empty, pool.Memory
+        self._memory, self._kind = memory, pool.Memory
 
     def holds(self, a: Any) -> bool:
         return hasattr(a, "gpudata")
 
+    def gpu_of(self, a: Any) -> int:
+        return self._memory.gpu_of(a)
+
+    def there(self, gpu: int) -> None:
+        return None
+
     def seen(self, a: Any) -> Seen | None:
         # Of other memory the driver is asked whose it is.
-        here = isinstance(a.gpudata, self._memory) and a.flags.c_contiguous
-        return Seen(int(a.gpudata), a.shape, a.dtype) if here else None
+        here = isinstance(a.gpudata, self._kind) and a.flags.c_contiguous
+        return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
 
-    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Make:
-        return partial(self._empty, shape, dtype, f"an array of shape {shape}")
+    def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
+        return partial(self._memory.empty, shape, dtype, f"an array of shape {shape}")
 
-    def address(self, a: Any) -> int:
+    def address(self, a: Any, /) -> int:
         return int(a.gpudata or 0)
 
-    def stream(self) -> int:
+    def stream(self, gpu: int, /) -> int:
         return 0
 
-    def over(self, array: Any) -> Any:
+    def over(self, array: Any, gpu: int) -> Any:
         return array
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from batchchol.backends.cuda import support
-from batchchol.backends.cuda.device import device, stream_address
+from batchchol.backends.cuda.device import Device, device, number_at, stream_address
+from batchchol.backends.cuda.gpus import first
 from batchchol.backends.cuda.pool import Memory, Pool
 from batchchol.batches.batch import check_dtype
 
@@ -165,6 +166,14 @@ def is_device_array(a: Any) -> bool:
     return hasattr(a, "__cuda_array_interface__")
 
 
+def gpu_of(a: Any, address: int | None = None) -> int:
+    """The number of the GPU that an array, which may be at a known address, is on."""
+    if (owned := _memory_of(a)) is not None:
+        return owned.gpu
+    place: int = int(a.__cuda_array_interface__["data"][0]) if address is None else address
+    return number_at(place) if place else first()
+
+
 def is_writeable(a: Any) -> bool:
     """Whether an array on a GPU may be written to."""
     return not a.__cuda_array_interface__["data"][1]
@@ -196,7 +205,8 @@ def view(a: Any, argument: str = "a") -> View:
         If it is not on this GPU, has a mask, or is not C-contiguous.
     """
     # What this library made is known, and asking takes as long as a launch.
-    if isinstance(address := getattr(a, "gpudata", None), Memory) and a.flags.c_contiguous:
+    address = getattr(a, "gpudata", None)
+    if isinstance(address, Memory) and address.gpu == first() and a.flags.c_contiguous:
         return View(int(address), a.shape, a.dtype)
     found, strides = _described(a, argument)
     if strides is not None:
@@ -238,10 +248,10 @@ def _described(a: Any, argument: str) -> tuple[View, tuple[int, ...] | None]:
     with gpu.at_hand("taking over a device array"):
         if (stream := described.get("stream")) not in (None, _LEGACY_STREAM):
             gpu.driver.wait_for(int(stream), 0)
-        if _memory_of(a) is None and address and (other := gpu.driver.device_of(address)):
+        if address and (other := gpu_of(a, address)) != gpu.number:
             raise ValueError(
-                f"{argument}: got an array of GPU {other}, expected one of GPU 0, the only one used: copy it there, "
-                "or start the process with CUDA_VISIBLE_DEVICES"
+                f"{argument}: got an array of GPU {other}, expected one of GPU {gpu.number}, where the call's first "
+                f"array is, or what it is about: copy it there, or call within batchchol.gpus({other})"
             )
     packed = strides is None or _contiguous(shape, strides, dtype.itemsize)
     return View(address, shape, dtype), None if packed else tuple(strides)
@@ -253,6 +263,10 @@ def _contiguous(shape: tuple[int, ...], strides: Sequence[int], itemsize: int) -
     return 0 in shape or all(length <= 1 or stride == step for length, stride, step in dimensions)
 
 
-@cache
 def _pool() -> Pool:
-    return Pool(device())
+    return _pool_of(device())
+
+
+@cache
+def _pool_of(gpu: Device) -> Pool:
+    return Pool(gpu)

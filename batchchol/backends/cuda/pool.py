@@ -39,10 +39,10 @@ class Piece:
 
 
 class Pool:
-    """The memory of one GPU; any thread may use it."""
+    """The memory of one GPU, whose number is `gpu`; any thread may use it."""
 
     def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
+        self._gpu, self.gpu = gpu, gpu.number
         self._most = int(gpu.handle.total_memory() * KEPT_SHARE)
         # What is kept: by address, the oldest first; and as (size, address), the smallest first.
         self._pieces: dict[int, Piece] = {}
@@ -147,6 +147,11 @@ class Memory(int):
         made = cls(piece.address)
         made._piece = piece
         return made
+
+    @property
+    def gpu(self) -> int:
+        """The number of the GPU that it is on."""
+        return self._piece.pool.gpu
 
     def __del__(self) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Arrays of the host factored by the GPU in slices: copies to it, kernels and copies back overlap.
+"""Arrays of the host factored by one GPU or several in slices: copies to it, kernels and copies back overlap.
 
-Slots take turns. Each has a stream, room on the GPU, and a pinned buffer of the host, which the link reaches at its
-full rate: cores copy a slice into it while the GPU works on those before, and its factors out of it afterwards.
-Arrays that are pinned already are copied as they are.
+Slots take turns, those of all GPUs. Each has a stream, room on its GPU, and a pinned buffer of the host, which the
+link reaches at its full rate: cores copy a slice into it while the GPU works on those before, and its factors out of
+it afterwards. Arrays that are pinned already are copied as they are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.backends.base import Backend
-from batchchol.backends.cuda import dense, memory
+from batchchol.backends import get_backend
+from batchchol.backends.cuda import dense, gpus, memory
 from batchchol.backends.cuda.backend import CudaBackend
-from batchchol.backends.cuda.device import Device, device
+from batchchol.backends.cuda.device import Device, device, device_of
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.parallel import available_threads, over_ranges
 from kernelgen import KernelSpec, Layout
@@ -27,7 +27,7 @@ from kernelgen import KernelSpec, Layout
 SLICE_BYTES = 64 << 20
 """What a slot's buffer holds: of 8, 32 and 64 MiB the fastest for 2 GiB, where 16 cores copy (H200)."""
 SLOTS = 3
-"""One is filled, one copies and computes, one is emptied."""
+"""Of a GPU: one is filled, one copies and computes, one is emptied."""
 
 # Pinning takes the system longer than small slices are worth: it is done in few steps.
 _LEAST_PINNED = 1 << 20
@@ -36,23 +36,23 @@ _HOST = NDArray[Any]
 
 
 def factor_host(
-    backend: Backend, a: _HOST, spec: KernelSpec, layout: Layout, room: _HOST | None = None
+    a: _HOST, spec: KernelSpec, layout: Layout, room: _HOST | None = None
 ) -> tuple[_HOST, NDArray[np.int32]]:
     """Factors and info of an array of the host, (batch, n, n), as arrays of the host.
 
-    The factors are in `room`, if it is given, which may be the matrices themselves.
+    The factors are in `room`, if it is given, which may be the matrices themselves. All GPUs that this thread's calls
+    use have a share.
     """
     l = aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}") if room is None else room
     info = np.empty(len(a), _INFO)
     parts = list(_slices(len(a), spec, layout))
-    with _slots(min(SLOTS, len(parts))) as slots:
+    with _slots(len(parts)) as slots:
         waiting: deque[_Slot] = deque()
         for index, (first, last) in enumerate(parts):
             slot = slots[index % len(slots)]
             if len(waiting) == len(slots):
                 waiting.popleft().end()
-            make = partial(dense.launches, cast(CudaBackend, backend), spec, layout, last - first)
-            slot.begin(a[first:last], l[first:last], info[first:last], make)
+            slot.begin(a[first:last], l[first:last], info[first:last], spec, layout)
             waiting.append(slot)
         for slot in waiting:
             slot.end()
@@ -60,16 +60,22 @@ def factor_host(
 
 
 def _slices(batch: int, spec: KernelSpec, layout: Layout) -> Iterator[tuple[int, int]]:
-    """First and last matrix of each slice: as many as a slot's buffer holds, and all slots' room on the GPU."""
+    """First and last matrix of each slice: as many as a slot's buffer holds, and all slots' room on each GPU."""
     each = dense.matrix_bytes(spec, layout, dense=2)
-    n, itemsize = spec.problem.n, np.dtype(spec.problem.dtype).itemsize
-    fits = int(memory.free_bytes() * dense.USABLE) // SLOTS // each
-    length = max(min(SLICE_BYTES // (n * n * itemsize), fits) // dense.STEP, 1) * dense.STEP
+    n, itemsize, numbers = spec.problem.n, np.dtype(spec.problem.dtype).itemsize, gpus.chosen()
+    fits = int(min(map(_free_bytes, numbers)) * dense.USABLE) // SLOTS // each
+    share = -(-batch // len(numbers)) + dense.STEP - 1
+    length = max(min(SLICE_BYTES // (n * n * itemsize), fits, share) // dense.STEP, 1) * dense.STEP
     return ((first, min(first + length, batch)) for first in range(0, batch, length))
 
 
+def _free_bytes(number: int) -> int:
+    with gpus.on(number):
+        return memory.free_bytes()
+
+
 class _Slot:
-    """A stream, and what its slice takes on the GPU and in pinned memory of the host."""
+    """A stream of a GPU, and what its slice takes there and in pinned memory of the host."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
@@ -79,11 +85,15 @@ class _Slot:
         self._rooms: dict[str, Any] = {}
         self._out: Callable[[], None] = _nothing
 
-    def begin(self, a: _HOST, l: _HOST, info: NDArray[np.int32], make: Callable[[], dense.Launches]) -> None:
+    def begin(self, a: _HOST, l: _HOST, info: NDArray[np.int32], spec: KernelSpec, layout: Layout) -> None:
         """Queue a slice; `end` has its factors in `l` and `info`."""
+        with _used(self._gpu):
+            self._begin(a, l, info, spec, layout)
+
+    def _begin(self, a: _HOST, l: _HOST, info: NDArray[np.int32], spec: KernelSpec, layout: Layout) -> None:
         source = a if _is_pinned(self._gpu, a) else self._staged(a)
         given = self.room(a.nbytes, "a slice of the matrices")
-        launches = make()
+        launches = dense.launches(cast(CudaBackend, get_backend("cuda")), spec, layout, len(a))
         apart = not (launches.packed or launches.in_place)
         result = self.room(a.nbytes, "a slice of the factors") if apart else given
         status = self.room(info.nbytes, "the info of a slice")
@@ -98,7 +108,8 @@ class _Slot:
 
     def end(self) -> None:
         """Wait for the slice, and copy what came of it to where it goes."""
-        self._stream.synchronize()
+        with _used(self._gpu):
+            self._stream.synchronize()
         out, self._out = self._out, _nothing
         out()
 
@@ -110,10 +121,13 @@ class _Slot:
             found = self._rooms[purpose] = memory.room(nbytes, purpose), nbytes
         return int(found[0])
 
-    def forget(self) -> None:
-        """Give the memory of the GPU back; the pinned buffer, which takes long to make, stays."""
-        self._rooms.clear()
+    def leave(self) -> None:
+        """Work no more, and give the memory of the GPU back; the pinned buffer, which takes long to make, stays."""
+        with _used(self._gpu):
+            self._gpu.driver.synchronize()
+            self._rooms.clear()
         self._out = _nothing
+        _spare(self._gpu).append(self)
 
     def _staged(self, a: _HOST) -> _HOST:
         copied = self._buffer(a)
@@ -144,25 +158,39 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _slots(count: int) -> Iterator[list[_Slot]]:
-    """Slots that nobody else uses; on the way out none works any more, and their memory of the GPU is free."""
-    gpu, spare = device(), _spare()
-    with gpu.current("factoring in slices"):
-        slots = []
+def _slots(slices: int) -> Iterator[list[_Slot]]:
+    """Slots for slices, GPU by GPU in turn, that nobody else uses.
+
+    On the way out none works any more, and their memory of the GPUs is free.
+    """
+    numbers = gpus.chosen()[:slices]
+    turns = [number for _ in range(SLOTS) for number in numbers][:slices]
+    slots: list[_Slot] = []
+    with _used(device_of(numbers[0]) if numbers else device()):
         try:
-            for _ in range(count):
-                slots.append(spare.pop() if spare else _Slot(gpu))
+            slots += map(_slot, turns)
             yield slots
         finally:
-            gpu.driver.synchronize()
             for slot in slots:
-                slot.forget()
-            spare.extend(slots)
+                slot.leave()
+
+
+def _slot(number: int) -> _Slot:
+    gpu = device_of(number)
+    with _used(gpu):
+        return spare.pop() if (spare := _spare(gpu)) else _Slot(gpu)
+
+
+@contextmanager
+def _used(gpu: Device) -> Iterator[None]:
+    """Have this thread's calls use a GPU, whose context is current."""
+    with gpus.on(gpu.number), gpu.current("factoring in slices"):
+        yield
 
 
 @cache
-def _spare() -> deque[_Slot]:
-    """Slots between calls; no more than are used at once."""
+def _spare(gpu: Device) -> deque[_Slot]:
+    """Slots of a GPU between calls; no more than are used at once."""
     return deque(maxlen=SLOTS)
 
 

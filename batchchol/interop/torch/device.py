@@ -7,7 +7,7 @@ calls may be captured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,14 +18,15 @@ from torch import Tensor
 from batchchol.api import device_addresses as at
 from batchchol.api.arguments import check_square
 from batchchol.api.columns import Fit, check_columns_dtype, fit
-from batchchol.api.device_addresses import Case, Place
+from batchchol.api.device_addresses import Case
 from batchchol.api.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
-from batchchol.backends.cuda import support
+from batchchol.backends.cuda import gpus, support
 from batchchol.backends.cuda.device import device
 from batchchol.batches.checks import check_math
+from batchchol.defaults.lookup import generation
 from batchchol.interop.torch import larger
-from batchchol.interop.torch.failures import check_tensor, raise_here
+from batchchol.interop.torch.failures import check_kind, check_tensor, raise_here
 from kernelgen import MAX_N, Layout
 
 _CANONICAL = Layout.canonical()
@@ -60,9 +61,23 @@ def _known(shape: Any, dtype: Any, where: Any, upper: bool, math: str) -> Known:
     return Known(case, torch.empty((), dtype=torch.int32, device=where).expand(shape[:-2]))
 
 
+def on_its_gpu(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator whose calls use the GPU that their first tensor is on."""
+
+    @wraps(operator)
+    def called(a: Tensor, *args: Any, **named: Any) -> Any:
+        gpu = a.get_device()
+        if gpu == gpus.first():
+            return operator(a, *args, **named)
+        with gpus.on(gpu):
+            return operator(a, *args, **named)
+
+    return called
+
+
 def cholesky(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Factors and info."""
-    l, info = _factored(_matrices("a", a), upper, math)
+    l, info = _factoring(a.shape, a.dtype, a.layout, a.device, upper, math, generation())(a)
     return l, _judged(info, upper, "cholesky_ex") if check else info
 
 
@@ -105,7 +120,7 @@ def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
     known, inverse = Known.of(l, upper, math), _like(l)
     if l.numel():
         nothing = torch.empty_like(known.info)
-        at.invert_by_factors(known.case, _place(l), l.data_ptr(), inverse.data_ptr(), nothing.data_ptr())
+        _run(l, at.inverting_by_factors(known.case), l, inverse, nothing)
     return inverse
 
 
@@ -117,7 +132,7 @@ def inv(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False)
     else:
         known = Known.of(a, upper, math)
         inverse, info = _like(a), torch.empty_like(known.info)
-        at.invert(known.case, _place(a), a.data_ptr(), inverse.data_ptr(), info.data_ptr())
+        _run(a, at.inverting(known.case), a, inverse, info)
     return inverse, _judged(info, upper, "inv_ex") if check else info
 
 
@@ -132,7 +147,7 @@ def slogdet(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = Fa
         support.log_determinants(device(), factors, status, signs, logs, *what, stream=_stream(a) or None)
     else:
         info = _info(a)
-        at.log_determinants(case, _place(a), *_addresses(a, sign, logabsdet, info))
+        _run(a, at.taking_logarithms(case), a, sign, logabsdet, info)
     return sign, logabsdet, _judged(info, upper, "slogdet_ex") if check else info
 
 
@@ -140,23 +155,40 @@ def _matrices(argument: str, a: Tensor) -> Tensor:
     """Matrices (..., n, n) as kernels take them."""
     check_tensor(argument, a)
     check_square(argument, a.shape)
-    if a.device.index:
-        raise ValueError(
-            f"{argument}: got a tensor of {a.device}, expected one of cuda:0, the only GPU used: start the process "
-            "with CUDA_VISIBLE_DEVICES"
-        )
     return a.contiguous()
 
 
 def _factored(a: Tensor, upper: bool, math: str) -> tuple[Tensor, Tensor]:
-    known, l = Known.of(a, upper, math), _like(a)
-    info = torch.empty_like(known.info)
-    if not a.numel():
-        return l, info.zero_()
-    if a.shape[-1] > MAX_N:
-        return larger.factored(a, known.case.dtype, upper, _stream(a) or None)
-    at.factor(known.case, _place(a), a.data_ptr(), l.data_ptr(), info.data_ptr())
-    return l, info
+    return _factoring(a.shape, a.dtype, a.layout, a.device, upper, math, generation())(a)
+
+
+@lru_cache(maxsize=1024)
+def _factoring(
+    shape: Any, dtype: Any, layout: Any, where: Any, upper: bool, math: str, _: object
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What factors matrices of a shape: this call is made most, and little is left to do in it."""
+    check_kind("a", dtype, layout)
+    check_square("a", shape)
+    known = _known(shape, dtype, where, upper, math)
+    case, one, nothing = known.case, known.info, not prod(shape)
+    if nothing or case.n > MAX_N:
+
+        def run_larger(a: Tensor) -> tuple[Tensor, Tensor]:
+            if nothing:
+                return _like(a), torch.empty_like(one).zero_()
+            return larger.factored(a.contiguous(), case.dtype, upper, _stream(a) or None)
+
+        return run_larger
+    queue = at.factoring(case)(_room_on(where))
+
+    def run(a: Tensor) -> tuple[Tensor, Tensor]:
+        if not a.is_contiguous():
+            a = a.contiguous()
+        l, info = torch.empty_like(a), torch.empty_like(one)
+        queue(_stream(a), a.data_ptr(), l.data_ptr(), info.data_ptr())
+        return l, info
+
+    return run
 
 
 def _solved(
@@ -171,17 +203,17 @@ def _solved(
         return _solved_by_factors(l, b, upper, math), info, added
     columns, info = _panels(b, how), torch.empty_like(known.info)
     x = _like(columns)
-    places = a.data_ptr(), columns.data_ptr(), x.data_ptr(), info.data_ptr()
+    places = a, columns, x, info
     if jitter is None:
-        at.solve(case, how.nrhs, _place(a), *places)
+        _run(a, at.solving(case, how.nrhs), *places)
         return _unfolded(x, how), info, None
     check_jitter(jitter)
     kernel = at.kernel_of("posv", case, how.nrhs)
     if repairs_itself(kernel):
         added = a.new_empty(info.shape)
-        run_repairing(kernel, (*places, added.data_ptr()), how.nrhs, case.form, jitter, _stream(a) or None)
+        run_repairing(kernel, _addresses(*places, added), how.nrhs, case.form, jitter, _stream(a) or None)
     else:
-        at.solve(case, how.nrhs, _place(a), *places)
+        _run(a, at.solving(case, how.nrhs), *places)
         added = _repaired(a, info, jitter, case, b=columns, x=x, nrhs=how.nrhs)
     return _unfolded(x, how), info, added
 
@@ -193,8 +225,7 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     if l.shape[-1] > MAX_N and l.numel() and how.nrhs:
         x = larger.solved(l, columns.reshape(how.panels), upper)
     elif l.numel() and how.nrhs:
-        addresses = l.data_ptr(), columns.data_ptr(), x.data_ptr()
-        at.solve_by_factors(Known.of(l, upper, math).case, how.nrhs, _place(l), *addresses)
+        _run(l, at.substituting(Known.of(l, upper, math).case, how.nrhs), l, columns, x)
     return _unfolded(x, how)
 
 
@@ -294,9 +325,9 @@ def _stream(a: Tensor) -> int:
     return address
 
 
-def _place(a: Tensor) -> Place:
-    """Torch's current stream and allocator, where a tensor is."""
-    return Place(_stream(a), _room_on(a.device))
+def _run(a: Tensor, operation: at.Operation, *tensors: Tensor) -> None:
+    """Queue an operation on torch's current stream, with memory of torch's, where a tensor is."""
+    operation(_room_on(a.device))(_stream(a), *_addresses(*tensors))
 
 
 @lru_cache

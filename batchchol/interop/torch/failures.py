@@ -16,10 +16,15 @@ _DTYPES = (torch.float32, torch.float64)
 
 def check_tensor(argument: str, a: Tensor) -> None:
     """Refuse what is no dense tensor of float32 or float64."""
-    if a.layout != torch.strided:
-        raise TypeError(f"{argument}: got a tensor of layout {a.layout}, expected a dense one: use .to_dense()")
-    if a.dtype not in _DTYPES:
-        raise TypeError(f"{argument}: got dtype {a.dtype}, expected torch.float32 or torch.float64: use .to(...)")
+    check_kind(argument, a.dtype, a.layout)
+
+
+def check_kind(argument: str, dtype: Any, layout: Any) -> None:
+    """`check_tensor` for a tensor of a dtype and a layout."""
+    if layout != torch.strided:
+        raise TypeError(f"{argument}: got a tensor of layout {layout}, expected a dense one: use .to_dense()")
+    if dtype not in _DTYPES:
+        raise TypeError(f"{argument}: got dtype {dtype}, expected torch.float32 or torch.float64: use .to(...)")
 
 
 def raise_here(info: NDArray[np.int32], a: NDArray[Any] | None, upper: bool, instead: str) -> None:

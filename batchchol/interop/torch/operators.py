@@ -36,7 +36,7 @@ def _register() -> tuple[Any, dict[str, Any]]:
     library = torch.library.Library("batchchol", "DEF")
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        done_by = {"CPU": getattr(host, name), "CUDA": getattr(device, name)}
+        done_by = {"CPU": getattr(host, name), "CUDA": device.on_its_gpu(getattr(device, name))}
         for where, implementation in done_by.items():
             library.impl(name, implementation, where)
         qualified = f"batchchol::{name}"

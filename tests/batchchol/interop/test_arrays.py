@@ -14,7 +14,7 @@ import pytest
 
 import batchchol
 from batchchol.api import device_addresses, foreign_calls
-from batchchol.backends.cuda import libraries, memory
+from batchchol.backends.cuda import gpus, libraries, memory
 from batchchol.backends.cuda.pool import Pool
 from batchchol.errors import DeviceLost
 
@@ -29,13 +29,15 @@ Spd = Callable[..., Any]
 class FakeArray:
     """An array of CuPy or Numba, in the memory of the host, which is the fake GPU's."""
 
+    # What is current: the stream, and the GPU that arrays are made on.
+    stream = device = 0
     gpu: FakeGpu
-    stream = 0
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, over: Array | None = None) -> None:
         self.host = np.full(shape, 7, dtype) if over is None else over
+        self.gpu.other_gpus[self.host.ctypes.data] = self.device
         self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
-        self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=0)
+        self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device)
         self.flags = self.host.flags
         self.device_ctypes_pointer = SimpleNamespace(value=self.host.ctypes.data)
 
@@ -77,12 +79,31 @@ def on_stream(number: int) -> Iterator[None]:
         CupyArray.stream = 0
 
 
+class OnGpu:
+    """The GPU on which CuPy and Numba make arrays."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> None:
+        self.before, FakeArray.device = FakeArray.device, self.number
+
+    def __exit__(self, *_: object) -> None:
+        FakeArray.device = self.before
+
+
 @pytest.fixture(params=[CupyArray, NumbaArray, fake_pycuda.GPUArray])
 def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
     cupy, cuda = ModuleType("cupy"), ModuleType("numba.cuda")
-    current = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=CupyArray.stream))
+    # Streams of the second GPU have their own addresses.
+    current = SimpleNamespace(
+        get_current_stream=lambda gpu: SimpleNamespace(ptr=CupyArray.stream + 100 * gpu * bool(CupyArray.stream)),
+        runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
+        Device=OnGpu,
+    )
     cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
-    cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of)
+    cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of, gpus={0: OnGpu(0), 1: OnGpu(1)})
+    monkeypatch.setattr(FakeArray, "gpu", fake_gpu, raising=False)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "numba.cuda", cuda)
     monkeypatch.setattr(fake_pycuda.GPUArray, "__module__", "pycuda.gpuarray")
@@ -93,8 +114,9 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
 
 def forget() -> None:
     """Have the libraries found anew, and kernels loaded on the GPU of this test."""
-    for kept in (libraries._library, libraries._by_type, foreign_calls._known, foreign_calls._known_sides):
+    for kept in (libraries._library, libraries._by_type):
         kept.cache_clear()
+    foreign_calls.forget()
     device_addresses.forget()
 
 
@@ -189,15 +211,47 @@ def test_arrays_of_any_strides(kind: Any, spd: Spd, view: Callable[[Array], Arra
     close(batchchol.solve(kind((), None, host), kind((), None, sides)), np.linalg.solve(whole, sides))
 
 
-def test_another_gpu_is_refused(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
-    if kind is fake_pycuda.GPUArray:
-        pytest.skip("PyCUDA has one context")
-    a = put(kind, spd(2, N))
-    a.data.device_id = 1
-    fake_gpu.other_gpus[a.data.ptr] = 1
-    if kind is CupyArray:
-        with pytest.raises(ValueError, match=r"^a: got an array of GPU 1, expected one of GPU 0"):
-            batchchol.cholesky_ex(a)
+def test_work_is_on_the_gpu_of_the_arrays(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
+    fake_gpu.gpus, host = 2, spd(3, N)
+    here = put(kind, host)
+    batchchol.solve_ex(here, put(kind, np.ones((3, N), np.float32)))
+    batchchol.cholesky_ex(here, jitter="auto")
+    assert set(fake_gpu.ran_on) == {0}
+    fake_gpu.ran_on.clear()
+    with OnGpu(1), gpus.gpus(1):
+        a, b = put(kind, host.copy()), put(kind, np.ones((3, N), np.float32))
+    for _ in range(2):
+        # Not where this thread's calls would be, nor where the library makes arrays.
+        l, info = batchchol.cholesky_ex(a)
+        x = batchchol.solve_ex(a, b, jitter="auto").x
+    close(l, np.linalg.cholesky(host))
+    close(batchchol.cho_solve(l, b), np.linalg.solve(host, np.ones((3, N, 1)))[..., 0])
+    close(x, np.linalg.solve(host, np.ones((3, N, 1)))[..., 0])
+    close(batchchol.lu_solve(*batchchol.lu_factor(a), b), get(x))
+    assert set(fake_gpu.ran_on) == {1}
+    assert {libraries._library(kind.__module__.partition(".")[0]).gpu_of(each) for each in (l, info, x)} == {1}
+    # Each call is in the order of its GPU's current stream.
+    assert gpus.first() == FakeArray.device == 0
+    for refused in ((here, b), (a, put(kind, np.ones((3, N), np.float32)))):
+        with pytest.raises(ValueError, match=r"^b: got an array of GPU \d, expected one of GPU \d, where the call's"):
+            batchchol.solve(*refused)
+
+
+def test_threads_work_on_a_gpu_each(kind: Any, spd: Spd, fake_gpu: FakeGpu) -> None:
+    if kind is not fake_pycuda.GPUArray:
+        pytest.skip("the fake has one current GPU for all threads")
+    fake_gpu.gpus, host = 2, spd(3, N)
+
+    def factored(number: int) -> Array:
+        with gpus.gpus(number):
+            there = put(kind, host * (1 + number))
+        found = batchchol.cholesky_ex(there).L
+        assert memory.gpu_of(found) == number
+        return get(found)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number, found in zip((0, 1), pool.map(factored, (0, 1)), strict=True):
+            close(put(kind, found), np.linalg.cholesky(host * (1 + number)))
 
 
 def test_what_is_wrong_is_said_as_ever(kind: Any, spd: Spd) -> None:
