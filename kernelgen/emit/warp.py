@@ -30,5 +30,6 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     )
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
     scalars = room if solves else shape.stage if staged else 0
-    launch = Launch(shape.threads, matrices, 4 * matrices * scalars, cache, pdl=bool(schedule.pdl))
+    resident = schedule.blocks if schedule.resident else None
+    launch = Launch(shape.threads, matrices, 4 * matrices * scalars, cache, resident, bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

@@ -21,6 +21,7 @@ from kernelgen.schedules.axes import (
     check_stride,
     number,
     resident_blocks,
+    switch,
     word,
 )
 from kernelgen.targets import ELEMENT_BYTES, Target
@@ -171,7 +172,8 @@ class WarpSchedule(BaseSchedule):
     says what takes a panel's part from the tiles to its right: "tensor", the tensor cores, three products of 11 bits
     for one of 24, or "fma", multiply-adds; None is the first for math "fast", and the second for "ieee". float64 has
     tensor cores of its own, and no choice, and takes up to eight warps, float32 up to two. `unroll` is "full" for
-    straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family.
+    straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family. With `resident`
+    there are no more of them: their warps go on to further matrices, and fetch these while they work on those before.
     """
 
     family: ClassVar[str] = "warp"
@@ -183,6 +185,7 @@ class WarpSchedule(BaseSchedule):
     update: str | None = word(UPDATES, None, "tensor cores, or multiply-adds", only="gpu")
     unroll: str = word(UNROLLS, "tiles", "loops over panels, or straight-line code")
     blocks: int | None = resident_blocks()
+    resident: bool | None = switch("whether warps go on to further matrices, fetched meanwhile", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,11 +200,13 @@ class WarpSchedule(BaseSchedule):
         tensor = problem.math == "fast" or problem.dtype == "float64"
         update = self.update or ("tensor" if tensor else "fma")
         teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
-        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache}
+        stays = self.resident or None
+        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache, "resident": stays}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_stride(self, layout)
+        self._check_resident(problem, layout)
         if problem.dtype == "float64":
             works = "in float64 a warp factors, and no more; use another family"
             require(problem.op == "potrf", "op", problem.op, works)
@@ -218,6 +223,12 @@ class WarpSchedule(BaseSchedule):
         taken = self._shared_bytes(problem, layout)
         works = f"n={problem.n} is {taken:,} bytes of shared memory, over {most:,}; use fewer"
         require(taken <= most, "teams", self.teams, works)
+
+    def _check_resident(self, problem: Problem, layout: str) -> None:
+        """Refuse to go on to further matrices where these are not fetched to shared memory, or in turns."""
+        stays = problem.op == "potrf" and problem.dtype == "float32" and layout == "canonical"
+        works = "warps go on where they factor arrays of float32, fewer than eight teams to a block; use None"
+        require(not self.resident or (stays and (self.teams or 1) < MAX_TEAMS), "resident", self.resident, works)
 
     def _shared_bytes(self, problem: Problem, layout: str) -> int:
         """Shared memory of a block: what it declares, or what solves keep, with stages where there can be one."""
@@ -236,4 +247,5 @@ class WarpSchedule(BaseSchedule):
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        return (f"t{self.teams}", f"b{self.blocks}", *super().details(layout))
+        stays = ["resident"] * bool(self.resident)
+        return (f"t{self.teams}", f"b{self.blocks}", *stays, *super().details(layout))

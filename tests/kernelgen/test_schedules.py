@@ -235,6 +235,20 @@ def test_teams_without_room_for_their_matrices_are_refused(n: int, schedule: War
         KernelSpec(Problem(n), "chunked", "col", schedule, "cuda")
 
 
+@pytest.mark.parametrize(
+    ("problem", "layout", "teams"),
+    [
+        (Problem(32, "float64"), "canonical", 2),
+        (Problem(32), "chunked", 2),
+        (Problem(32, op="posv"), "canonical", 2),
+        (Problem(32), "canonical", 8),
+    ],
+)
+def test_warps_go_on_to_further_arrays_of_float32_alone(problem: Problem, layout: str, teams: int) -> None:
+    with pytest.raises(SpecError, match=r"^resident=True .*warps go on where they factor arrays of float32"):
+        KernelSpec(problem, layout, "row", WarpSchedule(teams=teams, resident=True), "cuda")
+
+
 def test_strips_have_single_precision_alone() -> None:
     with pytest.raises(SpecError, match=r"^dtype='float64' .*use float32 or another family"):
         changed(STRIP, "dtype", "float64")
