@@ -15,8 +15,9 @@ import numpy as np
 
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.batch import Batch
-from batchchol.errors import CompileError, DeviceError, DeviceLost, OutOfMemory, ResidualError
+from batchchol.errors import BatchcholError, CompileError, DeviceError, DeviceLost, OutOfMemory, ResidualError
 from batchchol.measure import shared_code
+from batchchol.measure.energy import Energy, device_energy
 from batchchol.measure.point import Point
 from batchchol.measure.provenance import about, installed
 from batchchol.measure.row import Row, Value
@@ -89,6 +90,7 @@ class Bench:
             "lanes": {dtype: backend.lanes(dtype) for dtype in ("float32", "float64")},
             "free_bytes": backend.free_bytes(),
             "architecture": backend.device().get("architecture"),
+            "counts_joules": backend.joules() is not None,
         }
 
     def ceilings(self, dtype: str, threads: int) -> dict[str, Value]:
@@ -115,6 +117,25 @@ class Bench:
         date = datetime.now(UTC).isoformat(timespec="seconds")
         about = {**row.about, **self._conditions, "date": date}
         return replace(row, wall_seconds=time.perf_counter() - begin, about=about)
+
+    def energy(self, point: Point, seconds: float) -> Energy | None:
+        """What a call of a point that was measured uses, repeated so long; None if that fails, or nothing counts it.
+
+        Raises
+        ------
+        DeviceLost
+            As `measure`.
+        """
+        try:
+            kernel, _ = shared_code.load(self._backend, point)
+            pairs = self._data_of(point).pairs
+            info = self._backend.info(pairs[0][0], point.spec)
+            calls = [partial(kernel, *pair, info, threads=point.threads) for pair in pairs]
+            return device_energy(self._backend, calls, seconds)
+        except DeviceLost:
+            raise
+        except BatchcholError:
+            return None
 
     def _attempt(self, point: Point, samples: int) -> Row:
         refused = partial(Row, point)

@@ -67,6 +67,12 @@ class Energy:
         )
 
 
+NO_COUNTER = (
+    "this device does not say what energy it uses: a GPU needs nvidia-ml-py and a driver that counts, a CPU readable "
+    "files /sys/class/powercap/intel-rapl:*/energy_uj"
+)
+
+
 class _Step(NamedTuple):
     """The counter has just moved: when, to how many joules, after how many calls."""
 
@@ -205,8 +211,5 @@ def _steps(
 def _read(read_joules: Callable[[], float | None]) -> float:
     joules = read_joules()
     if joules is None:
-        raise BatchcholError(
-            "this device does not say what energy it uses: a GPU needs nvidia-ml-py and a driver that counts, a CPU "
-            "readable files /sys/class/powercap/intel-rapl:*/energy_uj"
-        )
+        raise BatchcholError(NO_COUNTER)
     return joules

@@ -24,6 +24,7 @@ from typing import IO, Any
 from batchchol.artifacts.compilers import kill_session
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.measure.bench import Settings
+from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row, Value
 
@@ -115,6 +116,11 @@ class Measurer(AbstractContextManager["Measurer"]):
         """One point, with `samples` samples or the settings' number: what happens to it becomes its row's status."""
         self.submit(point, samples)
         return self.result()
+
+    def energy(self, point: Point, seconds: float) -> Energy | None:
+        """What a call of a point uses, repeated so long; None if that fails. See `Bench.energy`."""
+        energy: Energy | None = self._ask("energy", point, seconds)
+        return energy
 
     def submit(self, point: Point, samples: int | None = None) -> None:
         """Begin to measure a point; `result` waits for it."""

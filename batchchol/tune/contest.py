@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from batchchol.defaults.entries import Placed, Tuned
@@ -105,7 +106,19 @@ class Contest:
         rivals = [spec for spec in (own, *others[:1]) if spec in times]
         margin = max(MARGIN, *(_noise(runs[spec]) for spec in rivals))
         stays = own in times and not (others and times[own] > times[others[0]] * (1 + margin))
-        best = own if stays else others[0]
+        return self.entry(own if stays else others[0], runs, site, margin)
+
+    def entry(
+        self,
+        best: KernelSpec,
+        runs: Mapping[KernelSpec, Sequence[Row]],
+        site: Site,
+        margin: float,
+        about: Mapping[str, str | int] = MappingProxyType({}),
+    ) -> Tuned:
+        """The winner `best` of the measurements `runs`, by whatever it was chosen."""
+        own = self.incumbent.spec
+        times = {spec: median(row.median_seconds for row in found) for spec, found in runs.items()}
         second = min((spec for spec in times if spec != best), key=lambda spec: times[spec], default=None)
         samples = sum(row.samples for row in runs[best])
         counted = {"samples": samples, "measured": self.measured, "candidates": self.candidates}
@@ -122,7 +135,7 @@ class Contest:
             margin=round(margin, 4),
             runner_up=None if second is None else second.schedule,
             runner_up_ns=None if second is None else taken[second],
-            about={"date": date.today().isoformat(), **site.about, **counted},
+            about={"date": date.today().isoformat(), **site.about, **counted, **about},
         )
 
 

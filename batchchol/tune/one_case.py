@@ -15,6 +15,7 @@ from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress, Show
+from batchchol.tune import least_energy
 from batchchol.tune.compile import build
 from batchchol.tune.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
@@ -107,6 +108,7 @@ def tune_case(
     families: Sequence[str],
     *,
     seconds: float = SECONDS,
+    objective: str = "time",
     jobs: int | None = None,
     show: Show = lambda _: None,
 ) -> Outcome:
@@ -116,6 +118,9 @@ def tune_case(
     parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
     measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
     more is measured: what is not decided by then is decided by the rows so far, where today's is among them.
+
+    With the `objective` "energy" the fastest of each layout are measured by what they use, at most
+    `least_energy.MOST_FINALISTS` in all, after the search, which then has all of its time.
 
     Raises
     ------
@@ -135,9 +140,19 @@ def tune_case(
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
     entries, interrupt = list[Tuned](), None
     try:
-        _explore(search, found, kinds, seconds - min(rounds * each_round, _FINAL_SHARE * seconds))
-        for contest in _contests(search, today, kinds):
-            if entry := contest.held(measurer, site, rounds):
+        by_energy = objective == "energy"
+        _explore(
+            search, found, kinds, seconds - (0 if by_energy else min(rounds * each_round, _FINAL_SHARE * seconds))
+        )
+        contests = _contests(search, today, kinds, least_energy.MOST_FINALISTS if by_energy else _CHALLENGERS)
+        share = least_energy.MOST_FINALISTS // max(len(contests), 1)
+        for contest in contests:
+            entry = (
+                least_energy.held(contest, measurer, site, share)
+                if by_energy
+                else contest.held(measurer, site, rounds)
+            )
+            if entry:
                 entries.append(entry)
         if not entries:
             statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
@@ -178,15 +193,17 @@ def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
     return entries
 
 
-def _contests(search: _Search, today: Sequence[Layout], kinds: Sequence[str]) -> list[Contest]:
-    """The contests of today's layouts, and of the fastest chunk."""
+def _contests(
+    search: _Search, today: Sequence[Layout], kinds: Sequence[str], challengers: int = _CHALLENGERS
+) -> list[Contest]:
+    """The contests of today's layouts, and of the fastest chunk, each with so many challengers at most."""
     fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
-    return [_contest(search, layout) for layout in dict.fromkeys([*today, *fastest])]
+    return [_contest(search, layout, challengers) for layout in dict.fromkeys([*today, *fastest])]
 
 
-def _contest(search: _Search, layout: Layout) -> Contest:
+def _contest(search: _Search, layout: Layout, most: int) -> Contest:
     request = search.wanted.on(layout)
     incumbent = default_choice(request)
     found = [each for each in search.best(layout.kind, layout.chunk) if each.spec != incumbent.spec]
-    challengers = tuple(each.spec for each in apart(found)[:_CHALLENGERS])
+    challengers = tuple(each.spec for each in apart(found)[:most])
     return Contest(request, incumbent, challengers, len(search.rows), search.total)

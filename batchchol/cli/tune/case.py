@@ -18,6 +18,7 @@ from batchchol.defaults.request import Request
 from batchchol.errors import BatchcholError
 from batchchol.files import check_folder
 from batchchol.measure.bench import FEW_POINTS
+from batchchol.measure.energy import NO_COUNTER
 from batchchol.measure.process import Measurer
 from batchchol.measure.timing import busy_warning
 from batchchol.operations.roofline import flops
@@ -30,6 +31,7 @@ from kernelgen import KernelSpec, Problem, Schedule
 
 LAYOUTS = ["canonical", "chunked"]
 """What `cholesky` and `Batch` use: the layouts that are tuned by default."""
+OBJECTIVES = ("time", "energy")
 _STAYS = "today's choices stay; recorded as evidence"
 
 
@@ -44,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declare(
         group,
         option("--seconds", type=seconds, default=50.0, help="time limit of an order and batch (default: 50)"),
+        option(
+            "--objective",
+            choices=OBJECTIVES,
+            default=OBJECTIVES[0],
+            help="what wins: the fastest, or of the fastest at most 20 the one that uses the fewest joules, by the "
+            "GPU's or the CPU's counter: two minutes more (default: %(default)s)",
+        ),
         option("--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"),
     )
 
@@ -62,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         Measurer(backend, settings=FEW_POINTS, time_limit=limit) as measurer,
     ):
         facts = measurer.facts()
+        if arguments.objective == "energy" and not facts.get("counts_joules"):
+            raise BatchcholError(NO_COUNTER)
         for n, size in itertools.product(arguments.n, arguments.batch or ["16384"]):
             require_memory(matrices(size, n, dtype), n, dtype, facts["free_bytes"])
         site = Site.of(facts, measurer.about(dtype, threads), threads)
@@ -87,7 +98,15 @@ def _tune(
     kinds = arguments.layout or LAYOUTS
     with ProgressDisplay(sys.stderr, f"n={wanted.problem.n}, batch={wanted.size:,}") as display:
         outcome = tune_case(
-            measurer, site, wanted, kinds, families, seconds=arguments.seconds, jobs=arguments.jobs, show=display
+            measurer,
+            site,
+            wanted,
+            kinds,
+            families,
+            seconds=arguments.seconds,
+            objective=arguments.objective,
+            jobs=arguments.jobs,
+            show=display,
         )
     _print(wanted, outcome, site)
     if arguments.no_table or not user.enabled():
@@ -137,9 +156,19 @@ def describe(entry: Tuned, target: str) -> list[str]:
     # The last words of a case are where its matrices lie.
     where = str(entry.case).split(", ")[-1]
     lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "today's" + ", stays" * stays)]
+    if entry.about.get("objective") == "energy":
+        return [lines[0], *_energy_lines(entry, where, target)]
     if other is not None and ns is not None:
         lines.append(_line("", entry, other, ns, target, _verdict(entry, ns, stays)))
     return lines
+
+
+def _energy_lines(entry: Tuned, where: str, target: str) -> list[str]:
+    """What has the fewest joules of the finalists, and how many."""
+    used, todays = entry.about["nanojoules"], entry.about.get("incumbent_nanojoules")
+    before = "" if todays is None or entry.schedule == entry.incumbent else f", today's {int(todays) / 1e3:,.4g}"
+    words = f"{int(used) / 1e3:,.4g} µJ a matrix{before}, the fewest of {entry.about['finalists']}"
+    return [_line("", entry, entry.schedule, entry.ns, target, words)]
 
 
 def _verdict(entry: Tuned, ns: float, stays: bool) -> str:

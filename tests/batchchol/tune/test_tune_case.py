@@ -19,6 +19,7 @@ from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.defaults.user import load
 from batchchol.measure import process
+from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.tune import compile, executors, explain, learn, one_case
@@ -379,3 +380,22 @@ def test_a_sweep_ends_with_the_user_table(
     assert (entry.margin > MARGIN) == interrupted
     assert entry.incumbent == CHUNKED.schedule
     assert entry.about["toolkit"] == "a compiler"
+
+
+def test_tuning_for_energy_says_what_is_used_and_needs_a_counter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(case_command, "Measurer", FakeMeasurer)
+    assert tune("--objective", "energy") == 2
+    assert "does not say what energy it uses" in capsys.readouterr().err
+
+    def energy(self: FakeMeasurer, point: Point, seconds: float) -> Energy:
+        used = point.batch * (3e-6 if point.spec in (ROWWISE, CHUNKED) else 1e-6)
+        return Energy(used, used / 100, 400.0, 1e-6, seconds)
+
+    facts = {**FakeMeasurer().facts(), "counts_joules": True}
+    monkeypatch.setattr(FakeMeasurer, "facts", lambda _: facts)
+    monkeypatch.setattr(FakeMeasurer, "energy", energy, raising=False)
+    assert tune("--objective", "energy") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"1 µJ a matrix, today's 3, the fewest of [2-9](.|\n)*the next call uses it", said)
