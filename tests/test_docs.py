@@ -115,6 +115,7 @@ def test_the_site_has_every_page_once() -> None:
         for name in block.split("\n\n")[-1].split()
     ]
     assert sorted([*listed, "index"]) == sorted(page.stem for page in PAGES)
+    assert not {"search", "genindex"} & {*listed}, "Sphinx writes pages of its own by these names"
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -171,12 +171,12 @@ def sequence(values: Sequence[int]) -> dict[Any, dict[str, Any]]:
 
 
 def dark() -> Any:
-    """Viridis from its green to its violet: its yellow cannot be seen on white."""
+    """Viridis from its green to its violet: its yellow and its light green cannot be read on white."""
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
 
     whole = mpl.colormaps["viridis_r"]
-    return ListedColormap([whole(0.16 + 0.84 * place / 255) for place in range(256)])
+    return ListedColormap([whole(0.3 + 0.7 * place / 255) for place in range(256)])
 
 
 def over_orders(axes: Axes, ns: Sequence[int], label: str, *, log: bool = False, bottom: float | None = 0.0) -> None:

@@ -24,7 +24,7 @@ from batchchol.tune.sweep import Summary
 from kernelgen import TARGETS
 
 BUDGET = Budget(share=0.05)
-"""The default share of the points of each case; see docs/search.md for what it finds."""
+"""The default share of the points of each case; see docs/guided-search.md for what it finds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ TOGETHER = ("transfer",)
 """The strategies whose cases learn from one another."""
 
 DEFAULT = "transfer"
-"""What needed the fewest measurements in the replay: see docs/search.md."""
+"""What needed the fewest measurements in the replay: see docs/guided-search.md."""
 
 
 class Strategy(ABC):
