@@ -12,14 +12,16 @@ from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
 from .gate_evidence import DATA, commits, commits_table, tables
 
 PAGE = DATA.parent / "docs" / "gate.md"
+# Tables that only the command prints.
+PRINTED_ALONE = {"gate_commits_h200", "cases of gate_planted_h200", "gate_planted_epyc"}
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ and datasets/ are not part of an installed package")
 def test_the_tables_are_those_of_the_data() -> None:
     made = tables()
-    assert set(made) >= {"gate_noise", "gate_planted_h200"}
+    assert set(made) >= {"gate_noise", "gate_planted_h200", *PRINTED_ALONE}
     page = Path(PAGE).read_text(encoding="utf-8")
-    for name, lines in made.items():
+    for name, lines in ((name, lines) for name, lines in made.items() if name not in PRINTED_ALONE):
         assert "\n".join(lines) in page, f"{name}: print the tables with python -m tests.gate_evidence"
 
 
