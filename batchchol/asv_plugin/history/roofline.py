@@ -11,6 +11,8 @@ from batchchol.operations.roofline import compulsory_bytes, flops
 from kernelgen import Layout
 
 _WIDTH, _HEIGHT = 640.0, 360.0
+# The room of a kernel's name, with the circle beside it.
+_NAME = (30.0, 12.0)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ class Roofline:
     roof: tuple[tuple[float, float], tuple[float, float]]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
+
+    @property
+    def lefts(self) -> frozenset[int]:
+        """Places in `kernels` of those with a neighbour where their name would stand."""
+        return frozenset(
+            place
+            for place, (x, y, _) in enumerate(self.kernels)
+            if any(0 < other_x - x < _NAME[0] and abs(other_y - y) < _NAME[1] for other_x, other_y, _ in self.kernels)
+        )
 
 
 def roofline(cases: Iterable[Case]) -> Roofline | None:
