@@ -8,7 +8,8 @@ by gemm, right looking by syrk. `part` bound has what a factorization could reac
 `part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the seconds
 of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
 which no block updates: what is not hidden. Panels that are factored ahead are timed without the update beside them:
-that hides as much of them as it lasts itself.
+that hides as much of them as it lasts itself. As phase "chain" it has the seconds of n columns of a tile that one
+block factors, with no wait for others and no update between tiles, and their share of the whole time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from batchchol.measure.provenance import about
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel
 
-from .larger_times import ABOUT, DATASETS, DTYPES, cusolver, matrices, median
+from .larger_times import ABOUT, DATASETS, DTYPES, cusolver, matrices, median, seconds_of
 
 _OWN = ("part", "dtype", "n", "batch", "nb", "looking", "at", "who", "phase", "seconds", "gflops", "share")
 COLUMNS = (*_OWN, *ABOUT)
@@ -69,8 +70,9 @@ def rows() -> Iterator[dict[str, Any]]:
     for dtype in DTYPES:
         yield from steps(dtype)
         pool.free_all_blocks()
+        column = column_seconds(dtype)
         for n in ONE:
-            yield from phases(n, dtype)
+            yield from phases(n, dtype, column)
             pool.free_all_blocks()
 
 
@@ -169,7 +171,20 @@ def _seconds(call: Any) -> float:
     return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
 
-def phases(n: int, dtype: str) -> Iterator[dict[str, Any]]:
+def column_seconds(dtype: str) -> float:
+    """Those of one of the last 64 columns of a tile of order 128, which a block factors in shared memory."""
+    cupy = import_module("cupy")
+
+    how, seconds = Plan(Panel(dtype, "row", 128, threads=512), None), []
+    for n in (64, 128):
+        a, info = matrices(n, 1, dtype), cupy.empty(1, np.int32)
+        l = cupy.empty_like(a)
+        call = partial(factor_at, device(), how, a.data.ptr, l.data.ptr, info.data.ptr, n, 1)
+        seconds.append(float(np.median(seconds_of(call, lambda: None, 50))))
+    return (seconds[1] - seconds[0]) / 64
+
+
+def phases(n: int, dtype: str, column: float) -> Iterator[dict[str, Any]]:
     """What the blocks of threads of the chosen plan do, and what of the time no update hides; the last of three."""
     cupy = import_module("cupy")
 
@@ -187,7 +202,9 @@ def phases(n: int, dtype: str) -> Iterator[dict[str, Any]]:
     for name, seconds in zip(PHASES, spent, strict=True):
         share = f"{seconds / sum(spent):.4g}"
         yield {"part": "phase", **named, "phase": name, "seconds": f"{seconds:.6g}", "share": share}
-    yield {"part": "phase", **named, "phase": "bare", "seconds": f"{bare:.6g}", "share": f"{bare / total:.4g}"}
+    for name, seconds in (("bare", bare), ("chain", n * column)):
+        share = f"{seconds / total:.4g}"
+        yield {"part": "phase", **named, "phase": name, "seconds": f"{seconds:.6g}", "share": share}
 
 
 def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
