@@ -53,23 +53,25 @@ Done = tuple[NDArray[np.uint64] | float | None, bool]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.larger_steps", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=DATASETS / "larger_steps_h200.csv", help="default: %(default)s")
+    parser.add_argument("--phases", action="store_true", help="only what our kernels do")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in rows():
+        for row in rows(only_phases=arguments.phases):
             writer.writerow({"batch": 1, **{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)
 
 
-def rows() -> Iterator[dict[str, Any]]:
+def rows(*, only_phases: bool = False) -> Iterator[dict[str, Any]]:
     """All of them; what one case needs is given back before the next."""
     pool = import_module("cupy").get_default_memory_pool()
     for dtype in DTYPES:
-        yield from steps(dtype)
-        pool.free_all_blocks()
+        if not only_phases:
+            yield from steps(dtype)
+            pool.free_all_blocks()
         column = column_seconds(dtype)
         for n in ONE:
             yield from phases(n, dtype, column)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,11 @@ ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
 COLUMNS = (*("part", "dtype", "n", "batch", "who", "how", "chosen", "seconds", "gflops", "ratio"), *ABOUT)
 DTYPES = ("float32", "float64")
 ONE = (512, 1024, 2048, 4096, 8192, 16_384)
-MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [(n, 1024) for n in (257, 384, 512, 1024)]
+MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [
+    (n, 1024) for n in (257, 289, 321, 384, 385, 512, 513, 1024)
+]
 BOUND, PANELS = 10_240, (256, 512, 1024)
+PARTS = ("bound", "one", "many")
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 CALLS, WARM_UP = 5, 1
@@ -47,29 +50,29 @@ CALLS, WARM_UP = 5, 1
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.larger_times", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=DATASETS / "larger_h200.csv", help="default: %(default)s")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in rows():
+        for row in rows(arguments.part):
             writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    """All of them; what one case needs is given back before the next."""
+def rows(parts: Sequence[str] = PARTS) -> Iterator[dict[str, Any]]:
+    """Those of some parts; what one case needs is given back before the next."""
     cupy = import_module("cupy")
 
-    for dtype in DTYPES:
-        yield from bound(dtype)
-        cupy.get_default_memory_pool().free_all_blocks()
-    for n, dtype in product(ONE, DTYPES):
-        yield from case("one", n, 1, dtype)
-        cupy.get_default_memory_pool().free_all_blocks()
-    for (n, batch), dtype in product(MANY, DTYPES):
-        yield from case("many", n, batch, dtype)
+    found = {
+        "bound": [bound(dtype) for dtype in DTYPES],
+        "one": [case("one", n, 1, dtype) for n, dtype in product(ONE, DTYPES)],
+        "many": [case("many", n, batch, dtype) for (n, batch), dtype in product(MANY, DTYPES)],
+    }
+    for each in chain.from_iterable(found[part] for part in parts):
+        yield from each
         cupy.get_default_memory_pool().free_all_blocks()
 
 
