@@ -104,7 +104,8 @@ class ThreadSchedule(BaseSchedule):
             staged = staged or self.unroll == "tiles" or not operation.has_columns
         cache = self.cache or ("shared" if staged or operation.general else "l1")
         split = None if self.split == 1 else self.split
-        threads = self.threads or (split if staged and split else _threads_of(problem, split))
+        panels = operation.general and staged and split
+        threads = self.threads or (split if panels else _threads_of(problem, split))
         return {"staged": staged or None, "threads": threads, "cache": cache, "rhs": rhs, "split": split}
 
     def check(self, problem: Problem, layout: str) -> None:
