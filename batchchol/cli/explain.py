@@ -19,6 +19,7 @@ from batchchol.measure.plan_rows import words as plan_words
 from batchchol.operations.roofline import flops
 from batchchol.tune import explain
 from kernelgen import CUDA, MAX_N, Problem, SpecError
+from kernelgen.operations import OPERATIONS, POTRF
 from kernelgen.problem import LAYOUT_KINDS
 
 # What is measured at another batch says little of this one's time beyond this ratio of their sizes.
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         BACKEND,
         DTYPE,
         MATH,
+        option("--op", choices=sorted(OPERATIONS), default=POTRF.name, help="the operation (default: %(default)s)"),
         option("--layout", choices=LAYOUT_KINDS, help="of a batch (default: that of arrays, and that of batches)"),
         option("--arch", type=architecture, help="on any GPU of this architecture, such as sm_90; needs none"),
     )
@@ -42,11 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what is used for arrays and for batches, or on one layout."""
     if arguments.n > MAX_N:
+        if arguments.op != POTRF.name:
+            raise SpecError(f"--op: got {arguments.op!r}, expected {POTRF.name!r} above n = {MAX_N}")
         return _run_larger(arguments)
     asked, where = _asked(arguments)
     n, batch, dtype, math = asked.problem.n, asked.size, asked.problem.dtype, asked.problem.math
     # All of it before the first line, so that an error prints nothing else.
-    if arguments.layout is None:
+    if arguments.op != POTRF.name:
+        kinds = (arguments.layout,) if arguments.layout else ("canonical", "chunked")
+        layouts = [explain.usual_layout(asked, kind) for kind in kinds]
+        found = {
+            f"{asked.problem.op} of {'arrays' if layout.kind == 'canonical' else 'a batch'}": explain.of_layout(
+                asked, layout, "arrays are worked on where they are" if layout.kind == "canonical" else "by default"
+            )
+            for layout in layouts
+        }
+    elif arguments.layout is None:
         arrays, batches = explain.of_arrays(asked), explain.of_batches(asked)
         packed = ", packed and unpacked" if arrays.layout.kind != "canonical" else ""
         found = {f"cholesky(a), a of shape ({batch}, {n}, {n}){packed}": arrays}
@@ -128,7 +141,7 @@ def _print_measured(entry: Planned | Entry, n: int, batch: int, why: str) -> Non
 def _asked(arguments: argparse.Namespace) -> tuple[Request, str]:
     """The request, and a description of the device."""
     batch = matrices(arguments.batch, arguments.n, arguments.dtype)
-    problem = Problem(arguments.n, arguments.dtype, math=arguments.math)
+    problem = Problem(arguments.n, arguments.dtype, op=arguments.op, math=arguments.math)
     if arguments.arch:
         asked = Request(problem, CUDA.name, batch=batch, arch=arguments.arch)
         return asked, f"any GPU of {arguments.arch}: tables of users do not count"
@@ -143,7 +156,8 @@ def _print(what: str, found: explain.Explanation, asked: Request) -> None:
     print(f"  kernel     {found.spec.name}")
     print(f"  because    {found.reason}")
     if found.timing is None:
-        print("  measured   not known: `python -m batchchol tune` with these --n and --batch measures it here")
+        tune = ": `python -m batchchol tune` with these --n and --batch measures it here"
+        print(f"  measured   not known{tune if asked.problem.op == POTRF.name else ''}")
         return
     _print_times(found, asked)
 
@@ -159,7 +173,8 @@ def _print_times(found: explain.Explanation, asked: Request) -> None:
     assert found.timing is not None, "the caller has looked"
     ns, n, batch, said, where = found.timing
     more, on = f"; {said}" if said else "", f" on {where}" if where else ""
-    print(f"  measured   {ns:.4g} ns a matrix, {_number(flops(n) / ns)} GFLOP/s (n={n}, batch={batch:,}{more}){on}")
+    rate = _number(flops(n, op=asked.problem.op) / ns)
+    print(f"  measured   {ns:.4g} ns a matrix, {rate} GFLOP/s (n={n}, batch={batch:,}{more}){on}")
     if n == asked.problem.n and not said and abs(log(batch / asked.size)) <= log(_NEAR):
         print(
             f"  expected   {_seconds(ns * asked.size / 1e9)} for {asked.size:,} matrices{' there' if where else ''}"

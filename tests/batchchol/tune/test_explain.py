@@ -191,3 +191,17 @@ def test_larger_orders_are_explained_by_their_plan(capsys: pytest.CaptureFixture
     assert "a of shape (7, 300, 300)\n  way        LAPACK" in said
     assert cli.main(["explain", "--n", "300", "--batch", "1", "--arch", "sm_90", "--layout", "chunked"]) == 2
     assert "--layout: got 'chunked', expected 'canonical' above n = 128" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("op", ["gesv", "geqrf", "potrs"])
+def test_another_operation_is_explained_on_arrays_and_on_batches(op: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--n", "40", "--batch", "9000", "--op", op, "--arch", "sm_90"]) == 0
+    said = capsys.readouterr().out
+    assert f"{op} of arrays: as they are" in said
+    assert f"{op} of a batch: in chunks of" in said
+    assert said.count(f"  kernel     {op}_f32_n40") == 2
+
+
+def test_of_larger_matrices_one_operation_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--n", "400", "--batch", "2", "--op", "gesv", "--arch", "sm_90"]) != 0
+    assert "--op: got 'gesv', expected 'potrf' above n = 128" in capsys.readouterr().err
