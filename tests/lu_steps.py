@@ -3,10 +3,10 @@
     python -m tests.lu_steps
 
 from the root of the repository writes datasets/lu_steps_h200.csv (--out FILE for another), the steps of figure 1 of
-Haidar, Dong, Luszczek, Tomov and Dongarra (2015). `way` is "rows one by one" (panels of `nb` columns, rows interchanged
-one after the other), "rows at once" (all interchanges of a panel together), "nested panels" (as the library does it),
-"cublas" (getrfBatched) and "lapack" (on all cores of the CPU). Factored in place; seconds between events around
-single calls, medians; GFLOP/s of 2 n^3 / 3; `ratio` is the largest of three matrices.
+Haidar, Dong, Luszczek, Tomov and Dongarra (2015). `way` is "rows one by one" (panels of `nb` columns, rows
+interchanged one after the other), "rows at once" (all interchanges of a panel together), "nested panels" (as the
+library does it), "cublas" (getrfBatched) and "lapack" (on all cores of the CPU). Factored in place; seconds between
+events around single calls, medians; GFLOP/s of 2 n^3 / 3; `ratio` is the largest of three matrices.
 """
 
 from __future__ import annotations
