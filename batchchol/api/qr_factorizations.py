@@ -48,8 +48,8 @@ def qr(
     Parameters
     ----------
     a : Batch, or array_like of shape (..., m, n), float32 or float64
-        The matrices; a batch, of square ones, in any layout. Kernels are for up to 128 rows and columns; on
-        the host LAPACK factors larger matrices.
+        The matrices; a batch, of square ones, in any layout. Kernels are for up to 128 rows and columns;
+        larger matrices are factored by LAPACK on the host, and by panels in arrays of a GPU, up to 8,192.
     mode : {"reduced", "complete", "r", "raw"}
         As of numpy.linalg.qr, with k = min(m, n): "reduced" is Q (..., m, k) and R (..., k, n), "complete" Q
         (..., m, m) and R (..., m, n), "r" R (..., k, n) alone, "raw" the factors that LAPACK makes.

@@ -159,7 +159,6 @@ class DeviceRectangles(NamedTuple):
             raise TypeError(f"{asked.argument}: got dtype {given.dtype}, expected native byte order")
         check_matrices(asked.argument, given.shape)
         *outer, m, n = given.shape
-        check_sides(asked.argument, m, n)
         return cls(a, given.address, tuple(outer), (m, n), dtype)
 
     @property
@@ -182,14 +181,23 @@ class DeviceRectangles(NamedTuple):
         m, n = sides
         if not self.members or not m * n:
             return
-        check_sides(asked.argument, m, n)
-        form = Form(n, self.members, dtype_name(self.dtype), _CANONICAL, m=None if m == n else m)
-        choice = op, get_backend("cuda"), form, False, None, asked.math
-        kernel: Any = chosen_kernel(*choice, argument=asked.argument)
+        kernel = self._kernel(op, asked, m, n)
         if asked.stream is not None:
             memory.share(asked.stream, self.owner, *beside)
         places = [int(memory.view(each).address) for each in beside]
         kernel.launch((matrices, *places), nrhs, self.members, _CANONICAL, asked.stream)
+
+    def _kernel(self, op: str, asked: Asked, m: int, n: int) -> Any:
+        """What does an operation on matrices with these sides: a kernel, or panels of larger ones."""
+        if max(m, n) > MAX_N and op != "gels":
+            from batchchol.algorithms.reflections import LARGEST, Reflections
+
+            check_sides(asked.argument, m, n, LARGEST)
+            return Reflections(op, m, n, dtype_name(self.dtype))
+        check_sides(asked.argument, m, n)
+        form = Form(n, self.members, dtype_name(self.dtype), _CANONICAL, m=None if m == n else m)
+        choice = op, get_backend("cuda"), form, False, None, asked.math
+        return chosen_kernel(*choice, argument=asked.argument)
 
     def part(
         self,
@@ -246,10 +254,10 @@ def check_matrices(argument: str, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected matrices (..., m, n)")
 
 
-def check_sides(argument: str, m: int, n: int) -> None:
-    """Refuse matrices that are too large for a GPU's kernels."""
-    if max(m, n) > MAX_N:
+def check_sides(argument: str, m: int, n: int, most: int = MAX_N) -> None:
+    """Refuse matrices that are too large for what a GPU does to such."""
+    if max(m, n) > most:
         raise ValueError(
-            f"{argument}: got matrices of {m} x {n}, expected at most {MAX_N} rows and columns for QR factorizations "
-            "on a GPU: copy them to the host, where LAPACK takes larger ones"
+            f"{argument}: got matrices of {m} x {n}, expected at most {most:,} rows and columns on a GPU: copy them "
+            "to the host, where LAPACK takes larger ones"
         )

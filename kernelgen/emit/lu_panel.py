@@ -64,26 +64,27 @@ def widest(dtype: str, height: int) -> int:
 def factor(panel: LuPanel) -> KernelSource:
     """The kernel of panels; an item is a matrix."""
     name = f"getf2_nb{panel.nb}_t{panel.threads}_r{panel.rows}"
-    return _source("lu_panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows)
+    return source_of("lu_panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows)
 
 
 @lru_cache(maxsize=16)
 def swaps(dtype: str, nb: int) -> KernelSource:
     """The kernel of row interchanges; an item is `COLUMNS` columns of a matrix."""
-    return _source("lu_swaps", f"laswp_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
+    return source_of("lu_swaps", f"laswp_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
 
 
 @lru_cache(maxsize=16)
 def solve(dtype: str, nb: int) -> KernelSource:
     """The kernel of solves by unit lower triangles; an item is `COLUMNS` columns of a matrix."""
-    return _source("lu_solve", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
+    return source_of("lu_solve", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
 
 
 def _block(height: int) -> tuple[int, int]:
     return next(((threads, rows) for threads, rows in _HEIGHTS if threads * rows >= height), _HEIGHTS[-1])
 
 
-def _source(template: str, name: str, dtype: str, nb: int, launch: Launch, **variables: int) -> KernelSource:
+def source_of(template: str, name: str, dtype: str, nb: int, launch: Launch, **variables: int | str) -> KernelSource:
+    """The source of a kernel of panels, by its template."""
     entry = {"float32": "s", "float64": "d"}[dtype] + name
     text = render(
         f"panel/{template}.cu.jinja",

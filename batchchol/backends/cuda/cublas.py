@@ -65,8 +65,8 @@ class Cublas:
         self._rows, self._side = order == "row", side
         self._routines = {name: getattr(_library(), self._letter + name) for name in _ARGUMENTS}
         # cuBLAS reads them when it is called; kept here, so that they stay where they are.
-        self._scalars = number(-1), number(1)
-        self._minus_one, self._one = map(ctypes.addressof, self._scalars)
+        self._scalars = number(-1), number(1), number(0)
+        self._minus_one, self._one, self._zero = map(ctypes.addressof, self._scalars)
 
     def gemm(
         self,
@@ -102,6 +102,28 @@ class Cublas:
             return
         numbers = (self._minus_one, left, leading, apart, right, leading, apart, self._one, c, leading, apart, batch)
         self._call("gemmStridedBatched", stream, *sizes, *numbers)
+
+    def product(
+        self,
+        c: tuple[int, int, int],
+        a: tuple[int, int, int],
+        b: tuple[int, int, int],
+        sizes: tuple[int, int, int],
+        *,
+        transposed: bool = False,
+        subtracts: bool = False,
+        batch: int = 1,
+        stream: Any = None,
+    ) -> None:
+        """A B in place of C (rows, columns), or A^T B if `transposed`, or C less that, if it `subtracts`; in rows.
+
+        Each is an address, a leading dimension, and how far a matrix is from the next; sizes are rows, columns and
+        what is summed over.
+        """
+        rows, columns, inner = sizes
+        how = _AS_IT_IS, _TRANSPOSED if transposed else _AS_IT_IS, columns, rows, inner
+        of_product, of_c = (self._minus_one, self._one) if subtracts else (self._one, self._zero)
+        self._call("gemmStridedBatched", stream, *how, of_product, *b, *a, of_c, *c, batch)
 
     def syrk(self, c: int, a: int, n: int, inner: int, leading: int, *, stream: Any = None) -> None:
         """C - A A^T in place of the lower triangle of C (n, n), by A (n, inner)."""

@@ -1,0 +1,239 @@
+"""QR factorizations of matrices of a GPU that are larger than any kernel's of `kernelgen.MAX_N`, and what Q is for.
+
+A block of threads factors a panel in its registers; what is right of it is multiplied by all reflectors of the panel
+at once, I - V T^T V^T, by three products, for which V has its ones and zeros written out, and T is made by one
+product, V^T V (Haidar, Dong, Luszczek, Tomov and Dongarra, "Batched matrix computations on hardware accelerators
+based on GPUs", IJHPCA 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from batchchol.backends.cuda import cublas, memory, support
+from batchchol.backends.cuda.device import Device, device
+from kernelgen import Layout
+from kernelgen.emit import lu_panel
+from kernelgen.emit import qr_panel as kernels
+from kernelgen.targets import ELEMENT_BYTES
+
+LARGEST = lu_panel.LARGEST
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Matrices (batch, m, n) in rows at an address."""
+
+    address: int
+    m: int
+    n: int
+
+    def at(self, row: int, column: int, itemsize: int) -> int:
+        """The address of an element of the first of them."""
+        return self.address + (row * self.n + column) * itemsize
+
+
+@dataclass(frozen=True)
+class QrCalls:
+    """What QR factorizations by panels are made of, on `batch` matrices; all is queued.
+
+    `room` is the address of a workspace of `scalars` elements for as many columns as are multiplied at a time.
+    """
+
+    gpu: Device
+    dtype: str
+    factors: Rectangles
+    batch: int
+    tau: int
+    columns: int
+    room: int = 0
+    stream: Any = None
+    nb: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        if not self.nb:
+            object.__setattr__(self, "nb", lu_panel.widest(self.dtype, self.factors.m))
+
+    @property
+    def reflectors(self) -> int:
+        """Those of a matrix."""
+        return min(self.factors.m, self.factors.n)
+
+    @property
+    def scalars(self) -> int:
+        """Elements of the workspace of a matrix: V, V^T V and T, and two products with columns."""
+        return self.factors.m * self.nb + 2 * self.nb**2 + 2 * self.nb * self.columns
+
+    @cached_property
+    def blas(self) -> Any:
+        """cuBLAS's routines."""
+        return cublas.Cublas(self.dtype, "row")
+
+    def panels(self) -> Iterator[tuple[int, int]]:
+        """The first column of each, and how many it has."""
+        return ((at, min(self.nb, self.reflectors - at)) for at in range(0, self.reflectors, self.nb))
+
+    def panel(self, at: int, width: int) -> None:
+        """Factor a panel that begins at a diagonal element."""
+        m, n = self.factors.m, self.factors.n
+        panel = lu_panel.LuPanel(self.dtype, self.nb, m - at)
+        self._launch(
+            kernels.factor(panel), self.batch, self.factors.address, self.tau, at, width, m, n, self.reflectors
+        )
+
+    def gather(self, at: int, width: int) -> None:
+        """Write out V of a panel's reflectors, and their T."""
+        m, n = self.factors.m, self.factors.n
+        pieces = -(-(m - at) * self.nb // (kernels.COPIERS * kernels.EACH))
+        sizes = at, width, m, n, m * self.nb, pieces
+        self._launch(
+            kernels.vectors(self.dtype, self.nb), self.batch * pieces, self.factors.address, self._vectors, *sizes
+        )
+        v, square = (self._vectors, self.nb, m * self.nb), (self._products, self.nb, self.nb**2)
+        self.blas.product(
+            square, v, v, (self.nb, self.nb, m - at), transposed=True, batch=self.batch, stream=self.stream
+        )
+        arguments = self._products, self.tau, self._triangles, at, width, self.reflectors
+        self._launch(kernels.triangles(self.dtype, self.nb), self.batch, *arguments)
+
+    def apply(self, target: Rectangles, at: int, column: int, *, transposed: bool) -> None:
+        """Multiply rows from `at` on of columns from `column` on by the gathered reflectors, or by the transpose."""
+        rows, columns = self.factors.m - at, target.n - column
+        if not columns:
+            return
+        together: dict[str, Any] = {"batch": self.batch, "stream": self.stream}
+        c = target.at(at, column, self._itemsize), target.n, target.m * target.n
+        v, t = (self._vectors, self.nb, self.factors.m * self.nb), (self._triangles, self.nb, self.nb**2)
+        apart = self.nb * self.columns
+        w, tw = (self._beside, columns, apart), (self._beside + self.batch * apart * self._itemsize, columns, apart)
+        self.blas.product(w, v, c, (self.nb, columns, rows), transposed=True, **together)
+        self.blas.product(tw, t, w, (self.nb, columns, self.nb), transposed=transposed, **together)
+        self.blas.product(c, v, tw, (rows, columns, self.nb), subtracts=True, **together)
+
+    def identities(self, target: Rectangles) -> None:
+        """Write columns of identities."""
+        pieces = -(-target.m * target.n // (kernels.COPIERS * kernels.EACH))
+        sizes = target.m, target.n, pieces
+        self._launch(kernels.identities(self.dtype), self.batch * pieces, target.address, *sizes)
+
+    def _launch(self, source: Any, items: int, *arguments: int) -> None:
+        self.gpu.launch(source, items, arguments, self.stream)
+
+    @property
+    def _itemsize(self) -> int:
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def _vectors(self) -> int:
+        return self.room
+
+    @property
+    def _products(self) -> int:
+        return self._vectors + self.batch * self.factors.m * self.nb * self._itemsize
+
+    @property
+    def _triangles(self) -> int:
+        return self._products + self.batch * self.nb**2 * self._itemsize
+
+    @property
+    def _beside(self) -> int:
+        return self._triangles + self.batch * self.nb**2 * self._itemsize
+
+
+def factor(calls: QrCalls) -> None:
+    """Factor matrices in place."""
+    for at, width in calls.panels():
+        calls.panel(at, width)
+        if at + width < calls.factors.n:
+            calls.gather(at, width)
+            calls.apply(calls.factors, at, at + width, transposed=True)
+
+
+def generate(calls: QrCalls, q: Rectangles) -> None:
+    """Write the first columns of Q."""
+    calls.identities(q)
+    for at, width in reversed(list(calls.panels())):
+        calls.gather(at, width)
+        calls.apply(q, at, at, transposed=False)
+
+
+def project(calls: QrCalls, x: Rectangles) -> None:
+    """Multiply matrices by Q^T, in place."""
+    for at, width in calls.panels():
+        calls.gather(at, width)
+        calls.apply(x, at, 0, transposed=True)
+
+
+@dataclass(frozen=True)
+class Reflections:
+    """QR factorizations of canonical arrays in rows, or what is made of them, called as a kernel of an operation."""
+
+    op: str
+    m: int
+    n: int
+    dtype: str
+
+    @property
+    def gpu(self) -> Device:
+        """Where it runs."""
+        return device()
+
+    def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
+        """Queue it for the arguments of the operation.
+
+        Returns
+        -------
+        tuple of GPUArray
+            Workspaces. On another stream than the default one they have to live until the work is done.
+        """
+        cublas.prepare()
+        with self.gpu.queueing():
+            return getattr(self, f"_{self.op}")(addresses, nrhs, batch, stream)
+
+    def _geqrf(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
+        a, qr, tau = addresses
+        self._copy(a, qr, self.n, batch, stream)
+        calls, workspace = self._calls(qr, tau, self.n, batch, stream)
+        factor(calls)
+        return workspace
+
+    def _orgqr(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
+        a, tau, q = addresses
+        kept = None
+        if a == q:
+            kept = memory.empty(
+                (batch, self.m, self.n), np.dtype(self.dtype), f"the reflectors of {batch:,} matrices"
+            )
+            if stream is not None:
+                memory.share(stream, kept)
+            a = int(kept.gpudata)
+            self._copy(q, a, self.n, batch, stream)
+        calls, workspace = self._calls(a, tau, self.n, batch, stream)
+        generate(calls, Rectangles(q, self.m, self.n))
+        return kept, workspace
+
+    def _ormqr(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
+        a, tau, b, x = addresses
+        self._copy(b, x, nrhs, batch, stream)
+        calls, workspace = self._calls(a, tau, nrhs, batch, stream)
+        project(calls, Rectangles(x, self.m, nrhs))
+        return workspace
+
+    def _copy(self, source: int, target: int, columns: int, batch: int, stream: Any) -> None:
+        if source != target:
+            support.copy(
+                self.gpu, source, target, batch * self.m * columns * ELEMENT_BYTES[self.dtype], stream=stream
+            )
+
+    def _calls(self, factors: int, tau: int, columns: int, batch: int, stream: Any) -> tuple[QrCalls, Any]:
+        given = self.gpu, self.dtype, Rectangles(factors, self.m, self.n), batch, tau, columns
+        scalars = batch * QrCalls(*given).scalars
+        workspace = memory.empty((scalars,), np.dtype(self.dtype), f"reflectors of {batch:,} matrices")
+        if stream is not None:
+            memory.share(stream, workspace)
+        return QrCalls(*given, int(workspace.gpudata), stream), workspace
