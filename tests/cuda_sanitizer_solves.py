@@ -155,12 +155,14 @@ def _by_blocks() -> Iterator[Case]:
 
 
 def _by_strips() -> Iterator[Case]:
-    """Every order twice, packed and in arrays, with one to three warps that solve."""
+    """Every order twice, packed and in arrays, with one to three warps that solve, strips with as many places."""
     for turn in range(2 * len(ORDERS)):
         n, layout = ORDERS[turn % len(ORDERS)], (Layout.chunked(4), Layout.canonical())[turn // len(ORDERS)]
         problem = Problem(n, "float32", ("lower", "upper")[turn // 3 % 2], "posv", ("ieee", "fast")[turn // 2 % 2])
         side = -(-n // TILE)
-        schedule = StripSchedule(side + turn % 3, min(turn % 4, side - 1), rhs=1 + turn % 3, stride=layout.chunk)
+        ahead, rhs = min(turn % 4, side - 1), 1 + turn % 3
+        third = min(turn // 2 % 3, ahead)
+        schedule = StripSchedule(side + turn % 3, ahead, third=third, rhs=rhs, stride=layout.chunk)
         with suppress(SpecError):
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
