@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.cpu import CpuKernel
 from batchchol.backends.recorder import current_recorder
-from batchchol.batches.host_memory import address_of, aligned_empty
+from batchchol.batches.host_memory import address_of
+from batchchol.batches.reuse import RESULTS
 from batchchol.defaults.lookup import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.plan import kept_array_choice
@@ -57,11 +58,11 @@ def factor_plain(
         return None
     if target is None or call is None or current_recorder() is not None:
         return None
-    l = out
+    l, used = out, True
     if out is None:
-        l = _new(a)
+        l, used = _new(a)
         target = address_of(l)
-    info = call.kernel.factor_arrays(source, target, call.batch, (a, l), used=out is not None)
+    info = call.kernel.factor_arrays(source, target, call.batch, (a, l), used=used)
     return l, info.reshape(call.outer)
 
 
@@ -73,11 +74,11 @@ def _place(out: Any, a: NDArray[Any], source: int) -> int | None:
     return None if 0 < abs(target - source) < a.nbytes else target
 
 
-def _new(a: NDArray[Any]) -> NDArray[Any]:
-    """An array for factors of `a`; what fits a few cache lines is not worth to be aligned with them."""
+def _new(a: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """An array for factors of `a`, and whether its memory has been used; few cache lines need no alignment."""
     if a.nbytes < _ALIGNED_BYTES:
-        return np.empty_like(a)
-    return aligned_empty(a.shape, a.dtype, f"an array of shape {a.shape}")
+        return np.empty_like(a), False
+    return RESULTS.empty(a.shape, a.dtype, a.nbytes)
 
 
 @lru_cache(maxsize=1024)
