@@ -40,6 +40,7 @@ from kernelgen.targets import ELEMENT_BYTES
 
 # Of matrices and factors together; fewer are still in the second-level cache when they are read.
 STREAM_BYTES = 1 << 23
+UNALIGNED_BYTES = 1 << 12
 
 
 def signature(operation: Operation) -> tuple[type[Any], ...]:
@@ -81,7 +82,9 @@ class CpuKernel:
         groups, moved = -(-batch // self._lanes), batch * self._bytes
         info, threads = np.empty(groups * self._lanes, np.int32), available_threads(moved)
         function = self.function
-        if used and self.streaming and source != target and moved >= STREAM_BYTES and target % ALIGNMENT == 0:
+        # At both ends of a matrix that begins in the midst of a line caches are written to: little of a large one.
+        fits = target % ALIGNMENT == 0 or self._bytes >= UNALIGNED_BYTES
+        if used and self.streaming and source != target and moved >= STREAM_BYTES and fits:
             function = self.streaming
         if moved < SHARE_BYTES:
             self._check(function(source, target, address_of(info), batch, 0, groups), 1)

@@ -376,6 +376,19 @@ INLINE void clear_outside(scalar *chunk)
     }
 }
 
+INLINE void stage_unit(scalar *l, const scalar *chunk, const ptrdiff_t unit, const ptrdiff_t count)
+{
+    vec v[1][LANES];
+    for (int part = 0; part < 1; ++part) {
+        for (int e = 0; e < LANES; ++e)
+            v[part][e] = load(chunk + staged_at(unit + part * LANES + e));
+        transpose(v[part]);
+    }
+    for (ptrdiff_t lane = 0; lane < count; ++lane)
+        for (int part = 0; part < 1; ++part)
+            store(l + unit + part * LANES + lane * SIZE, v[part][lane]);
+}
+
 /* To `count` matrices; units that hold no element of the triangle are zeros. */
 INLINE void stage_out(scalar *l, const scalar *chunk, const ptrdiff_t count)
 {
@@ -386,17 +399,9 @@ INLINE void stage_out(scalar *l, const scalar *chunk, const ptrdiff_t count)
                 for (ptrdiff_t e = 0; e < UNIT; e += LANES)
                     store(l + next + e + lane * SIZE, (vec){0});
         for (; next < LINE_END(line); next += UNIT) {
-            vec v[1][LANES];
-            /* The last unit overlaps the one before it where UNIT does not divide SIZE. */
+            /* The last unit overlaps the one before it where units do not end with the matrix. */
             const ptrdiff_t unit = next < SIZE - UNIT ? next : SIZE - UNIT;
-            for (int part = 0; part < 1; ++part) {
-                for (int e = 0; e < LANES; ++e)
-                    v[part][e] = load(chunk + staged_at(unit + part * LANES + e));
-                transpose(v[part]);
-            }
-            for (ptrdiff_t lane = 0; lane < count; ++lane)
-                for (int part = 0; part < 1; ++part)
-                    store(l + unit + part * LANES + lane * SIZE, v[part][lane]);
+            stage_unit(l, chunk, unit, count);
         }
     }
 }

@@ -15,15 +15,17 @@ from ...matrices import wishart
 BATCH = 37
 
 
-def factors(kernel: cpu.CpuKernel, a: Array, *, used: bool) -> Array:
-    """To memory that has something else in it, and none of it behind the factors."""
-    room = aligned_empty((len(a) + 1, *a.shape[1:]), a.dtype, "a test")
+def factors(kernel: cpu.CpuKernel, a: Array, *, used: bool, shift: int = 0) -> Array:
+    """To memory that begins `shift` elements behind a cache line, and that alone."""
+    room = aligned_empty((a.size + 32,), a.dtype, "a test")
     room[:] = np.nan
-    info = kernel.factor_arrays(address_of(a), address_of(room), len(a), (a, room), used=used)
+    l = room[shift : shift + a.size].reshape(a.shape)
+    info = kernel.factor_arrays(address_of(a), address_of(l), len(a), (a, room), used=used)
     assert not info.any()
     assert len(info) == len(a)
-    assert np.isnan(room[-1]).all()
-    return room[:-1]
+    assert np.isnan(room[:shift]).all()
+    assert np.isnan(room[shift + a.size :]).all()
+    return l
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -34,12 +36,14 @@ def test_same_bits_past_the_caches(
 ) -> None:
     require_target(target)
     monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
+    monkeypatch.setattr(cpu, "UNALIGNED_BYTES", 0)
     kernel = get_backend("cpu").kernel(make_spec(n, 3, target=target, dtype=dtype, layout="canonical", order=order))
     assert isinstance(kernel, cpu.CpuKernel)
     a = wishart(BATCH, n).astype(dtype)
     expected = factors(kernel, a, used=False)
     assert kernel.streaming is not None
-    np.testing.assert_array_equal(factors(kernel, a, used=True), expected)
+    for shift in (0, 1, 4, 7):
+        np.testing.assert_array_equal(factors(kernel, a, used=True, shift=shift), expected)
     # In columns the lower triangle is what rows call the upper one.
     rows = expected.swapaxes(1, 2) if order == "col" else expected
     assert not np.triu(rows, 1).any()
