@@ -4,9 +4,10 @@
     python -m tests.application_times --backend cpu     # with the package implicit, in some minutes
 
 write datasets/applications_h200.csv and datasets/applications_epyc.csv (--out FILE for another). `seconds` are those
-of an iteration of alternating least squares, of a step of all Kalman filters, or of a solve of all worlds: medians of
-runs that take turns. `quality` is the loss of least squares after the iterations; the mean error of the filters'
-places; the largest residual of the worlds.
+of an iteration of alternating least squares, of a step of all Kalman filters, of the likelihood and the gradients of
+all Gaussian processes, or of a solve of all worlds: medians of runs that take turns. "no solves" is what is left of a
+program without them. `quality` is the loss of least squares after the iterations; the mean error of the filters'
+places; the mean likelihood; the largest residual of the worlds.
 """
 
 from __future__ import annotations
@@ -103,6 +104,14 @@ def line(application: str, n: int, batch: int, way: str, seconds: float, quality
     return {"application": application, "n": n, "batch": batch, "way": way, **numbers}
 
 
+def nothing(_: Any, b: Any) -> Any:
+    """In place of solutions: what is measured is all the rest."""
+    return b
+
+
+NO_SOLVES = {"no solves": nothing}
+
+
 def kalman(place: Place, orders: Sequence[int], filters: int) -> Iterator[Line]:
     """A step of Kalman filters."""
     module = example("kalman")
@@ -110,7 +119,8 @@ def kalman(place: Place, orders: Sequence[int], filters: int) -> Iterator[Line]:
         model = module.constant_velocity(n)
         true, z = module.measurements(model, filters, STEPS)
         given = place.asarray(z)
-        ways = {name: partial(module.run, model, given, each, place.asarray) for name, each in place.solvers.items()}
+        solvers = place.solvers | NO_SOLVES
+        ways = {name: partial(module.run, model, given, each, place.asarray) for name, each in solvers.items()}
         for name, seconds in place.medians(ways).items():
             off = np.abs(place.asnumpy(ways[name]()[-1]) - true[-1])[:, : n // 2].mean()
             yield line("kalman", n, filters, name, seconds / STEPS, off)
@@ -129,12 +139,50 @@ def physics(place: Place, orders: Sequence[int], worlds: int) -> Iterator[Line]:
             yield line("physics", n, worlds, name, seconds, off)
 
 
+def gaussian_processes(place: Place, orders: Sequence[int], sets: int) -> Iterator[Line]:
+    """A likelihood with its gradients, by PyTorch's operators."""
+    module = example("gaussian_process")
+    for n in orders:
+        x, y = module.data(sets, n, device=place.backend)
+        ways = {"batchchol": partial(_likelihood, module, x, y, module.linalg)}
+        ways["torch.linalg"] = partial(_likelihood, module, x, y, _ByTorch())
+        for name, seconds in place.medians(ways).items():
+            yield line("gaussian_process", n, sets, name, seconds, float(ways[name]()))
+
+
+def _likelihood(module: ModuleType, x: Any, y: Any, linalg: Any) -> Any:
+    import torch
+
+    start = torch.tensor([0.1, 1.0, 0.1]).log().repeat(len(x), 1).to(x).requires_grad_()
+    module.__dict__["linalg"] = linalg
+    values, info, _ = module.negative_log_likelihood(x, y, start)
+    mean = torch.where(info == 0, values, 0).mean()
+    mean.backward()
+    return mean.detach()
+
+
+class _ByTorch:
+    """What the example calls, by PyTorch's own factors: one factorization for both; nothing is repaired."""
+
+    def solve_ex(self, k: Any, y: Any, jitter: str) -> tuple[Any, Any, Any]:
+        import torch
+
+        self.l, info = torch.linalg.cholesky_ex(k)
+        return torch.cholesky_solve(y[..., None], self.l)[..., 0], info, torch.zeros_like(y[:, 0])
+
+    def slogdet_ex(self, _: Any) -> Any:
+        from batchchol import LogDeterminant
+
+        return LogDeterminant(None, 2 * self.l.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+
+
 def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterator[Line]:
     """An iteration of alternating least squares; `batch` counts the ratings."""
     module = example("als")
     ratings = module.made_up_ratings(scale)
     for n in factors:
-        ways = {name: partial(_train, module, ratings, n, place, name) for name in place.solvers}
+        solvers = place.solvers | NO_SOLVES
+        ways = {name: partial(_train, module, ratings, n, place, each) for name, each in solvers.items()}
         if place.backend == "cpu":
             del ways["numpy.linalg"]
             with suppress(ImportError):
@@ -147,8 +195,8 @@ def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterato
 _IMPLICIT = {"Cholesky": False, "conjugate gradients": True}
 
 
-def _train(module: ModuleType, ratings: Any, n: int, place: Place, solver: str) -> tuple[Any, Any, list[float]]:
-    users, items, taken = module.train(ratings, n, ITERATIONS + 1, backend=place.backend, solve=place.solvers[solver])
+def _train(module: ModuleType, ratings: Any, n: int, place: Place, solve: Way) -> tuple[Any, Any, list[float]]:
+    users, items, taken = module.train(ratings, n, ITERATIONS + 1, backend=place.backend, solve=solve)
     return users, items, taken[1:]
 
 
@@ -175,6 +223,7 @@ def main() -> None:
         lines = (
             kalman(place, (6, 12, 24, 32), 10_000),
             physics(place, (6, 12, 24, 32, 48, 64), 8192),
+            *([gaussian_processes(place, (16, 32, 64), 10_000)] * (given.backend == "cuda")),
             least_squares(place, (16, 32, 64, 128), given.scale),
         )
         for each in (line for of in lines for line in of):

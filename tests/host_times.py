@@ -48,11 +48,11 @@ def of_pycuda() -> Named:
     a, b = (memory.to_device(each, "an argument") for each in matrices())
     l, info = batchchol.cholesky_ex(a)
     places = [int(each.gpudata) for each in (a, l, info)]
-    case, place = at.Case(N, BATCH, DTYPE, False, "ieee"), at.Place(0, memory.room)
+    factor = at.factoring(at.Case(N, BATCH, DTYPE, False, "ieee"))(memory.room)
     nothing = device().prepared(device().load(support.support_kernel("empty")), 1, 0, ())
     yield "launch of an empty kernel, by PyCUDA", lambda: support.empty(device())
     yield "launch of an empty kernel, laid out", lambda: nothing(0)
-    yield "cholesky_ex by addresses", lambda: at.factor(case, place, *places)
+    yield "cholesky_ex by addresses", lambda: factor(0, *places)
     yield "room for two arrays", lambda: [memory.empty(a.shape, a.dtype, "room") for _ in range(2)]
     yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
     yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)

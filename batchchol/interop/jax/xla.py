@@ -2,7 +2,7 @@
 
 A handler is a C function that ctypes makes of a Python one; XLA calls it with the interpreter's lock free, and ctypes
 takes that. The structures are those of xla/ffi/api/c_api.h, of major version 0, which XLA checks. They are read as
-words of 64 bits, all of one at once: by ctypes' fields that would take most of a call.
+words of 64 bits, all of one at once and out of all memory: by ctypes' fields that would take most of a call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _ALIGNMENT = 16
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 # For what waits for nothing: giving up the interpreter's lock takes longer.
 _Quick = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-_FRAME, _BUFFER = 15, 6
+# All that a process can address.
+_MEMORY: Any = (ctypes.c_char * (1 << 47)).from_address(0)
+_FRAME, _BUFFER = struct.Struct("15Q"), struct.Struct("6Q")
 # Where what is read begins, in words, behind the size of a structure and its extensions, which all begin with.
-_API, _CONTEXT, _ARGUMENTS, _RESULTS = 2, 3, 7, 12
+_EXTENSION, _API, _CONTEXT, _ARGUMENTS, _RESULTS = 1, 2, 3, 7, 12
 _DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
 # Of the functions of the interface: behind its version (three words more) and what is XLA's own.
 _ERROR_CREATE, _ERROR_MESSAGE, _ERROR_DESTROY, _STREAM_GET, _MEMORY_ALLOCATE, _MEMORY_FREE = 6, 7, 8, 10, 15, 16
@@ -43,12 +45,12 @@ class Buffer(NamedTuple):
 class Execution:
     """A call under way: the arrays, and on a GPU the stream and memory for as long as the call is queued."""
 
-    def __init__(self, frame: int) -> None:
-        words = _words(frame, _FRAME)
-        self._api, self._context = words[_API], words[_CONTEXT]
-        places = _words(words[_ARGUMENTS + 2], words[_ARGUMENTS]) + _words(words[_RESULTS + 2], words[_RESULTS])
-        room, packed = _layout(_BUFFER)
-        self._buffers = [packed.unpack_from(room.from_address(place)) for place in places]
+    __slots__ = ("_api", "_buffers", "_context", "_pieces")
+
+    def __init__(self, frame: tuple[int, ...]) -> None:
+        self._api, self._context = frame[_API], frame[_CONTEXT]
+        places = _words(frame[_ARGUMENTS + 2], frame[_ARGUMENTS]) + _words(frame[_RESULTS + 2], frame[_RESULTS])
+        self._buffers = [_BUFFER.unpack_from(_MEMORY, place) for place in places]
         self._pieces: list[tuple[int, int]] = []
 
     @property
@@ -56,10 +58,18 @@ class Execution:
         """Where the arguments and the results are."""
         return [buffer[_DATA] for buffer in self._buffers]
 
+    def shape(self, place: int) -> tuple[int, ...]:
+        """That of one of the arguments and results."""
+        buffer = self._buffers[place]
+        return _words(buffer[_DIMS], buffer[_RANK])
+
+    def dtype(self, place: int) -> np.dtype[Any]:
+        """That of one of the arguments and results."""
+        return _DTYPES[self._buffers[place][_DTYPE] & _INT]
+
     def array(self, place: int) -> Buffer:
         """One of the arguments and results."""
-        buffer = self._buffers[place]
-        return Buffer(buffer[_DATA], _words(buffer[_DIMS], buffer[_RANK]), _DTYPES[buffer[_DTYPE] & _INT])
+        return Buffer(self._buffers[place][_DATA], self.shape(place), self.dtype(place))
 
     @property
     def arrays(self) -> list[Buffer]:
@@ -112,8 +122,9 @@ def register(name: str, handlers: dict[str, Handler]) -> None:
 def _guarded(handler: Handler) -> Callable[[int], int]:
     """A handler as XLA calls it: errors are returned."""
 
-    def call(frame: int) -> int:
-        if _described(frame):
+    def call(address: int) -> int:
+        frame = _FRAME.unpack_from(_MEMORY, address)
+        if frame[_EXTENSION] and _described(frame[_EXTENSION]):
             return 0
         try:
             execution = Execution(frame)
@@ -124,20 +135,18 @@ def _guarded(handler: Handler) -> Callable[[int], int]:
         except Exception as error:
             said = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
             refusal = _structure(ctypes.addressof(said), _INTERNAL)
-            api = _words(frame, _FRAME)[_API]
-            return int(_function(api, _ERROR_CREATE)(ctypes.addressof(refusal)) or 0)
+            return int(_function(frame[_API], _ERROR_CREATE)(ctypes.addressof(refusal)) or 0)
         return 0
 
     return call
 
 
-def _described(frame: int) -> bool:
-    """Whether a call only asks for the version of the interface; it is answered."""
-    extension = _words(frame, 2)[1]
-    if not extension or ctypes.c_uint64.from_address(extension + _WORD_BYTES).value & _INT != _METADATA:
-        return False
+def _described(extension: int) -> bool:
+    """Whether a call with an extension only asks for the version of the interface; it is answered."""
     # Behind the extension's own three words is the address of the metadata, whose second member is the version.
-    metadata = ctypes.c_uint64.from_address(extension + 3 * _WORD_BYTES).value
+    _, kind, _, metadata = _words(extension, 4)
+    if kind & _INT != _METADATA:
+        return False
     (ctypes.c_int * 2).from_address(metadata + 3 * _WORD_BYTES)[:] = [0, 1]
     return True
 
@@ -146,24 +155,20 @@ def _described(frame: int) -> bool:
 def _function(api: int, place: int) -> Callable[[int], int | None]:
     """One of the functions of the interface."""
     kind = _Quick if place == _STREAM_GET else _Function
-    return kind(ctypes.c_uint64.from_address(api + place * _WORD_BYTES).value)
+    return kind(*_words(api + place * _WORD_BYTES, 1))
 
 
 def _structure(*words: int) -> Any:
     """A structure of the interface."""
-    room, packed = _layout(len(words) + 2)
-    made = room()
-    packed.pack_into(made, 0, packed.size, 0, *words)
-    return made
+    packed = _layout(len(words) + 2)
+    return ctypes.create_string_buffer(packed.pack(packed.size, 0, *words), packed.size)
 
 
 def _words(address: int, count: int) -> tuple[int, ...]:
     """Words that follow each other."""
-    room, packed = _layout(count)
-    return packed.unpack_from(room.from_address(address)) if count else ()
+    return _layout(count).unpack_from(_MEMORY, address)
 
 
 @lru_cache
-def _layout(count: int) -> tuple[Any, struct.Struct]:
-    """The words as one block of memory, for ctypes."""
-    return ctypes.c_uint64 * count, struct.Struct(f"{count}Q")
+def _layout(count: int) -> struct.Struct:
+    return struct.Struct(f"{count}Q")

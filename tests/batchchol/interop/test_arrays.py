@@ -95,9 +95,8 @@ class OnGpu:
 @pytest.fixture(params=[CupyArray, NumbaArray, fake_pycuda.GPUArray])
 def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
     cupy, cuda = ModuleType("cupy"), ModuleType("numba.cuda")
-    # Streams of the second GPU have their own addresses.
     current = SimpleNamespace(
-        get_current_stream=lambda gpu: SimpleNamespace(ptr=CupyArray.stream + 100 * gpu * bool(CupyArray.stream)),
+        get_current_stream=lambda: SimpleNamespace(ptr=CupyArray.stream),
         runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
         Device=OnGpu,
     )
