@@ -106,7 +106,7 @@ def line(application: str, n: int, batch: int, way: str, seconds: float, quality
 
 def nothing(_: Any, b: Any) -> Any:
     """In place of solutions: what is measured is all the rest."""
-    return b
+    return b * 0
 
 
 NO_SOLVES = {"no solves": nothing}

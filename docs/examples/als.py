@@ -15,7 +15,9 @@ ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 fi
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,8 @@ from scipy import sparse
 import batchchol
 
 USERS, ITEMS, RATINGS = 162_541, 59_047, 25_000_095
-# Of the padded factors of a slice: they fit a cache of a GPU, and cores stream them.
-SLICE_ELEMENTS = 1 << 24
+# Of the padded factors of a slice: they fit a core's cache, or a GPU's.
+SLICE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 def read_ratings(path: Path) -> sparse.csr_matrix:
@@ -60,8 +62,11 @@ class Rows(NamedTuple):
     confidence: Any
 
 
-def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any) -> list[Rows]:
-    """All rows, the shortest first, as arrays that `asarray` makes; of what is padded the confidence is 0."""
+def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any, elements: int) -> list[Rows]:
+    """All rows, the shortest first, as arrays that `asarray` makes; of what is padded the confidence is 0.
+
+    A slice has that many `elements` of factors at most, or one row.
+    """
     lengths = np.diff(ratings.indptr)
     order = np.argsort(lengths, kind="stable")
     parts, first = [], 0
@@ -69,7 +74,7 @@ def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any) -> list[Rows]
         # To twice the shortest: three quarters of what is computed, on average, are no padding.
         longest = max(2 * int(lengths[order[first]]), 8)
         last = int(np.searchsorted(lengths[order], longest, side="right"))
-        last = min(last, first + max(1, SLICE_ELEMENTS // (longest * factors)))
+        last = min(last, first + max(1, elements // (longest * factors)))
         rows = order[first:last]
         begins, ends = ratings.indptr[rows, None], ratings.indptr[rows + 1, None]
         places = begins + np.arange(int((ends - begins).max()))
@@ -80,17 +85,25 @@ def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any) -> list[Rows]
     return parts
 
 
-def half_step(parts: list[Rows], fixed: Any, found: Any, regularization: float, solve: Any, asarray: Any) -> Any:
-    """Write the best factors of the padded rows to `found`, with those of the columns `fixed`."""
+def half_step(
+    parts: list[Rows], fixed: Any, found: Any, regularization: float, solve: Any, asarray: Any, share: Any = map
+) -> None:
+    """Write the best factors of the padded rows to `found`, with those of the columns `fixed`.
+
+    `share` has a function work on each of the slices, as `map` does.
+    """
     factors = fixed.shape[1]
     gram = fixed.T @ fixed + asarray(regularization * np.eye(factors, dtype=np.float32))
-    for rows, columns, confidence in parts:
-        y = fixed[columns]
-        more = (confidence - 1) * (confidence > 0)
+
+    def work(part: Rows) -> None:
+        y = fixed[part.columns]
+        more = (part.confidence - 1) * (part.confidence > 0)
         a = gram + (y * more[:, :, None]).swapaxes(1, 2) @ y
-        b = (confidence[:, None, :] @ y)[:, 0]
-        found[rows] = solve(a, b)
-    return found
+        b = (part.confidence[:, None, :] @ y)[:, 0]
+        found[part.rows] = solve(a, b)
+
+    for _ in share(work, parts):
+        pass
 
 
 def train(
@@ -102,7 +115,10 @@ def train(
     solve: Any = None,
     regularization: float = 0.05,
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Factors of users and items, and the seconds that each iteration took; on a GPU by PyTorch's arrays."""
+    """Factors of users and items, and the seconds that each iteration took; on a GPU by PyTorch's arrays.
+
+    On a CPU each core works on slices of its own, for which products are to be made by one (OPENBLAS_NUM_THREADS=1).
+    """
     if backend == "cuda":
         import torch
 
@@ -112,16 +128,19 @@ def train(
         asarray, asnumpy = lambda a: torch.as_tensor(a, device="cuda"), lambda a: a.cpu().numpy()
     else:
         solve, asarray, asnumpy = solve or batchchol.solve, np.asarray, np.asarray
-    by_user, by_item = (padded(each, factors, asarray) for each in (ratings, ratings.T.tocsr()))
+    elements = SLICE_ELEMENTS[backend]
+    by_user, by_item = (padded(each, factors, asarray, elements) for each in (ratings, ratings.T.tocsr()))
     rng = np.random.default_rng(0)
     users, items = (asarray(rng.normal(0, 0.1, (each, factors)).astype(np.float32)) for each in ratings.shape)
     taken = []
-    for _ in range(iterations):
-        begin = time.perf_counter()
-        half_step(by_user, items, users, regularization, solve, asarray)
-        half_step(by_item, users, items, regularization, solve, asarray)
-        asnumpy(items[:1])  # a GPU is done when this is there
-        taken.append(time.perf_counter() - begin)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        how = regularization, solve, asarray, pool.map if backend == "cpu" else map
+        for _ in range(iterations):
+            begin = time.perf_counter()
+            half_step(by_user, items, users, *how)
+            half_step(by_item, users, items, *how)
+            asnumpy(items[:1])  # a GPU is done when this is there
+            taken.append(time.perf_counter() - begin)
     return asnumpy(users), asnumpy(items), taken
 
 

@@ -27,7 +27,7 @@ def test_als_takes_the_best_factors_of_each_step() -> None:
     als = example("als")
     ratings = als.made_up_ratings(1e-4)
     fixed = np.random.default_rng(1).normal(0, 0.1, (ratings.shape[1], 8)).astype(np.float32)
-    parts, found = als.padded(ratings, 8, np.asarray), np.full((ratings.shape[0], 8), np.nan, np.float32)
+    parts, found = als.padded(ratings, 8, np.asarray, 1 << 12), np.full((ratings.shape[0], 8), np.nan, np.float32)
     als.half_step(parts, fixed, found, 0.05, als.batchchol.solve, np.asarray)
     y, dense = fixed.astype(np.float64), ratings.toarray().astype(np.float64)
     confidence = np.where(dense > 0, dense, 1)

@@ -62,14 +62,14 @@ def _known(shape: Any, dtype: Any, where: Any, upper: bool, math: str) -> Known:
 
 
 def on_its_gpu(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator whose calls use the GPU that their first tensor is on."""
+    """An operator whose calls use the GPU that their first tensor is on, which is torch's current one meanwhile."""
 
     @wraps(operator)
     def called(a: Tensor, *args: Any, **named: Any) -> Any:
         gpu = a.get_device()
-        if gpu == gpus.first():
+        if gpu == gpus.first() == torch._C._cuda_getDevice():
             return operator(a, *args, **named)
-        with gpus.on(gpu):
+        with gpus.on(gpu), torch.cuda.device(gpu):
             return operator(a, *args, **named)
 
     return called
