@@ -101,7 +101,7 @@ def _asked(
 ) -> tuple[int, _Key] | None:
     """The address of a call's matrices, and what decides how it is done; None if it asks for more than is here."""
     plain = type(upper) is bool and (math is None or type(math) is str) and backend in (None, "cuda")
-    if not plain or any(name not in _PLAIN or _PLAIN[name] is not given for name, given in other.items()):
+    if not plain or (other and any(name not in _PLAIN or _PLAIN[name] is not got for name, got in other.items())):
         return None
     if (seen := library.seen(a)) is None:
         return None

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import batchchol
+from batchchol import gpus
+from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 
 from ...pages import DOCS, blocks
@@ -198,6 +200,33 @@ def test_on_the_current_stream(library: Any) -> None:
     wait()
     close(library.get(found[0]), np.linalg.cholesky(host))
     close(library.get(found[1]), np.linalg.solve(host, np.ones((BATCH, N, 1)))[..., 0])
+
+
+def _on_second(library: Any, host: Array) -> Any:
+    """An array on the second GPU, which is not made current."""
+    if isinstance(library, Torch):
+        return library.put(host).to("cuda:1")
+    current = {Cupy: lambda cupy: cupy.cuda.Device(1), Numba: lambda cuda: cuda.gpus[1]}.get(type(library))
+    with gpus(1) if current is None else current(library.module):
+        return memory.to_device(host, "an array") if current is None else library.put(host)
+
+
+def test_on_the_second_gpu(library: Any) -> None:
+    if device().pycuda.Device.count() < 2:
+        pytest.skip("there is one GPU")
+    host, sides = matrices(BATCH, dtype="float32"), np.ones((BATCH, N, 2), "float32")
+    a, b = _on_second(library, host), _on_second(library, sides)
+    found = [(batchchol.cholesky_ex(a).L, np.linalg.cholesky(host)), (batchchol.inv(a), np.linalg.inv(host))]
+    found += [
+        (each, np.linalg.solve(host, sides)) for each in (batchchol.solve(a, b), batchchol.solve(a, b, jitter="auto"))
+    ]
+    with gpus(1), device().current():
+        for ours, theirs in found:
+            assert memory.gpu_of(ours) == 1
+            close(library.get(ours), theirs)
+    with pytest.raises(ValueError, match="got an array of GPU"):
+        batchchol.solve(library.put(host), b)
+    close(batchchol.cholesky(host, backend="cuda"), np.linalg.cholesky(host))
 
 
 def test_failures_and_refusals(library: Any) -> None:
