@@ -72,12 +72,15 @@ class Context:
         self.detached = False
 
     def push(self) -> None:
-        self.gpu.stack.append((self, self.gpu.current))
+        # Of what was pushed PyCUDA leaves only the last one with the driver.
+        below = self.gpu.stack[0][1] if self.gpu.stack else self.gpu.current
+        self.gpu.stack.append((self, below))
         self.gpu.current = self.handle
 
     @classmethod
     def pop(cls) -> None:
-        _, cls.gpu.current = cls.gpu.stack.pop()
+        _, below = cls.gpu.stack.pop()
+        cls.gpu.current = cls.gpu.stack[-1][0].handle if cls.gpu.stack else below
 
     @classmethod
     def get_current(cls) -> Context | None:

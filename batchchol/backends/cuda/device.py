@@ -127,7 +127,8 @@ class Device:
         `doing` is what an error says was done.
         """
         self._enter_thread()
-        pushed = self.pycuda.Context.get_current() is None or self.driver.current_context() != self._address
+        before = self.driver.current_context()
+        pushed = self.pycuda.Context.get_current() is None or before != self._address
         if pushed:
             self._context.push()
         try:
@@ -140,6 +141,9 @@ class Device:
         finally:
             if pushed:
                 self._context.pop()
+                # PyCUDA makes that one current that it had pushed before, whichever was current.
+                if before and self.driver.current_context() != before:
+                    self.driver.make_current(before)
 
     def at_hand(self, doing: str = "") -> AbstractContextManager[None]:
         """`current`, unless it is so already: asking takes less than making sure."""

@@ -378,6 +378,19 @@ def test_arrays_of_the_host_are_shared_out(fake_gpu: Any, spd: Spd, monkeypatch:
     assert not fake_gpu.used - memory.kept_bytes() - memory._pool_of(device_of(1)).kept
 
 
+def test_the_context_that_others_made_current_stays_so(fake_gpu: Any, spd: Spd) -> None:
+    fake_gpu.gpus, a = 2, spd(10, N)
+    cholesky(a, backend="cuda")
+    with gpus.gpus(1):
+        cholesky(a, backend="cuda")
+    other = device_of(1).driver.current_context() + 1
+    device_of(1).driver.make_current(other)
+    for number in (0, 1):
+        with gpus.gpus(number):
+            cholesky(a, backend="cuda")
+        assert device_of(1).driver.current_context() == other
+
+
 def test_numbers_of_gpus(fake_gpu: Any, spd: Spd) -> None:
     for wrong in ((), (-1,), (0, 0)):
         with pytest.raises(ValueError, match=r"^numbers: got"), gpus.gpus(*wrong):
