@@ -83,7 +83,8 @@ def check_larger(case: Larger) -> None:
     a = spd(case.batch, n, how.panel.dtype)
     given = a.copy()
     given[1:, n - 1, n - 1] = -1
-    l, info = factor_device(memory.view(memory.to_device(given, "matrices")), upper, how)
+    there = memory.to_device(given, "matrices")
+    l, info = factor_device(memory.view(there), upper, how)
     found, status = memory.to_host(l), memory.to_host(info)
     assert status.tolist() == [0] + [n] * (case.batch - 1), f"{case.name}: info {status}"
     lower = np.ascontiguousarray(found.swapaxes(1, 2) if upper else found)

@@ -13,6 +13,8 @@ from typing import Any
 from batchchol.defaults.tables import nearest, without_none
 
 PATH = Path(__file__).with_name("plans.json")
+# Batches that are near each other are apart by no more than this factor.
+_NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,13 @@ class PlanTable:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self, n: int, batch: int, dtype: str) -> Entry:
-        """The one that serves: of the nearest order the nearest batch, both by ratio."""
+        """The one that serves: of the nearest order the nearest batch, both by ratio.
+
+        Orders of which no batch near this one was measured do not count, unless there are no others.
+        """
         own = [each for each in self.entries if each.dtype == dtype]
-        order = min({each.n for each in own}, key=lambda order: (abs(log(order / n)), order))
+        near = {each.n for each in own if max(each.batch, batch) <= _NEAR * min(each.batch, batch)}
+        order = min(near or {each.n for each in own}, key=lambda order: (abs(log(order / n)), order))
         return nearest([each for each in own if each.n == order], batch)
 
     def text(self) -> str:

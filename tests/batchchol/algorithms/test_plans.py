@@ -14,7 +14,10 @@ from kernelgen.emit.panel import Panel, largest_tile
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_plans(dtype: str) -> None:
-    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or very many."""
+    """On chip as far as they fit, then one launch, but for float64 matrices that are large, or very many.
+
+    Many of float32 that have a row more than whole tiles are on chip too, one to a multiprocessor.
+    """
     most = {"float32": 232, "float64": MAX_ON_CHIP["float64"]}[dtype]
     for n in (MAX_N + 1, most):
         found = plan(n, 5, dtype, True)
@@ -28,8 +31,13 @@ def test_plans(dtype: str) -> None:
                 assert isinstance(found.panel, Panel)
                 assert found.blocking == Blocking(64, 256)
                 continue
-            assert isinstance(found.panel, FusedPanel)
+            on_chip = (dtype, n, batch) == ("float32", 257, 1000)
+            assert isinstance(found.panel, OnChip if on_chip else FusedPanel)
             assert (found.panel.order, found.blocking) == ("col", None)
+    for n in range(MAX_N + 1, 1025):
+        for batch in (1, 64, 1024):
+            found = plan(n, batch, dtype, False)
+            assert not isinstance(found.panel, OnChip) or found.panel.spec(n).problem.n == n
     large = plan(16_384, 1, dtype, False)
     cut = None if dtype == "float32" else Blocking(512, 2048, "left", fused=True)
     assert (large.blocking, large.blocks) == (cut, None)

@@ -13,7 +13,7 @@ import pytest
 from batchchol import BatchcholError, cli
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import Plan, plan, plan_of, values_of, ways
-from batchchol.algorithms.shipped_plans import PATH, parse, shipped
+from batchchol.algorithms.shipped_plans import PATH, Entry, PlanTable, parse, shipped
 from batchchol.backends.cuda.device import device
 from batchchol.cli.tune import larger as command
 from batchchol.defaults import lookup, user
@@ -48,7 +48,7 @@ class FakeBench:
         assert (batch, dtype) == (BATCH, "float32")
 
     def sample(self, how: Plan, samples: int) -> Sample:
-        if how.panel.threads == 128 and how != plan(N, BATCH, "float32", upper=False):
+        if getattr(how.panel, "threads", None) == 128 and how != plan(N, BATCH, "float32", upper=False):
             raise BatchcholError("no room")
         return Sample((1e-3 if how == FAST else 3e-3,) * samples, 0.2)
 
@@ -113,8 +113,17 @@ def test_the_table_that_ships_is_made_of_files(tmp_path: Path) -> None:
     assert [made.entry(n, 40, "float32").n for n in (N // 2, N + 1, 2 * N - 1, 9 * N)] == [N, N, 2 * N, 2 * N]
 
 
+def test_orders_without_a_batch_near_do_not_count() -> None:
+    """Unless there are no others."""
+    entries = [Entry("float32", n, batch, {}, 1.0) for n, batch in ((320, 8), (320, 64), (449, 1024))]
+    table = PlanTable(tuple(entries))
+    assert [table.entry(449, batch, "float32").n for batch in (1, 127, 128, 9000)] == [320, 320, 449, 449]
+    assert [table.entry(449, batch, "float32").batch for batch in (9, 64, 513)] == [8, 64, 1024]
+
+
 def test_the_table_that_ships_is_that_of_its_data() -> None:
     data = Path(__file__).parents[3] / "datasets" / "larger_plans_h200.csv"
+    assert plan_rows.is_of_plans(data)
     assert table_of(plan_rows.correct(plan_rows.read(data))).text() == PATH.read_text()
     for each in shipped().entries:
         assert plan_of(each.plan, each.dtype, "row").panel.dtype == each.dtype
