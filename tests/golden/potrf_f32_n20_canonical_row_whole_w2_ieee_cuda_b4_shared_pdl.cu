@@ -287,7 +287,7 @@ INLINE int column_start(const int k) { return panel_start(k) - 64 * k; }
 
 /* Begin to copy the lower triangle of a matrix, a line of memory at a time: by elements, and by pieces, with which what is right of
  * the diagonal may come along. All lanes go round equally often. */
-INLINE void fill_elements(const scalar *a, const int warp, const int lane)
+INLINE void fill_elements(const scalar *a, const int begin, const int end, const int warp, const int warps, const int lane)
 {
     enum { ACROSS = 32, STEP = 32, ROWS = 1 };
     const int left = lane % ACROSS;
@@ -296,7 +296,7 @@ INLINE void fill_elements(const scalar *a, const int warp, const int lane)
     for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
+    for (int first = begin + warp * ROWS; first < end; first += warps * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
 #pragma unroll
         for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
@@ -309,7 +309,7 @@ INLINE void fill_elements(const scalar *a, const int warp, const int lane)
     }
 }
 
-INLINE void fill_pieces(const scalar *a, const int warp, const int lane)
+INLINE void fill_pieces(const scalar *a, const int begin, const int end, const int warp, const int warps, const int lane)
 {
     enum { ACROSS = 8, STEP = 32, ROWS = 4 };
     const int left = lane % ACROSS * 4;
@@ -318,7 +318,7 @@ INLINE void fill_pieces(const scalar *a, const int warp, const int lane)
     for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
+    for (int first = begin + warp * ROWS; first < end; first += warps * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
 #pragma unroll
         for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
@@ -331,8 +331,8 @@ INLINE void fill_pieces(const scalar *a, const int warp, const int lane)
     }
 }
 
-/* Write a factor in the same ways, zeros above the diagonal. */
-INLINE void write_elements(scalar *l, const int warp, const int lane)
+/* Write rows of a factor in the same ways, zeros above the diagonal, by some warps. */
+INLINE void write_elements(scalar *l, const int begin, const int end, const int warp, const int warps, const int lane)
 {
     enum { ACROSS = 32, STEP = 32, ROWS = 1 };
     const int left = lane % ACROSS;
@@ -341,7 +341,7 @@ INLINE void write_elements(scalar *l, const int warp, const int lane)
     for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
+    for (int first = begin + warp * ROWS; first < end; first += warps * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
         scalar *const to = l + row * N + left;
 #pragma unroll
@@ -354,7 +354,7 @@ INLINE void write_elements(scalar *l, const int warp, const int lane)
     }
 }
 
-INLINE void write_pieces(scalar *l, const int warp, const int lane)
+INLINE void write_pieces(scalar *l, const int begin, const int end, const int warp, const int warps, const int lane)
 {
     enum { ACROSS = 8, STEP = 32, ROWS = 4 };
     const int left = lane % ACROSS * 4;
@@ -363,7 +363,7 @@ INLINE void write_pieces(scalar *l, const int warp, const int lane)
     for (int t = 0; t < (N + STEP - 1) / STEP; ++t)
         starts[t] = column_start((left + t * STEP) / 8);
 #pragma unroll 1
-    for (int first = warp * ROWS; first < N; first += WARPS * ROWS) {
+    for (int first = begin + warp * ROWS; first < end; first += warps * ROWS) {
         const int row = first + lane / ACROSS, place = row_place(row) ^ left % 8;
         scalar *const to = l + row * N + left;
 #pragma unroll
@@ -385,15 +385,15 @@ INLINE void write_pieces(scalar *l, const int warp, const int lane)
 INLINE void fill(const scalar *a, const int warp, const int lane)
 {
     if ((unsigned long long)a % sizeof(Piece) == 0)
-        return fill_pieces(a, warp, lane);
-    fill_elements(a, warp, lane);
+        return fill_pieces(a, 0, N, warp, WARPS, lane);
+    fill_elements(a, 0, N, warp, WARPS, lane);
 }
 
-INLINE void write(scalar *l, const int warp, const int lane)
+INLINE void write(scalar *l, const int begin, const int end, const int warp, const int warps, const int lane)
 {
     if ((unsigned long long)l % sizeof(Piece) == 0)
-        return write_pieces(l, warp, lane);
-    write_elements(l, warp, lane);
+        return write_pieces(l, begin, end, warp, warps, lane);
+    write_elements(l, begin, end, warp, warps, lane);
 }
 
 /* Adds to sums the products of rows of one panel, at `left` those of COUNT blocks of 16 and at `above` those of the diagonal tile. */
@@ -476,7 +476,7 @@ INLINE void update(scalar *panel, const int k, const int other, const int lane)
 
 /* A block has a matrix in shared memory from the first read to the last write, in panels of eight columns. When a panel's
  * turn comes, warps take from its rows, by sixteens, the products of all panels before it; the first one then factors its
- * diagonal tile beside the others. Then every thread solves for a row.
+ * diagonal tile beside the others, which write lines of the factor that are done. Then every thread solves for a row.
  *
  * a, l: the arrays, the same one in place; stride: always 1. */
 extern "C" __global__ void __launch_bounds__(64, 4) potrf_f32_n20_canonical_row_whole_w2_ieee_cuda_b4_shared_pdl(const float *a, float *l, int *info, const long long stride, const long long batch)
@@ -503,15 +503,17 @@ extern "C" __global__ void __launch_bounds__(64, 4) potrf_f32_n20_canonical_row_
                 bad = 8 * k + found;
         }
         if (rows > 16) {
-            if (k > 0 && warp > 0)
+            if (k > 0 && warp > 0) {
                 update(panel, k, warp - 1, lane);
+                write(l + start, 8 * (k - 1), 8 * k, warp - 1, OTHERS, lane);
+            }
             __syncthreads();
             solve(panel, rows);
             __syncthreads();
         }
     }
     __syncthreads();
-    write(l + start, warp, lane);
+    write(l + start, 0, N, warp, WARPS, lane);
     if (threadIdx.x == 0)
         info[blockIdx.x] = bad;
 }

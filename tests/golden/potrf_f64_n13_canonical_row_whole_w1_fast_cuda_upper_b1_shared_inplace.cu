@@ -231,11 +231,11 @@ INLINE void fill(const scalar *a, const int warp, const int lane)
     }
 }
 
-/* Writes a factor, zeros above the diagonal. */
-INLINE void write(scalar *l, const int warp, const int lane)
+/* Writes columns of a factor, zeros above the diagonal, by some warps. */
+INLINE void write(scalar *l, const int begin, const int end, const int warp, const int warps, const int lane)
 {
 #pragma unroll 1
-    for (int column = warp; column < N; column += WARPS) {
+    for (int column = begin + warp; column < end; column += warps) {
         const scalar *const at = panels + column_start(column / 8) + (row_place(lane) ^ column % 8);
 #pragma unroll
         for (int t = 0; t < (N + 31) / 32; ++t) {
@@ -328,7 +328,7 @@ INLINE void update_blocks(scalar *panel, const int k, const int block, const int
 
 /* A block has a matrix in shared memory from the first read to the last write, in panels of eight columns. When a panel's
  * turn comes, warps take from its rows, by sixteens, the products of all panels before it; the first one then factors its
- * diagonal tile beside the others. Then every thread solves for a row.
+ * diagonal tile beside the others, which write lines of the factor that are done. Then every thread solves for a row.
  *
  * a, l: the arrays, the same one in place; stride: always 1. */
 extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n13_canonical_row_whole_w1_fast_cuda_upper_b1_shared_inplace(const double *a, double *l, int *info, const long long stride, const long long batch)
@@ -355,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) potrf_f64_n13_canonical_row_
         }
     }
     __syncthreads();
-    write(l + start, warp, lane);
+    write(l + start, 0, N, warp, WARPS, lane);
     if (threadIdx.x == 0)
         info[blockIdx.x] = bad;
 }
