@@ -26,8 +26,6 @@ from kernelgen.emit.panel import addresses as address_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 LARGEST = kernels.LARGEST
-# What the factors of matrices that have kernels may take beside them.
-WORKSPACE_BYTES = 4 << 30
 # The order above which a matrix fills a GPU by itself.
 _ALONE = 2048
 

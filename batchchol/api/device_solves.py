@@ -19,7 +19,6 @@ from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.plan import chosen_kernel, kernel_choice
 from kernelgen import MAX_N, Layout, SpecError
-from kernelgen.gpu import WARP
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO, _CANONICAL = np.dtype(np.int32), Layout.canonical()
@@ -95,8 +94,6 @@ def _solved(matrices: Matrices, b: Any, wanted: Wanted, again: Repair | None = N
             kernel = _larger(form, wanted)
         else:
             kernel = chosen_kernel(*choice, argument=wanted.argument, nrhs=how.nrhs)
-            if wanted.op == "gesv" and wanted.spec is None:
-                kernel = _one_or_two(kernel, form, wanted)
     except SpecError:
         if wanted.spec is not None or not wanted.factors or wanted.general:
             raise
@@ -119,23 +116,6 @@ def _larger(form: Form, wanted: Wanted) -> Any:
         made = general.LuFactorThenSolve.by_panels if wanted.factors else general.LuSolution
         return made(form.n, form.dtype)
     return large.Substitution(form.n, form.dtype, wanted.upper)
-
-
-def _one_or_two(kernel: Any, form: Form, wanted: Wanted) -> Any:
-    """A kernel of "gesv", or of several warps to a matrix two in its place, as far as memory allows.
-
-    More blocks of one that only factors have registers. (16,384 matrices of n = 128 on an H200: 8.8 ms, and 21 with
-    right-hand sides beside them.)
-    """
-    from batchchol.algorithms.general import WORKSPACE_BYTES, LuFactorThenSolve
-
-    if (kernel.spec.schedule.split or 1) <= WARP:
-        return kernel
-    if form.batch * form.n**2 * ELEMENT_BYTES[form.dtype] > WORKSPACE_BYTES:
-        return kernel
-    choice = get_backend("cuda"), form, False, None, wanted.math
-    both: list[Any] = [chosen_kernel(op, *choice, argument=wanted.argument) for op in ("getrf", "getrs")]
-    return LuFactorThenSolve(form.n, form.dtype, *both)
 
 
 def _repair(matrices: Matrices, info: Any, wanted: Wanted) -> Repair | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from batchchol.defaults.runnable import has_pdl
-from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, Problem, ThreadSchedule
+from batchchol.defaults.runnable import has_pdl, runs_on
+from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split, registers_of_one
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
@@ -27,6 +27,15 @@ STAGED = MappingProxyType(
 )
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
+# Threads to a matrix in shared memory, panel by panel, up to each order, and from which order on; below, threads have
+# its rows in registers. (Arrays on an H200: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384 of n = 128 3.47 ms, by
+# warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
+PANELS = MappingProxyType(
+    {"float32": {64: 32, 80: 64, MAX_N: 128}, "float64": {48: 32, 80: 64, MAX_N: 128}},
+)
+PANELS_FROM = MappingProxyType({"float32": 41, "float64": 33})
+# Threads of a block that has as many matrices as they suffice for, and the GPU that the rule is for.
+PANEL_THREADS, FITTED = 64, "sm_90"
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
 # 3 x 3 take 7.9 µs so, and 11.5 by warps alone.
 TINY = 36
@@ -38,6 +47,9 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
     Those of QR factorizations are launched early where the GPU can do that.
     """
     gpu, problem = TARGETS[plain.target].gpu, plain.problem
+    stride = chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
+    if gpu and (panels := _by_panels(plain, stride)) is not None and runs_on(panels, arch, FITTED):
+        return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     staged = gpu and problem.op == "gesv" and problem.n in STAGED[problem.dtype, plain.layout == "canonical"]
     split = least_split(problem) if gpu and not staged else None
@@ -48,9 +60,21 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         staged=staged or None,
         split=split,
         threads=_threads(problem, split, plain.layout) if gpu else None,
-        stride=chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None,
+        stride=stride,
         pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
     )
+    return replace(plain, schedule=schedule)
+
+
+def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
+    """The kernel that has larger matrices in shared memory, None of others."""
+    problem = plain.problem
+    if problem.operation.rectangular or problem.n < PANELS_FROM[problem.dtype]:
+        return None
+    split = next(threads for order, threads in PANELS[problem.dtype].items() if problem.n <= order)
+    threads = max(split, PANEL_THREADS)
+    looking = str(problem.operation.fixed["looking"])
+    schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride)
     return replace(plain, schedule=schedule)
 
 
