@@ -28,11 +28,9 @@ STAGED = MappingProxyType(
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
 # Threads to a matrix in shared memory, panel by panel, up to each order, and from which order on; below, threads have
-# its rows in registers: datasets/lu_kernels_h200.csv. (Arrays: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384 of n = 128 3.47 ms, by
-# warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
-PANELS = MappingProxyType(
-    {"float32": {64: 32, 80: 64, MAX_N: 128}, "float64": {48: 32, 80: 64, MAX_N: 128}},
-)
+# its rows in registers: datasets/lu_kernels_h200.csv. (Arrays: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384 of
+# n = 128 3.47 ms, by warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
+PANELS = MappingProxyType({"float32": {64: 32, 80: 64, MAX_N: 128}, "float64": {48: 32, 80: 64, MAX_N: 128}})
 PANELS_FROM = MappingProxyType({"float32": 41, "float64": 33})
 # Threads of a block that has as many matrices as they suffice for, and the GPU that the rule is for.
 PANEL_THREADS, FITTED = 64, "sm_90"
