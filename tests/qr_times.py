@@ -51,11 +51,12 @@ CASES = (
     ),
     *(("gels", 3, 270_000), ("gels", 8, 131_072), ("gels", 16, 65_536), ("gels", 32, 32_768), ("gels", 64, 8_192)),
     *(("orgqr", 3, 270_000), ("orgqr", 8, 1_048_576), ("orgqr", 32, 32_768), ("orgqr", 64, 8_192)),
+    ("orgqr", 16, 65_536),
     *(("geqrf", 10, 262_144), ("gels", 4, 131_072), ("gels", 12, 131_072)),
 )
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
-# Above, arrays alone.
-PACKED_N = 16
+# Above, arrays alone, and up to here many calls at a time.
+PACKED_N, TINY_N = 32, 15
 # Of which PyTorch factors a part: one matrix after another.
 SLICE = 100
 SAMPLES, WARM_UP = 15, 2
@@ -268,7 +269,7 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
         least = batch * compulsory_bytes(n, layout, dtype, 1, op) / ceilings.copy_bytes_per_second
         if op == "geqrf":
             ways += cublas(n, batch, layout, dtype, buffers)
-        for way, seconds in zip(ways, in_turn(backend, ways, 10 if n < PACKED_N else 3), strict=True):
+        for way, seconds in zip(ways, in_turn(backend, ways, 10 if n <= TINY_N else 3), strict=True):
             middle = median(seconds)
             spread = (max(seconds) - min(seconds)) / middle
             way.call(0)
