@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         layout = explain.usual_layout(asked, arguments.layout)
         found = {"factor(batch)": explain.of_layout(asked, layout)}
-    print(f"n={n}, batch={batch:,}, {dtype}, {math}, on {where}")
+    named = "" if arguments.op == "potrf" else f"{arguments.op}, "
+    print(f"{named}n={n}, batch={batch:,}, {dtype}, {math}, on {where}")
     for what, explanation in found.items():
         _print(what, explanation, asked)
     return 0

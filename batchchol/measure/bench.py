@@ -21,7 +21,8 @@ from batchchol.measure.energy import Energy, device_energy
 from batchchol.measure.point import Point
 from batchchol.measure.provenance import about, installed
 from batchchol.measure.row import Row, Value
-from batchchol.measure.timing import CACHES, rotating_buffers
+from batchchol.measure.solves import sample_solve
+from batchchol.measure.timing import CACHES, Sample, rotating_buffers
 from kernelgen import Layout
 
 RECIPE = "diagonally_dominant"
@@ -164,6 +165,19 @@ class Bench:
 
     def _measured(self, point: Point, samples: int) -> Row:
         kernel, chosen = shared_code.load(self._backend, point)
+        if point.spec.problem.op != "potrf":
+            found = self._sampled(point, samples)
+            return Row.timed(
+                point,
+                list(found.seconds),
+                calls=1,
+                ratio=found.ratio,
+                floor_seconds=found.floor,
+                check_seconds=0.0,
+                source=chosen.hash,
+                flags=" ".join(chosen.source.flags),
+                about=shared_code.numbers(self._backend, kernel),
+            )
         data = self._data_of(point)
         clock = time.perf_counter
         begin = clock()
@@ -183,6 +197,14 @@ class Bench:
             flags=" ".join(chosen.source.flags),
             about=shared_code.numbers(self._backend, kernel),
         )
+
+    def _sampled(self, point: Point, samples: int) -> Sample:
+        """Samples of another operation than a factorization of triangles, by one right-hand side if it has any."""
+        n, dtype, batch, layout = point.data
+        self._data.clear()
+        matrices = self._filled(n, dtype, batch, layout, RECIPE)
+        threads, protocol = point.threads, point.protocol
+        return sample_solve(self._backend, point.spec, matrices, samples=samples, threads=threads, protocol=protocol)
 
     def _timed(
         self, kernel: Any, data: _Data, point: Point, samples: int

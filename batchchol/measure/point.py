@@ -32,7 +32,7 @@ class Point:
     Raises
     ------
     ValueError
-        If the kernel is not one of factorizations, which alone are measured.
+        If the kernel is not one of factorizations or of general matrices, which alone are measured.
     """
 
     spec: KernelSpec
@@ -43,7 +43,8 @@ class Point:
     any_block: bool = False
 
     def __post_init__(self) -> None:
-        check_operation(self.spec, "potrf")
+        if not self.spec.problem.operation.general:
+            check_operation(self.spec, "potrf")
 
     @property
     def layout(self) -> Layout:

@@ -129,7 +129,7 @@ class Row:
     @property
     def gflops(self) -> float:
         """GFLOP/s of the textbook's flops."""
-        return flops(self.spec.problem.n) * self.point.batch / self.median_seconds / 1e9
+        return flops(self.spec.problem.n, op=self.spec.problem.op) * self.point.batch / self.median_seconds / 1e9
 
     @property
     def roofline_seconds(self) -> float:
@@ -140,7 +140,7 @@ class Row:
             return math.nan
         problem = self.spec.problem
         ceilings = Ceilings(rates[0], rates[1], self.point.threads, problem.dtype, self.spec.target)
-        return roofline_seconds(problem.n, self.point.batch, self.point.layout, ceilings)
+        return roofline_seconds(problem.n, self.point.batch, self.point.layout, ceilings, op=problem.op)
 
 
 def choice_columns() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from batchchol.defaults.registers import share_of_registers
+from batchchol.tune.general_candidates import general_specs, general_variations
 from kernelgen import (
     FAMILIES,
     TARGETS,
@@ -162,6 +163,8 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
     schedule = spec.schedule
     varied: Sequence[Schedule]
     match schedule:
+        case ThreadSchedule() if spec.problem.operation.general:
+            varied = general_variations(spec)
         case BlockSchedule() if schedule.pipeline:
             depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
             pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
@@ -190,7 +193,7 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             varied = fitting or _direct(schedule)
         case ThreadSchedule():
             varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
-    early = (pdl and TARGETS[spec.target].gpu) or None
+    early = (pdl and TARGETS[spec.target].gpu and "pdl" not in spec.problem.operation.fixed) or None
     return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
 
 
@@ -253,8 +256,11 @@ def specs(
     target: str,
     families: Sequence[str] = (ThreadSchedule.family,),
     layout: str = "chunked",
+    op: str = "potrf",
 ) -> list[KernelSpec]:
     """The candidates of these families for order n in a layout, canonical in rows: those that can be built."""
+    if op != "potrf":
+        return list(general_specs(Problem(n, dtype, op=op, math=math), layout, target))
     candidates: dict[str, Iterable[Schedule]] = {
         ThreadSchedule.family: schedules(n, target, layout, dtype),
         SharedSchedule.family: shared_schedules(n),

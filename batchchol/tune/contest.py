@@ -141,7 +141,9 @@ class Contest:
 
 def spec_of(case: Case, n: int, schedule: Schedule, target: str) -> KernelSpec:
     """The kernel of a case with a schedule, out of place, of the lower triangle."""
-    return KernelSpec(Problem(n, case.dtype, math=case.math), case.layout, case.order or "col", schedule, target)
+    return KernelSpec(
+        Problem(n, case.dtype, op=case.op, math=case.math), case.layout, case.order or "col", schedule, target
+    )
 
 
 def _noise(rows: Sequence[Row]) -> float:
@@ -156,7 +158,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
     """The layouts of batches and arrays that the entries of one session support.
 
     Those of today stay unless another is faster by more than the margin of either. A CPU has one layout for each.
-    Only the default math counts.
+    Only the default math counts, and only factorizations of triangles.
 
     Parameters
     ----------
@@ -165,7 +167,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
     site : Site
         The device; its rate of copies, and a launch of `floor_seconds` each, is what packing and unpacking cost.
     """
-    usual = [entry for entry in entries if entry.case.math == MATHS[0]] if site.gpu else []
+    usual = [each for each in entries if each.case.math == MATHS[0] and each.case.op == "potrf"] if site.gpu else []
     places = grouped(usual, lambda entry: (entry.case.dtype, entry.n, entry.batch))
     return [placed for where in sorted(places) for placed in _placed(where, places[where], site, floor_seconds)]
 

@@ -51,7 +51,7 @@ def candidates(wanted: Request, kinds: Sequence[str], families: Sequence[str], s
 def _of_kind(wanted: Request, kind: str, families: Sequence[str], site: Site) -> list[Point]:
     near = list(_neighbours(wanted, kind, families, site))[:_NEIGHBOURS]
     problem = wanted.problem
-    known = enumerated.specs(problem.n, problem.dtype, problem.math, site.target, families, kind)
+    known = enumerated.specs(problem.n, problem.dtype, problem.math, site.target, families, kind, problem.op)
     by_family = [[spec for spec in known if spec.family == family] for family in families]
     ranked = [sorted(specs, key=lambda spec: _unlike_neighbours(spec.schedule, near)) for specs in by_family]
     chunk = _usual_chunk(wanted, kind)
@@ -67,6 +67,7 @@ def _neighbours(wanted: Request, kind: str, families: Sequence[str], site: Site)
     ]
     own = user_table(site.device, site.target, site.arch).entries
     named += [(entry.case, entry.n, entry.batch, entry.schedule) for entry in own]
+    named = [each for each in named if each[0].op == problem.op]
     usual = _usual_chunk(wanted, kind)
     # Schedules on chunks serve where a layout has no entries of its own.
     kinds = {kind} if any(case.layout == kind for case, *_ in named) else {"chunked"}

@@ -26,6 +26,7 @@ from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
 from batchchol.tune.candidates import families_of
 from batchchol.tune.contest import Site, spec_of
+from batchchol.tune.general_candidates import OPS
 from batchchol.tune.one_case import Outcome, tune_case
 from kernelgen import KernelSpec, Problem, Schedule
 
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="what wins: the fastest, or of the fastest at most 20 the one that uses the fewest joules, by the "
             "GPU's or the CPU's counter: two minutes more (default: %(default)s)",
         ),
+        option("--op", choices=OPS, default=OPS[0], help="the operation to tune (default: potrf)"),
         option("--no-table", action="store_true", help="leave the user's table alone, also at the end of a space"),
     )
 
@@ -85,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             check_folder(user.path_of(site.device, site.arch or site.target).parent)
         chosen = families(arguments.family or "all", site.target)
         for n, size, math in asked:
-            wanted = site.request(Problem(n, dtype, math=math), matrices(size, n, dtype))
+            problem = Problem(n, dtype, op=arguments.op, math=math)
+            wanted = site.request(problem, matrices(size, n, dtype))
             if interrupt := _tune(wanted, arguments, chosen, site, measurer):
                 raise interrupt
     return 0
@@ -132,8 +135,9 @@ def _print(wanted: Request, outcome: Outcome, site: Site) -> None:
     """The cases, each with today's schedule and the one that is used from now on or comes next."""
     problem, where = wanted.problem, f"{site.device} ({site.arch or site.target})"
     early = ", interrupted" if outcome.interrupt else ""
+    named = "" if problem.op == "potrf" else f"{problem.op}, "
     print(
-        f"n={problem.n}, batch={wanted.size:,}, {problem.dtype}, {problem.math} on {where}: "
+        f"{named}n={problem.n}, batch={wanted.size:,}, {problem.dtype}, {problem.math} on {where}: "
         f"{outcome.measured} of {outcome.candidates} candidates in {outcome.seconds:.0f} s{early}"
     )
     print(f"{'where':22} {'schedule':56} {'ns/matrix':>10} {'GFLOP/s':>9}")
@@ -184,7 +188,7 @@ def _verdict(entry: Tuned, ns: float, stays: bool) -> str:
 def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:
 
     name = short_name(spec_of(entry.case, entry.n, schedule, target))
-    numbers = " " * 20 if ns is None else f"{ns:10.4g} {flops(entry.n) / ns:9.1f}"
+    numbers = " " * 20 if ns is None else f"{ns:10.4g} {flops(entry.n, op=entry.case.op) / ns:9.1f}"
     return f"{where:22} {name:56} {numbers}  {words}".rstrip()
 
 
