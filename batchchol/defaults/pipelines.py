@@ -18,6 +18,8 @@ from kernelgen import MAX_CHUNK, BlockSchedule, KernelSpec, SpecError
 FITTED = "sm_90"
 # The largest tiles, of which there are as few as cover a matrix.
 NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
+# Larger ones of many packed matrices, of which none is padding: 348 us for 394 (datasets/posv_variants_h200.csv).
+WHOLE_TILES: Mapping[tuple[str, int], int] = MappingProxyType({("float64", 32): 8})
 # Matrices to a block, places for their panels, and the columns at least that have one place more: the first that fit.
 # The smallest matrices are better off with a thread each than with fewer to a block.
 LANES = ((32, 2, 0), (32, 1, 2), (16, 2, 0), (16, 1, 2), (8, 2, 0))
@@ -48,10 +50,11 @@ def by_blocks(
     packed = plain.layout == "chunked"
     stride = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None
     rhs, pdl = RHS_OF_SEVERAL if several else RHS, has_pdl(arch) or None
+    most = _tile(plain, few=batch in (FEW, SOME), several=several)
     for lanes, pipeline, least in LANES_OF_FEW if batch == FEW else _lanes(plain, several=several):
         if packed and chunk is not None and chunk % lanes:
             continue
-        found = _pipeline(plain, lanes, least, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
+        found = _pipeline(plain, lanes, least, most, pipeline=pipeline, rhs=rhs, stride=stride, pdl=pdl)
         if found is not None and runs_on(found, arch, FITTED):
             return found
     return None
@@ -75,10 +78,19 @@ def _orders(plain: KernelSpec, several: bool, batch: int | None) -> Container[in
     return PACKED_OF[batch] if fewer and batch else PACKED[dtype]
 
 
-def _pipeline(plain: KernelSpec, lanes: int, least: int, **choices: Any) -> KernelSpec | None:
+def _tile(plain: KernelSpec, *, few: bool, several: bool) -> int:
+    """The largest tiles."""
+    problem = plain.problem
+    usual = NB[problem.dtype]
+    if few or several or plain.layout != "chunked":
+        return usual
+    return WHOLE_TILES.get((problem.dtype, problem.n), usual)
+
+
+def _pipeline(plain: KernelSpec, lanes: int, least: int, most: int, **choices: Any) -> KernelSpec | None:
     """With as many columns ahead as shared memory has room for; None if those are fewer than `least`."""
     n = plain.problem.n
-    side = -(-n // NB[plain.problem.dtype])
+    side = -(-n // most)
     for ahead in range(side - 1, least - 1, -1):
         with suppress(SpecError):
             return replace(plain, schedule=BlockSchedule(-(-n // side), lanes, ahead=ahead, **choices))
