@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from batchchol.batches.host_memory import address_of, aligned_empty, total_bytes
 from batchchol.errors import OutOfMemory
 
-LEAST_BYTES = 1 << 21
+LEAST_BYTES = 1 << 20
 """Smaller results are the allocator's, which keeps them itself."""
 IDLE_SECONDS = 0.5
 # While results are held, and none comes or goes.
