@@ -188,15 +188,18 @@ def _schedules(rows: Sequence[Row], place: Case) -> dict[Cell, Schedule]:
 def _settled(rows: Iterable[Row]) -> dict[Cell, Schedule]:
     """The winner of each order and batch, or what serves the one before if that is within the margin of it.
 
-    What won at a smaller batch and was not measured at a larger one stays the winner where it took less for a matrix:
-    a matrix of more takes no longer.
+    What spills registers wins where nothing else is within the margin of it. What won at a smaller batch and was not
+    measured at a larger one stays the winner where it took less for a matrix: a matrix of more takes no longer.
     """
     chosen: dict[Cell, Schedule] = {}
     found = grouped(rows, cell_of)
     for cell, rivals in sorted(found.items()):
         winner = fastest(rivals)
         near_enough = winner.median_seconds * (1 + MARGIN)
-        good = {row.spec.schedule for row in rivals if row.median_seconds <= near_enough}
+        near = [row for row in rivals if row.median_seconds <= near_enough]
+        near = [row for row in near if not row.about.get("spill_bytes")] or near
+        winner = fastest(near)
+        good = {row.spec.schedule for row in near}
         good |= {row.spec.schedule for row in _untried(found, cell) if _each(row) <= _each(winner)}
         kept = [schedule for schedule in _before(chosen, cell) if schedule in good]
         chosen[cell] = kept[0] if kept else winner.spec.schedule

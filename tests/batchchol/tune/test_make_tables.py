@@ -62,6 +62,12 @@ def test_a_winner_within_the_margin_keeps_the_schedule_of_the_order_before() -> 
     assert chosen(far + near + past) == [(9, None, 4), (10, None, 8)], "and order 8 is served as order 9"
 
 
+def test_what_spills_wins_where_nothing_else_is_within_the_margin() -> None:
+    fast = a_row(8, thread(4), 1.0, about=ABOUT | {"spill_bytes": 16})
+    assert chosen([fast, a_row(8, thread(8), 1.02)]) == [(8, None, 8)]
+    assert chosen([fast, a_row(8, thread(8), 1.2)]) == [(8, None, 4)]
+
+
 def test_a_winner_within_the_margin_keeps_the_schedule_of_the_batch_before() -> None:
     small = [a_row(8, thread(4), 1.0), a_row(8, thread(8), 2.0)]
     large = [a_row(8, thread(4), 1.02, LARGE), a_row(8, thread(8), 1.0, LARGE)]
@@ -299,6 +305,9 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     single = of_the_h200() + read_correct(data("defaults_h200")) + tensor_cores
     single += read_correct(data("arrays_ieee_h200"))
     double = read_correct(data("defaults_f64_h200")) + read_correct(data("warp_f64_h200"))
+    for name in ("arrays_large_h200", "whole_h200", "resident_h200"):
+        for row in read_correct(data(name)):
+            (single if row.spec.problem.dtype == "float32" else double).append(row)
     # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
     made = [each for rows in (single, double) for each in tables_of(rows, "sm_90")]
     known = shipped()["sm_90"]
