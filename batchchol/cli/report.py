@@ -22,6 +22,7 @@ from batchchol.report.data import require
 from batchchol.report.importance import GOOD, Forest, why_not
 from batchchol.report.page import Report, make
 from batchchol.report.stability import BOUND, TARGET, Stability
+from batchchol.report.table_one import Line
 from batchchol.tune import suite_winners
 from batchchol.tune.winners import grouped, surest
 
@@ -149,6 +150,7 @@ def said(report: Report) -> str:
         "the study's conclusions:",
         *(f"  {finding.verdict:12} {finding.topic}: {finding.here}" for finding in report.findings),
         *(["", report.own_code] if report.own_code else []),
+        *_table_one(report.table_one),
         *(["", *_stable(report.stability)] if report.stability is not None else []),
         *(f"not drawn: {line}" for line in report.missing),
         "",
@@ -167,6 +169,14 @@ def _grown(forest: Forest) -> list[str]:
         lines += [] if unseen.r2 >= GOOD else [f"  {why_not(unseen, forest.compiled)}"]
     lines += ["", "increase in MSE over the variance, a parameter's values shuffled:"]
     return lines + [f"  {line.parameter.name:10} {line.share:8.1%}" for line in forest.importances]
+
+
+def _table_one(lines: Sequence[Line]) -> list[str]:
+    """Importance by the study's measure, beside its numbers."""
+    if not lines:
+        return []
+    rows = [f"  {line.parameter:10} {line.here:8.1f} {line.study:8.1f}" for line in lines]
+    return ["", "table I, %IncMSE here and in the study:", *rows]
 
 
 def _stable(compared: Stability) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
-from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017
+from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017, table_one
 from batchchol.report.data import Case, alike, choose, load, of_case
 from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
@@ -47,6 +47,7 @@ class Report(Material):
     drawings: tuple[Drawing, ...]
     missing: tuple[str, ...]
     provenance: Mapping[str, str]
+    table_one: tuple[table_one.Line, ...]
 
     @property
     def points(self) -> int:
@@ -124,6 +125,9 @@ def make(
     say(f"{len(similar):,} points for the forest of {trees} trees{validated}")
     grown = importance.grow(similar, trees)
     one = "fast" if "fast" in set(rows["math"]) else "ieee"
+    say("table I by the study's measure")
+    # The study's parameters are those of the thread family.
+    measured = rows[rows["math"] == one] if case.family == "thread" else rows[:0]
     # All families, own code measured again included: what a user would choose from.
     problem = alike(data.correct, case, "dtype", "protocol", "batch")
     others = problem.query("~again")
@@ -140,6 +144,7 @@ def make(
         drawings=tuple(each for each in drawn if isinstance(each, Drawing)),
         missing=tuple(each for each in drawn if isinstance(each, str)),
         provenance=_provenance(data.correct),
+        table_one=table_one.table(measured, trees),
     )
     _write(report, path)
     return report
