@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchchol.report import figures, pivots, stability, study_2017
+from batchchol.report import course_rule, figures, pivots, stability
 from batchchol.report.data import Case
 from batchchol.report.figures import Gain
 from batchchol.report.importance import Forest
 from batchchol.report.speedups import Speedups
 from batchchol.report.stability import Stability
-from batchchol.report.study_2017 import Finding
+from batchchol.report.statements import Finding, gain_of
 from batchchol.report.style import BLUE, ORANGE, save
+from batchchol.report.wording import NOISE
 from batchchol.tune.search import features
 from kernelgen.schedules.axes import LOOKINGS, UNROLLS
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 SCATTER_ORDER = 32
 """The order of which every kernel is shown, if there are points of it."""
+
+_STUDY_ORDERS, _STUDY_CHUNK = (24, 48), 64
+"""Of the study's figure 20: each nb in three lookings, two layouts and two unrollings."""
 
 # Number in the study, column, what it is.
 _LEVELS = (
@@ -132,8 +136,8 @@ def every(material: Material, folder: Path) -> Iterator[Drawing | str]:
 def _maths(material: Material) -> Iterator[Drawing]:
     label = "Figure 13"
     table, roofline = pivots.by(material.rows, "math"), material.rows.groupby("n")["roofline_gflops"].max()
-    shares = study_2017.gain_of(material.rows, "math", "fast", "ieee")
-    paint = partial(figures.maths, table, roofline, Gain(shares, "what fast math gains", study_2017.NOISE))
+    shares = gain_of(material.rows, "math", "fast", "ieee")
+    paint = partial(figures.maths, table, roofline, Gain(shares, "what fast math gains", NOISE))
     title = "Best performance for each n"
     yield Drawing(label, "figure-13-best", title, material.about, material.message(label), paint)
 
@@ -166,10 +170,10 @@ def _levels(material: Material) -> Iterator[Drawing | str]:
 def _gain(rows: Any, table: Any, column: str) -> Gain | None:
     """Of the columns that have two values, what the one gains over the other, as the conclusions have it."""
     if column == "unroll":
-        shares = study_2017.gain_of(rows, column, "full", "tiles")
-        return Gain(shares, "what straight-line code gains", study_2017.NOISE, (ORANGE, BLUE))
+        shares = gain_of(rows, column, "full", "tiles")
+        return Gain(shares, "what straight-line code gains", NOISE, (ORANGE, BLUE))
     if column == "layout" and set(table.columns) == {"chunked", "interleaved"}:
-        return Gain(pivots.ratio(table, "chunked", "interleaved") - 1, "what chunks gain", study_2017.NOISE)
+        return Gain(pivots.ratio(table, "chunked", "interleaved") - 1, "what chunks gain", NOISE)
     return None
 
 
@@ -197,10 +201,26 @@ def _scatter(material: Material) -> Iterator[Drawing | str]:
         yield f"{label}, every kernel at n = {n}: no point with {material.math} math has a looking."
         return
     caption = f"{material.about} {material.math} math, {len(rows):,} points."
+    yield _scattered("figure-20-every-kernel", f"Every kernel at n = {n}", caption, rows)
+    for order in _STUDY_ORDERS:
+        kernels = _study_kernels(known[known["n"] == order])
+        if len(kernels) > 1:
+            most = kernels.groupby("nb").size().max()
+            caption = f"{material.about} {material.math} math, chunks of {_STUDY_CHUNK} and no chunks, each kernel "
+            caption += f"with the better of blocks and memory preferences: {most} of the study's 12 for each nb."
+            yield _scattered(f"figure-20-n{order}", f"The study's kernels at n = {order}", caption, kernels)
+
+
+def _scattered(name: str, title: str, caption: str, rows: Any) -> Drawing:
     span = rows["gflops"].max() / rows["gflops"].min()
     message = f"Between the worst choice and the best lies a factor of {span:,.0f}."
-    paint = partial(figures.every_kernel, rows)
-    yield Drawing(label, "figure-20-every-kernel", f"Every kernel at n = {n}", caption, message, paint)
+    return Drawing("Figure 20", name, title, caption, message, partial(figures.every_kernel, rows))
+
+
+def _study_kernels(rows: Any) -> Any:
+    """Of each nb, looking, layout and unrolling the fastest, of chunks of the study's size and without chunks."""
+    alike = rows[(rows["layout"] == "interleaved") | (rows["chunk"] == _STUDY_CHUNK)]
+    return pivots.fastest(alike, ["nb", "looking", "layout", "unroll"])
 
 
 def _forest(material: Material) -> Iterator[Drawing | str]:
@@ -235,7 +255,7 @@ def _course(material: Material) -> Iterator[Drawing]:
             _overtaking(tables),
             partial(figures.by_family, tables, column),
         )
-    shares = study_2017.rule_shares(similar)
+    shares = course_rule.rule_shares(similar)
     if shares.size:
         yield Drawing(
             "Course study, rule",
@@ -243,9 +263,9 @@ def _course(material: Material) -> Iterator[Drawing]:
             "Chunk by tile size",
             f"Family shared, {material.math} math, batch {material.case.batch:,}{_only(similar) or ', mean over n'}. "
             "Each chunk with the best of the other parameters, of kernels that differ in nothing but their chunk. "
-            f"Left of the line: chunk · nb² ≤ {study_2017.BLOCK_THREADS:,}.",
-            study_2017.BLOCK_RULE.against(similar).short,
-            partial(figures.rule, shares, study_2017.BLOCK_THREADS),
+            f"Left of the line: chunk · nb² ≤ {course_rule.BLOCK_THREADS:,}.",
+            course_rule.BLOCK_RULE.against(similar).short,
+            partial(figures.rule, shares, course_rule.BLOCK_THREADS),
         )
 
 

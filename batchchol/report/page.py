@@ -13,7 +13,7 @@ from typing import Any
 from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file
 from batchchol.operations.roofline import BAD_CEILING, MOST_FRACTION, fraction_text
-from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017, table_one
+from batchchol.report import figure_list, importance, pivots, speedups, stability, study_2017, table_one, wording
 from batchchol.report.data import Case, alike, choose, load, of_case
 from batchchol.report.figure_list import Drawing, Material
 from batchchol.report.stability import Stability
@@ -198,7 +198,7 @@ def _write(report: Report, source: Path) -> None:
     page = environment.get_template("report.html.jinja").render(
         report=report,
         source=source.name,
-        conclusions=study_2017,
+        conclusions=wording,
         importance=importance,
         stability=stability,
         no_forest=isinstance(report.forest, str),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,14 @@ class Speedups:
         What was compared.
     absent : tuple of str
         Peers that the library knows and that took no part.
+    thread : pandas.DataFrame
+        As the first of `tables`, of the thread family alone, the study's; empty without it.
     """
 
     tables: Mapping[str, Any]
     note: str
     absent: tuple[str, ...]
+    thread: Any
 
     @property
     def table(self) -> Any:
@@ -65,16 +68,19 @@ def read(path: Path, dtype: str, batch: int) -> Speedups:
     tables = {}
     for math in ("ieee", "fast"):
         own = [row for row in rows if row.contender not in peers and row.math == math]
-        found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
-        if any(found.values()):
-            tables[math] = (
-                require()[0].DataFrame({peer: speedup for peer, speedup in found.items() if speedup}).sort_index()
-            )
+        if not (table := _table(own, rows, peers)).empty:
+            tables[math] = table
     if not tables:
         raise DataFileError(path, "rows", f"at batch {nearest:,} no order has both the library and a peer")
+    thread = [row for row in rows if row.contender.split()[0] == "thread" and row.math == next(iter(tables))]
     note = f"{dtype}, batch {nearest:,}, the library's fastest contender, {rows[0].machine}, {rows[0].date}"
     there = {peer for table in tables.values() for peer in table.columns}
-    return Speedups(tables, note, tuple(peer for peer in peers if peer not in there))
+    return Speedups(tables, note, tuple(peer for peer in peers if peer not in there), _table(thread, rows, peers))
+
+
+def _table(own: Sequence[Row], rows: Sequence[Row], peers: Iterable[str]) -> Any:
+    found = {peer: _of(own, [row for row in rows if row.contender == peer]) for peer in peers}
+    return require()[0].DataFrame({peer: speedup for peer, speedup in found.items() if speedup}).sort_index()
 
 
 def _of(own: Iterable[Row], theirs: Iterable[Row]) -> dict[int, float]:

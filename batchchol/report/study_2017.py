@@ -1,100 +1,30 @@
 """What the 2017 study concluded, in this project's words, against what a data set shows.
 
-Of the study (Gates, Kurzak, Luszczek, Pei, Dongarra, IPDPSW 2017, doi:10.1109/IPDPSW.2017.18) only the abstract was
-at hand: the statement about peers follows it. All others about the study are from memory, and marked so: check them
-against its text.
+The statements are those of its text (Gates, Kurzak, Luszczek, Pei, Dongarra, IPDPSW 2017,
+doi:10.1109/IPDPSW.2017.18): a P100, float32, batch 16,384, one thread to a matrix.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from batchchol.report import pivots
+from batchchol.report import pivots, wording
+from batchchol.report.course_rule import BLOCK_RULE
 from batchchol.report.importance import Forest
 from batchchol.report.speedups import Speedups
-from batchchol.tune.search import features
+from batchchol.report.statements import Finding, Judged, Statement, gain_of
+from batchchol.report.wording import LITTLE, NOISE
 
-NOISE = 0.02
-"""Differences up to this share count as none."""
-
-MOST, HALF = 0.8, 0.5
-"""A statement agrees where it holds at this share of the orders, and differs where it does at less than half."""
-
-_SMALL, _LARGE = 16, 32
-_LARGE_TILE, _STRAIGHT = 6, 20
-_LITTLE = 0.05
-BLOCK_THREADS = 1024
-"""The later course study's: the most threads of a block, one for each element of a tile of each matrix."""
-
-
-# A verdict, the numbers, and those in a few words; or why there are none.
-Judged = tuple[str, str, str] | str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A statement of a study, and what is said about it here.
-
-    Attributes
-    ----------
-    topic, study : str
-        What it is about; the statement.
-    verdict : {"agrees", "partly", "differs", "not measured", "shown"}
-        "shown" where the study has no statement that could hold or not.
-    here : str
-        The numbers.
-    short : str
-        Them in a few words, for a figure; empty where nothing was measured.
-    source : {"abstract", "memory", "plan"}
-        Where the statement is from: the study's abstract, memory, or this project's plan, which quotes it.
-    """
-
-    topic: str
-    study: str
-    verdict: str
-    here: str
-    short: str = ""
-    source: str = "memory"
-
-    @property
-    def label(self) -> str:
-        """The figure or table that its topic names, such as "Figure 15"; else empty."""
-        named = re.search(r"\((figure|table) (\w+)\)", self.topic)
-        return f"{named[1].capitalize()} {named[2]}" if named else ""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What a study says, and how it is held against measurements.
-
-    Attributes
-    ----------
-    topic, study, source : str
-        As in `Finding`.
-    about : {"speedups", "rows", "one", "others", "forest"}
-        What it is held against: speedups over peers, the points of a case, those of one accuracy class, those of all
-        families, or the forest.
-    judge : callable
-        Returns the verdict, the numbers and those in a few words; or why there are none.
-    """
-
-    topic: str
-    study: str
-    about: str
-    judge: Callable[[Any], Judged]
-    source: str = "memory"
-
-    def against(self, evidence: Any) -> Finding:
-        """What the evidence says of the statement."""
-        judged = self.judge(evidence)
-        if isinstance(judged, str):
-            judged = "not measured", f"{judged[0].upper()}{judged[1:].removesuffix('.')}.", ""
-        return Finding(self.topic, self.study, *judged, self.source)
+_SMALL, _STRAIGHT, _LARGE = 16, 20, 32
+_TALL = 40
+"""Past this order nb = 1 is bound by memory, as the study has it."""
+_LEVEL = 8
+"""The tile size near which speed levels off."""
+_FAST_GAIN = 800 / 600 - 1
+_FAR = 0.2
+_PARAMETERS = ("nb", "looking", "layout", "chunk", "unroll", "cache")
 
 
 def findings(
@@ -119,83 +49,157 @@ def _peers(speedups: Speedups | None) -> Judged:
     here = f"The fastest peer takes {ends[0]} and {ends[1]} times as long as the library ({speedups.note})."
     here += f" The library is slower at {pivots.orders(slower.index, least.index)}." if len(slower) else ""
     short = f"The library is {least.min():.1f} to {least.max():.1f} times as fast as the fastest peer."
-    return _verdict((small if len(small) else least) > 1 + NOISE), here, short
+    return wording.verdict((small if len(small) else least) > 1 + NOISE), here, short
+
+
+def _overtaken(speedups: Speedups | None) -> Judged:
+    if speedups is None or speedups.thread.empty or speedups.thread.index.max() < _LARGE:
+        return f"no comparison of the thread family with a peer at n = {_LARGE} or more was given"
+    least = speedups.thread.min(axis=1)
+    behind = least[least < 1 - NOISE]
+    last = f"at n = {least.index[-1]} it is {1 / least.iloc[-1]:.1f} times as fast"
+    if behind.empty:
+        return "differs", f"No peer is faster than the thread family; the fastest: {last}.", ""
+    here = f"The fastest peer overtakes the thread family at {pivots.orders(behind.index, least.index)}; {last}."
+    late = behind.index.min() > _SMALL and behind.index.max() == least.index.max()
+    return "agrees" if late else "partly", here, ""
 
 
 def _math(rows: Any) -> Judged:
     gain = gain_of(rows, "math", "fast", "ieee")
     if gain.empty:
         return "only one of the two was measured"
-    here = f"Fast math gains {_range(gain)}; more than {NOISE:.0%} at {_of(gain > NOISE)}."
+    best = rows.groupby("math")["gflops"].max()
+    at_best = best["fast"] / best["ieee"] - 1
+    here = (
+        f"At best {best['fast']:,.0f} GFLOP/s with fast math and {best['ieee']:,.0f} with `ieee`, "
+        f"{wording.percent(at_best)} more. Of each n fast math gains {wording.span(gain)}; more than {NOISE:.0%} at "
+        f"{wording.at(gain > NOISE)}."
+    )
     small, large = gain[gain.index <= _SMALL], gain[gain.index >= _LARGE]
-    verdict = _verdict(gain > NOISE)
     if len(small) and len(large):
-        here += (
-            f" On average it gains {small.mean():.1%} to n = {_SMALL} and {large.mean():.1%} from n = {_LARGE} on."
-        )
-        if small.mean() <= large.mean() and verdict == "agrees":
-            verdict = "partly"
-    return verdict, here, f"Fast math gains {_typical(gain)}."
+        here += f" On average {small.mean():.1%} to n = {_SMALL} and {large.mean():.1%} from n = {_LARGE} on."
+    verdict = "agrees" if at_best >= _FAST_GAIN - LITTLE else "partly" if at_best > NOISE else "differs"
+    return verdict, here, f"Fast math gains {wording.typical(gain)}."
 
 
-def _tiles(rows: Any) -> Judged:
+def _no_tiles(rows: Any) -> Judged:
+    table = pivots.by(rows[rows["n"] < _STRAIGHT], "nb")
+    table = table[table.notna().sum(axis=1) > 1]
+    if table.empty:
+        return f"there is no choice of nb below n = {_STRAIGHT}"
+    behind = 1 - pivots.of_best(table).min(axis=1)
+    here = f"The worst nb is behind the best by {_behind(behind)}; by no more than {LITTLE:.0%} at "
+    return wording.verdict(behind <= LITTLE), f"{here}{wording.at(behind <= LITTLE)}.", ""
+
+
+def _memory_bound(rows: Any) -> Judged:
     table = pivots.by(rows, "nb")
+    if 1 not in table:
+        return "nb = 1 was not measured"
+    alone, share = table[1].dropna(), pivots.of_best(table)[1].dropna()
+    large = alone[alone.index > _TALL]
+    if large.empty or len(large) == len(alone):
+        return f"nb = 1 was not measured on both sides of n = {_TALL}"
+    before = alone[alone.index <= _TALL].max()
+    here = (
+        f"Past n = {_TALL} nb = 1 reaches {large.max():,.0f} GFLOP/s at most, {share[large.index].max():.0%} of the "
+        f"best nb, and before it {before:,.0f}: more arithmetic a matrix no longer helps. Traffic was not counted."
+    )
+    return wording.verdict((large < before) & (share[large.index] < wording.HALF)), here, ""
+
+
+def _level(rows: Any) -> Judged:
+    table = pivots.by(rows[rows["n"] >= _LARGE], "nb")
+    won = pivots.winners(table)
+    if _LEVEL not in table or won.empty:
+        return f"there is no choice with nb = {_LEVEL} in it from n = {_LARGE} on"
+    enough = (pivots.of_best(table).loc[won.index] >= 1 - LITTLE).idxmax(axis=1)
+    near = (enough - _LEVEL).abs() <= 1
+    here = f"From n = {_LARGE} on the smallest nb within {LITTLE:.0%} of the best is {pivots.counts(enough)}."
+    gain = pivots.ratio(table, 9, _LEVEL) - 1
+    here += f" Over nb = {_LEVEL}, nb = 9 gains {wording.span(gain)}." if len(gain) else ""
+    short = f"From n = {_LARGE} on the best nb is {pivots.counts(won)}."
+    return wording.verdict(near), here, short
+
+
+def _small_looking(rows: Any) -> Judged:
+    table = pivots.by(rows[rows["n"] <= _STRAIGHT], "looking")
     won = pivots.winners(table)
     if won.empty:
-        return "one nb only"
-    here = f"Best: {pivots.where(won, 'nb')}."
-    small = [nb for nb in table.columns if nb < _LARGE_TILE]
-    gain = table.drop(columns=small).max(axis=1) / table[small].max(axis=1) - 1
-    gain = gain[gain.index >= _LARGE].dropna()
-    if _LARGE_TILE - 1 not in table or gain.empty:
-        return here
-    here += f" From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain, over smaller ones, {_range(gain)}."
-    return (
-        _verdict(gain >= -NOISE),
-        here,
-        f"From n = {_LARGE} on tiles of {_LARGE_TILE} or more gain {_typical(gain)}.",
-    )
+        return f"there is no choice to n = {_STRAIGHT}"
+    behind = 1 - pivots.of_best(table).loc[won.index].min(axis=1)
+    here = f"The worst looking is behind the best by {_behind(behind)}; by no more than {LITTLE:.0%} at "
+    return wording.verdict(behind <= LITTLE), f"{here}{wording.at(behind <= LITTLE)}.", ""
 
 
 def _looking(rows: Any) -> Judged:
-    table = pivots.by(rows, "looking")
-    won = pivots.winners(table)
-    if "top" not in table or won.empty:
-        return "there is no choice with top looking in it"
-    behind = 1 - pivots.of_best(table)["top"].loc[won.index].dropna()
+    table = pivots.by(rows[rows["n"] > _STRAIGHT], "looking")
+    if not {"top", "left", "right"} <= set(table.columns):
+        return f"past n = {_STRAIGHT} not all three were measured"
+    table = table.dropna()
+    holds = (table["top"] > table["left"]) & (table["left"] > table["right"])
+    behind = 1 - pivots.of_best(table)["top"]
     here = (
-        f"Best: {_won(won)}. Top looking is at most {behind.max():.1%} behind the best (n = {behind.idxmax()}) and "
-        f"within {NOISE:.0%} of it at {_of(behind <= NOISE)}."
+        f"In this order at {pivots.orders(holds.index[holds], holds.index)}. Top looking is at most "
+        f"{behind.max():.1%} behind the best (n = {behind.idxmax()}); over right looking it gains "
+        f"{wording.span(pivots.ratio(table, 'top', 'right') - 1)}."
     )
-    if "right" in table:
-        here += f" Over right looking it gains {_range(pivots.ratio(table, 'top', 'right') - 1)}."
-    short = f"Top looking is the best, or within {NOISE:.0%} of it, at {_of(behind <= NOISE)}."
-    return _verdict(behind <= NOISE), here, short
+    short = f"Past n = {_STRAIGHT} top looking is the best, or within {NOISE:.0%} of it, at "
+    return wording.verdict(holds), here, f"{short}{wording.at(behind <= NOISE)}."
 
 
-def _chunking(rows: Any) -> Judged:
-    gain = pivots.ratio(pivots.by(rows, "layout"), "chunked", "interleaved") - 1
-    if gain.empty:
-        return "only one of the two layouts was measured"
-    helped, hurt = (pivots.orders(gain.index[some], gain.index) for some in (gain > NOISE, gain < -NOISE))
-    here = f"Chunks gain {_range(gain)}; more than {NOISE:.0%} at {helped}, a loss of more than that at {hurt}."
-    return _verdict(gain > NOISE), here, f"Chunks gain {_typical(gain)}."
+def _worst(rows: Any) -> Judged:
+    known = rows[rows["layout"].isin(["chunked", "interleaved"]) & rows["unroll"].notna()]
+    table = pivots.by(known.assign(code=known["layout"] + " " + known["unroll"]), "code")
+    if "interleaved full" not in table or len(table.columns) < 2:
+        return "only one of layout and unrolling was varied"
+    table = table[table["interleaved full"].notna() & (table.notna().sum(axis=1) > 1)]
+    if table.empty:
+        return "there is no order with a choice"
+    worst = table["interleaved full"] <= table.min(axis=1) * (1 + NOISE)
+    ahead = pivots.of_best(table)["interleaved full"]
+    here = (
+        f"The worst of the four at {pivots.orders(worst.index[worst], worst.index)}; within {NOISE:.0%} of the best "
+        f"at {pivots.orders(ahead.index[ahead >= 1 - NOISE], ahead.index)}."
+    )
+    gain = pivots.ratio(pivots.by(known, "layout"), "chunked", "interleaved") - 1
+    here += f" Chunks, by the best with and without, gain {wording.span(gain)}." if len(gain) else ""
+    return wording.verdict(worst), here, f"Chunks gain {wording.typical(gain)}." if len(gain) else ""
 
 
-def _chunk(rows: Any) -> Judged:
+def _chunks(rows: Any) -> Any:
+    """GFLOP/s of the best of each chunk size, at orders that have a choice with 32 in it; else empty."""
     chunked = rows[rows["chunk"].notna()]
     table = pivots.by(chunked.assign(chunk=chunked["chunk"].astype(int)), "chunk")
+    return table[table[32].notna() & (table.notna().sum(axis=1) > 1)] if 32 in table else table.iloc[:0]
+
+
+def _small_chunks(rows: Any) -> Judged:
+    table = _chunks(rows)
+    if table.empty or 64 not in table:
+        return "there is no choice between chunks of 32, 64 and others"
+    behind, apart = 1 - pivots.of_best(table)[32], 1 - table[64] / table[32]
     won = pivots.winners(table)
-    small = [chunk for chunk in table.columns if chunk in {32, 64}]
-    if won.empty or not small or len(small) == len(table.columns):
-        return "there is no choice between small and other chunks"
-    behind = 1 - pivots.of_best(table)[small].max(axis=1).loc[won.index].dropna()
     here = (
-        f"Best: {_won(won)}. The better of 32 and 64 is at most {behind.max():.1%} behind the best "
-        f"(n = {behind.idxmax()}); the worst size costs up to {1 - pivots.of_best(table).min(axis=1).min():.0%}."
+        f"Best: {wording.best(won)}. Chunks of 32 are at most {behind.max():.1%} behind the best "
+        f"(n = {behind.idxmax()}), those of 64 at most {apart.max():.1%} behind them (n = {apart.idxmax()})."
     )
     often = won.value_counts().index[0]
-    return _verdict(behind <= NOISE), here, f"Chunks of {often} are the best at {_of(won == often)}."
+    short = f"Chunks of {often} are the best at {wording.at(won == often)}."
+    return wording.verdict((behind <= NOISE) & (apart <= LITTLE)), here, short
+
+
+def _large_chunks(rows: Any) -> Judged:
+    table = _chunks(rows)
+    if not {128, 256, 512} <= set(table.columns) or table.empty:
+        return "not all of 32, 128, 256 and 512 were measured"
+    behind = 1 - table[[128, 256, 512]].div(table[32], axis=0).dropna()
+    here = ", ".join(f"{chunk}: {_behind(behind[chunk])}" for chunk in behind)
+    holds = (behind[128] <= _FAR) & (behind[256] <= _FAR) & (behind[512] > _FAR)
+    far = behind.index[behind[512] > _FAR]
+    here = f"Behind chunks of 32: {here}. 512 by more than {_FAR:.0%} at {pivots.orders(far, behind.index)}."
+    return wording.verdict(holds), here, ""
 
 
 def _unrolling(rows: Any) -> Judged:
@@ -211,164 +215,91 @@ def _unrolling(rows: Any) -> Judged:
         f"It was measured to n = {gain.index.max()}."
     )
     holds = np.where(gain.index <= _STRAIGHT, gain >= -NOISE, gain <= NOISE)
-    return _verdict(holds), here, f"Straight-line code wins at {pivots.orders(won.index, gain.index)}."
+    return wording.verdict(holds), here, f"Straight-line code wins at {pivots.orders(won.index, gain.index)}."
 
 
 def _cache(rows: Any) -> Judged:
     gain = gain_of(rows, "cache", "l1", "shared")
     if gain.empty:
         return "there is no choice"
-    alike = gain.abs() <= _LITTLE
-    here = f"Favouring L1 gains {_range(gain)}; it makes no more than {_LITTLE:.0%} of a difference at {_of(alike)}."
-    return _verdict(alike), here, f"Favouring L1 gains {_typical(gain)}."
+    alike = gain.abs() <= LITTLE
+    here = f"Favouring L1 gains {wording.span(gain)}; it makes no more than {LITTLE:.0%} of a difference at "
+    return wording.verdict(alike), f"{here}{wording.at(alike)}.", f"Favouring L1 gains {wording.typical(gain)}."
+
+
+def _everywhere(rows: Any) -> Judged:
+    least = {}
+    for name in _PARAMETERS:
+        table = pivots.by(rows[rows[name].notna()], name)
+        if len(pivots.winners(table)) > 1:
+            least[name] = pivots.of_best(table).min().where(table.notna().all()).dropna()
+    if not least:
+        return "no parameter was varied at more than one order"
+    kept = {name: shares.idxmax() for name, shares in least.items() if len(shares) and shares.max() >= 1 - NOISE}
+    found = ", ".join(f"{name} = {value}" for name, value in kept.items()) or "none"
+    here = f"Values within {NOISE:.0%} of the best at every n: {found}, of {len(least)} parameters."
+    return wording.verdict([name not in kept for name in least]), here, ""
 
 
 def _importance(forest: Forest | str) -> Judged:
     if isinstance(forest, str):
         return forest
-    ranked = ", ".join(f"{line.parameter.name} ({_signed(line.share)})" for line in forest.importances)
+    ranked = ", ".join(f"{line.parameter.name} ({wording.signed(line.share)})" for line in forest.importances)
     return "shown", f"By how much of the variance the squared error grows without a parameter's values: {ranked}.", ""
 
 
-def rule_shares(rows: Any) -> Any:
-    """Of the shared family: a line a tile size, a column a chunk: its share of the best chunk there, mean over n.
-
-    Of kernels that differ in nothing but their chunk: a block may work on more matrices where chunks are larger, and
-    what that does is no merit of the chunk.
-    """
-    pairs = pivots.paired(_shared(rows).astype({"nb": "Int64", "chunk": "Int64"}), "chunk", features.COLUMNS)
-    best_of = pairs.pivot_table(index=["n", "nb"], columns="chunk", values="gflops", aggfunc="max")
-    return pivots.of_best(best_of).groupby("nb").mean()
+def _behind(shares: Any) -> str:
+    """Smallest and largest of how far something is behind."""
+    if len(shares) == 1:
+        return f"{wording.percent(shares.iloc[0])} (n = {shares.index[0]})"
+    return f"{wording.percent(shares.min())} to {wording.percent(shares.max())} (n = {shares.idxmax()})"
 
 
-def _block_rule(rows: Any) -> Judged:
-    shared = _shared(rows)
-    shared = shared.assign(inside=shared["chunk"] * shared["nb"] ** 2 <= BLOCK_THREADS)
-    alone, gain = _by_tile(shared, "inside", "chunk"), pivots.ratio(pivots.by(shared, "inside"), True, False) - 1
-    if gain.empty or alone.empty:
-        return "there are no points of that family with chunks within and outside it (space `study2`)"
-    here = (
-        f"The best within the rule gains, over the best outside, {_range(gain)}. Of kernels with the same tiles that "
-        f"differ in their chunk alone it gains {_spread(alone)}."
-    )
-    whole = _by_tile(shared.assign(whole=shared["matrices"].eq(shared["chunk"])), "whole", "matrices", "chunk")
-    if len(whole):
-        here += f" Blocks that work on a whole chunk gain, over blocks of fewer matrices, {_spread(whole)}."
-    short = (
-        f"Within the rule a tile's best chunk gains {_percent(alone.median())} in the median over the best outside "
-        f"it, and the best of all tiles {_percent(gain.median())}."
-    )
-    each = {_verdict(gains >= -NOISE) for gains in (gain, alone)}
-    return each.pop() if len(each) == 1 else "partly", here, short
-
-
-def _shared(rows: Any) -> Any:
-    return rows[rows["family"].eq("shared") & rows["chunk"].notna()]
-
-
-def _by_tile(rows: Any, flag: str, decides: str, *among: str) -> Any:
-    """What points with a flag gain over points without, of each n and nb, that differ in what decides it alone."""
-    pairs = pivots.paired(rows, flag, [name for name in features.COLUMNS if name != decides])
-    table = pairs.pivot_table(index=["n", "nb", *among], columns=flag, values="gflops", aggfunc="max")
-    return pivots.ratio(table, True, False) - 1
-
-
-def gain_of(rows: Any, column: str, value: str, other: str) -> Any:
-    """By how much the best with a value is above the best with another, of points that have been measured with both.
-
-    Without that a value would gain by having been tried with more of the other parameters.
-    """
-    return pivots.ratio(pivots.by(pivots.paired(rows, column, features.COLUMNS), column), value, other) - 1
-
-
-def _verdict(holds: Any) -> str:
-    """What is said of a statement that holds at these of the orders."""
-    share = float(np.mean(holds))
-    return "agrees" if share >= MOST else "differs" if share < HALF else "partly"
-
-
-def _of(true: Any) -> str:
-    """At how many orders something holds, or at which if there is only one."""
-    if len(true) == 1:
-        return pivots.orders(true.index[true])
-    return f"{int(true.sum())} of {len(true)} orders"
-
-
-def _won(won: Any) -> str:
-    """Which values are the best, and how often."""
-    if len(won) == 1:
-        return f"{won.iloc[0]} at {pivots.orders(won.index)}"
-    return f"{pivots.counts(won)} of {len(won)} orders"
-
-
-def _spread(gain: Any) -> str:
-    """Smallest, median and largest of gains that are not one an order."""
-    ends = f"{_signed(gain.min())} to {_signed(gain.max())}, median {_signed(gain.median())}"
-    return f"{ends} ({len(gain)} pairs)" if len(gain) > 1 else _signed(gain.iloc[0])
-
-
-def _range(gain: Any) -> str:
-    """Smallest, median and largest of some gains."""
-    low, high = gain.idxmin(), gain.idxmax()
-    if len(gain) == 1:
-        return f"{_signed(gain[low])} (n = {low})"
-    return f"{_signed(gain[low])} (n = {low}) to {_signed(gain[high])} (n = {high}), median {_signed(gain.median())}"
-
-
-def _typical(gain: Any) -> str:
-    if len(gain) == 1:
-        return f"{_percent(gain.iloc[0])} (n = {gain.index[0]})"
-    return f"{_percent(gain.median())} in the median, {_percent(gain.max())} at most (n = {gain.idxmax()})"
-
-
-def _percent(gain: float) -> str:
-    """A share in percent, a minus sign only where there is one."""
-    return _signed(gain).removeprefix("+")
-
-
-def _signed(gain: float) -> str:
-    """A share in percent, with a true minus sign, and none before zero."""
-    return f"{round(gain, 3) + 0.0:+.1%}".replace("-", "−")
-
-
-BLOCK_RULE = Statement(
-    "The later course study",
-    f"Tiles in shared memory (family shared): chunks of at most {BLOCK_THREADS}/nb² matrices are the best.",
-    "others",
-    _block_rule,
-    "plan",
-)
 STATEMENTS = (
     Statement(
         "Peers (figure 14)",
         "For very small matrices its kernels are faster than traditional ones, which work on ordinary arrays.",
         "speedups",
         _peers,
-        "abstract",
     ),
-    Statement("Math (figure 13)", "Fast math is faster, and gains most where matrices are small.", "rows", _math),
     Statement(
-        "Tile size (figure 15)",
-        f"Larger matrices want larger tiles, up to nb = 8: from n = {_LARGE} on the best is not below {_LARGE_TILE}.",
-        "one",
-        _tiles,
+        "Large matrices",
+        "A library's kernel with a whole block to a matrix overtakes one thread to a matrix at larger n.",
+        "speedups",
+        _overtaken,
     ),
-    Statement("Looking (figure 16)", "The laziest order of evaluation, top looking, is the best.", "one", _looking),
-    Statement("Chunking (figure 17)", "Chunks make the interleaved layout faster.", "one", _chunking),
-    Statement("Chunk size (figure 18)", "Small chunks, of 32 or 64 matrices, are the best.", "one", _chunk),
     Statement(
-        "Unrolling (figure 19)",
-        f"Straight-line code wins for small matrices, to about n = {_STRAIGHT}, and loops over tiles after that.",
-        "one",
-        _unrolling,
+        "Math (figure 13)",
+        "At best 600 GFLOP/s with ieee and nearly 800, a third more, with fast math.",
+        "rows",
+        _math,
     ),
-    Statement("On-chip memory", "Whether L1 or shared memory is favoured matters little.", "one", _cache),
+    Statement("Small tiles", f"Tiling makes no difference below n = {_STRAIGHT}.", "one", _no_tiles),
+    Statement("Tiles of 1", f"Past n = {_TALL} kernels with nb = 1 are bound by memory.", "one", _memory_bound),
+    Statement("Tile size (figure 15)", f"Speed levels off near nb = {_LEVEL}.", "one", _level),
+    Statement("Small looking", f"Looking makes no difference to n = {_STRAIGHT}.", "one", _small_looking),
+    Statement(
+        "Looking (figure 16)",
+        f"Past n = {_STRAIGHT} top looking is faster than left, left than right.",
+        "one",
+        _looking,
+    ),
+    Statement("Chunking (figure 17)", "Code without chunks and fully unrolled is always the worst.", "one", _worst),
+    Statement("Chunk size (figure 18)", "Chunks of 32 matrices are the best, 64 near them.", "one", _small_chunks),
+    Statement("Large chunks", "Chunks of 128 and 256 are slightly slower, 512 far slower.", "one", _large_chunks),
+    Statement("Unrolling (figure 19)", f"Full unrolling pays to n = {_STRAIGHT}.", "one", _unrolling),
+    Statement(
+        "On-chip memory",
+        "Whether L1 or shared memory is favoured does not matter: its %IncMSE is negative.",
+        "one",
+        _cache,
+    ),
+    Statement("Every n", "No value of a parameter is the best everywhere.", "one", _everywhere),
     Statement(
         "Importance (table I)",
         "The parameters are ranked by such a forest, with n among them.",
         "forest",
         _importance,
-        "plan",
     ),
     BLOCK_RULE,
 )

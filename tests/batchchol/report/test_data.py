@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,48 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.compare.rows import Row as PeerRow
 from batchchol.compare.rows import write_csv
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
+from batchchol.report import course_rule, importance, pivots, speedups, study_2017
 from batchchol.report import data as points
-from batchchol.report import importance, pivots, speedups, study_2017
 from batchchol.report.data import Case
 from batchchol.report.importance import Prediction, Told
-from batchchol.report.study_2017 import Finding
 from batchchol.tune.search import features
-from kernelgen import KernelSpec, Problem, SharedSchedule, ThreadSchedule
+from kernelgen import KernelSpec, Problem, SharedSchedule
 
 from ... import synthetic_sweep
+from .made_rows import BATCH, a_point, a_row, compared, loaded
 
 for package in ("pandas", "sklearn", "matplotlib", "pyarrow"):
     pytest.importorskip(package, reason="reports need pip install -e '.[report]'")
-
-BATCH = 16384
-Times = dict[tuple[Any, ...], float]
-
-
-def a_point(n: int, **choices: Any) -> Point:
-    chunk = choices.pop("chunk", 32)
-    batch, any_block = choices.pop("batch", BATCH), choices.pop("any_block", False)
-    layout = "interleaved" if chunk is None else "chunked"
-    schedule = ThreadSchedule(
-        choices.pop("nb", 2), choices.pop("looking", "top"), choices.pop("unroll", "tiles"),
-        threads=choices.pop("threads", chunk or 32), cache=choices.pop("cache", "l1"),
-    )  # fmt: skip
-    problem = Problem(n, choices.pop("dtype", "float32"), math=choices.pop("math", "fast"))
-    spec = KernelSpec(problem, layout, "col", schedule, "cuda")
-    assert not choices
-    return Point(spec, batch, chunk, 1, "queued", any_block)
-
-
-def a_row(seconds: float, n: int, **choices: Any) -> Row:
-    return Row.timed(a_point(n, **choices), (seconds,), calls=1, ratio=0.1, about=synthetic_sweep.ABOUT)
-
-
-def loaded(folder: Path, rows: Iterable[Row]) -> points.Data:
-    return points.load(synthetic_sweep.write(folder / "data.parquet", list(rows)))
 
 
 @pytest.fixture(scope="module")
@@ -227,72 +200,6 @@ def test_what_the_compiler_says_is_told_where_the_parameters_do_not_suffice(pape
     assert told.compiled is None
 
 
-def verdicts(rows: Any, compared: Any = None) -> dict[str, Finding]:
-    found = study_2017.findings(rows, "fast", "no forest", compared)
-    return {finding.topic.split(" (")[0]: finding for finding in found}
-
-
-@pytest.mark.parametrize(
-    ("topic", "choice", "value", "other"),
-    [
-        ("Looking", "looking", "top", "right"),
-        ("Chunking", "chunk", 32, None),
-        ("Chunk size", "chunk", 64, 256),
-        ("Math", "math", "fast", "ieee"),
-        ("Unrolling", "unroll", "full", "tiles"),
-    ],
-)
-def test_a_verdict_follows_the_numbers(tmp_path: Path, topic: str, choice: str, value: Any, other: Any) -> None:
-    def verdict(slower: Sequence[float]) -> Finding:
-        rows = []
-        for n, factor in zip((4, 6, 8, 10, 12), slower, strict=True):
-            rows += [
-                a_row(1.0, n, **{"threads": 32, choice: value}),
-                a_row(factor, n, **{"threads": 32, choice: other}),
-            ]
-        return verdicts(loaded(tmp_path, rows).correct)[topic]
-
-    assert verdict([1.5] * 5).verdict == "agrees"
-    assert verdict([1.5, 1.5, 1.5, 0.5, 0.5]).verdict == "partly"
-    assert verdict([0.5, 0.5, 0.5, 1.5, 1.5]).verdict == "differs"
-    assert verdict([1.5] * 5).here != verdict([1.25] * 5).here
-
-
-def test_straight_lines_that_win_for_large_matrices_differ(tmp_path: Path) -> None:
-    rows = [a_row(1.0 + (unroll == "tiles"), n, unroll=unroll) for n in (24, 28, 32) for unroll in ("full", "tiles")]
-    finding = verdicts(loaded(tmp_path, rows).correct)["Unrolling"]
-    assert finding.verdict == "differs"
-    assert "gains more than 2% at n = 24 to 32 (at most 100%, n = 24)" in finding.here
-
-
-def test_large_tiles_and_memory_preference(tmp_path: Path) -> None:
-    rows = [
-        a_row(1.0 / nb, n, nb=nb, cache=cache) for n in (8, 32, 40) for nb in (2, 5, 8) for cache in ("l1", "shared")
-    ]
-    found = verdicts(loaded(tmp_path, rows).correct)
-    assert found["Tile size"].verdict == "agrees"
-    assert "+60.0%" in found["Tile size"].here
-    assert found["On-chip memory"].verdict == "agrees"
-    assert "3 of 3" in found["On-chip memory"].here
-
-
-def test_of_one_order_findings_speak_of_that_order(tmp_path: Path) -> None:
-    rows = [a_row(1.0 + (looking == "right"), 40, looking=looking, chunk=64, nb=nb, threads=32)
-            for looking in ("right", "top") for nb in (5, 8)]  # fmt: skip
-    rows += [a_row(4.0, 40, chunk=256, threads=32)]
-    found = verdicts(loaded(tmp_path, rows).correct)
-    assert found["Looking"].here.startswith("Best: top at n = 40. ")
-    assert found["Looking"].short == "Top looking is the best, or within 2% of it, at n = 40."
-    assert found["Chunk size"].short == "Chunks of 64 are the best at n = 40."
-    assert found["Tile size"].short == "From n = 32 on tiles of 6 or more gain 0.0% (n = 40)."
-
-
-def test_what_was_not_measured_is_said_to_be_so(tmp_path: Path) -> None:
-    found = verdicts(loaded(tmp_path, [a_row(1.0, 8), a_row(1.0, 16)]).correct)
-    assert {finding.verdict for finding in found.values()} == {"not measured"}
-    assert all(finding.here for finding in found.values())
-
-
 def shared_rows(seconds: dict[tuple[int, int, int], float]) -> list[Row]:
     """Of the shared family at n = 40: a time for each nb, chunk and matrices of a block."""
     rows = []
@@ -309,8 +216,8 @@ def test_the_rule_is_about_chunks_and_not_about_the_matrices_of_a_block(tmp_path
     """Blocks of 64 matrices are twice as fast, and exist for chunks of 64 alone, which are no better for it."""
     alone = {(4, chunk, 32): 4.0 + (chunk > 64) for chunk in (32, 64, 128)}
     correct = loaded(tmp_path, shared_rows(alone | {(4, 64, 64): 2.0})).correct
-    assert study_2017.rule_shares(correct).loc[4].tolist() == [1.0, 1.0, pytest.approx(0.8)]
-    found = study_2017.BLOCK_RULE.against(correct)
+    assert course_rule.rule_shares(correct).loc[4].tolist() == [1.0, 1.0, pytest.approx(0.8)]
+    found = course_rule.BLOCK_RULE.against(correct)
     assert found.verdict == "agrees"
     assert "over the best outside, +150.0% (n = 40)" in found.here
     assert "differ in their chunk alone it gains +25.0%." in found.here
@@ -320,22 +227,11 @@ def test_the_rule_is_about_chunks_and_not_about_the_matrices_of_a_block(tmp_path
 def test_the_rule_holds_in_part_if_it_does_not_lead_to_the_best_tiles(tmp_path: Path) -> None:
     """Tiles of 8, for which no chunk is small enough, are the best."""
     times = {(4, 32, 32): 4.0, (4, 128, 32): 5.0, (8, 32, 16): 1.0, (8, 128, 16): 1.0}
-    found = study_2017.BLOCK_RULE.against(loaded(tmp_path, shared_rows(times)).correct)
+    found = course_rule.BLOCK_RULE.against(loaded(tmp_path, shared_rows(times)).correct)
     assert found.verdict == "partly"
     assert "−75.0% (n = 40)" in found.here
     slower = {**times, (4, 32, 32): 6.0}
-    assert study_2017.BLOCK_RULE.against(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
-
-
-def compared(contender: str, n: int, seconds: float, **more: Any) -> PeerRow:
-    values: dict[str, Any] = {
-        "contender": contender, "spec": "", "n": n, "batch": BATCH, "dtype": "float32", "protocol": "queued",
-        "samples": 20, "seconds": seconds, "spread": 0.0, "floor_seconds": 0.0, "roofline_seconds": 1.0, "ratio": 0.1,
-        "date": "2026-01-01", "machine": "m", "commit": "", "version": "", "size": "", "math": "ieee", "layout": "",
-        "calls": 1, "timing": "", "copy_bytes_per_second": 1.0, "gpu": "g", "driver": "", "toolkit": "",
-        "gpu_clock_mhz": 0.0, "temperature_c": 0.0, "throttle": "",
-    }  # fmt: skip
-    return replace(PeerRow(**values), **more)
+    assert course_rule.BLOCK_RULE.against(loaded(tmp_path, shared_rows(slower)).correct).verdict == "differs"
 
 
 def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) -> None:
@@ -362,16 +258,3 @@ def test_speedups_are_over_peers_of_the_same_protocol_and_class(tmp_path: Path) 
         speedups.read(path, "float64", BATCH)
     with pytest.raises(DataFileError, match="no such file"):
         speedups.read(tmp_path / "other.csv", "float32", BATCH)
-
-
-def test_peers_are_judged_by_the_fastest_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "compare.csv"
-    rows = [compared("thread", n, 1.0) for n in (4, 8, 64)]
-    rows += [compared("torch", n, seconds) for n, seconds in ((4, 50.0), (8, 3.0), (64, 0.5))]
-    rows += [compared("magma", n, 5.0) for n in (4, 8)]
-    write_csv(path, rows)
-    correct = loaded(tmp_path, [a_row(1.0, 8)]).correct
-    finding = verdicts(correct, speedups.read(path, "float32", BATCH))["Peers"]
-    assert finding.verdict == "agrees"
-    assert "5.0 at n = 4 and 0.5 at n = 64 times" in finding.here
-    assert "slower at n = 64" in finding.here

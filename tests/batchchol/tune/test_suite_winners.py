@@ -20,7 +20,7 @@ from batchchol.tune import suite_winners
 from kernelgen import KernelSpec
 
 from ... import synthetic_sweep
-from ..report.test_data import a_row
+from ..report.made_rows import a_row
 
 for package in ("pandas", "sklearn", "matplotlib", "pyarrow"):
     pytest.importorskip(package, reason="reports need pip install -e '.[report]'")
