@@ -71,13 +71,15 @@ def test_unrolled_code_without_chunks_is_the_worst_where_it_is(tmp_path: Path, s
     assert verdicts(loaded(tmp_path, rows).correct)["Chunking"].verdict == verdict
 
 
-def test_tiles_of_one_are_bound_by_memory_where_they_fall_behind(tmp_path: Path) -> None:
-    rows = times((32, 48, 64), "nb", {1: [1.0, 40.0, 90.0], 8: [1.0, 1.0, 1.0]})
-    found = verdicts(loaded(tmp_path, rows).correct)["Tiles of 1"]
-    assert found.verdict == "agrees"
-    assert "Traffic was not counted" in found.here
-    rows = times((32, 48, 64), "nb", {1: [1.0, 1.0, 1.0], 8: [1.0, 1.0, 1.0]})
-    assert verdicts(loaded(tmp_path, rows).correct)["Tiles of 1"].verdict == "differs"
+@pytest.mark.parametrize(
+    ("slower", "copy", "verdict"), [(90.0, 1.0, "agrees"), (90.0, 1e30, "partly"), (1.0, 1.0, "differs")]
+)
+def test_tiles_of_one_are_bound_by_memory_where_they_move_much(
+    tmp_path: Path, slower: float, copy: float, verdict: str
+) -> None:
+    rows = times((32, 48, 64), "nb", {1: [1.0, slower, slower], 8: [1.0, 1.0, 1.0]})
+    correct = loaded(tmp_path, rows).correct.assign(copy_bytes_per_second=copy)
+    assert verdicts(correct)["Tiles of 1"].verdict == verdict
 
 
 def test_the_best_value_everywhere_is_named(tmp_path: Path) -> None:
