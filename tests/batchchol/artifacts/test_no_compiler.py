@@ -152,7 +152,7 @@ def test_kernels_that_are_loaded_go_on_when_the_compiler_is_gone(spd: Spd, reque
     backend = get_backend("cpu")
     request.getfixturevalue("bare")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backends, "_make", lambda name: backend)
+        patch.setattr(backends, "_make", lambda *_: backend)
         np.testing.assert_array_equal(cholesky(a), expected[0])
         np.testing.assert_array_equal(factor(batch).L.to_dense(), expected[1])
         # One that was never built is LAPACK's.
