@@ -74,7 +74,7 @@ class CpuKernel:
     def factor_arrays(
         self, source: int, target: int, batch: int, arrays: tuple[object, ...], *, used: bool
     ) -> NDArray[np.int32]:
-        """Factor canonical matrices from one address to another, by as many threads as there are for so many bytes.
+        """Factor canonical matrices from one address to another, on as many threads as their bytes are worth.
 
         `arrays` own the memory; `used` says that the target has its pages already: what is written past the caches
         to new ones takes longer. Returns the info of each.

@@ -39,7 +39,7 @@ class Row:
 
     `joules` is what a call used while it was repeated for seconds, all of the device, by its counter, whose steps are
     the `joules_uncertainty`; `watts` the power meanwhile, and `idle_watts` that of the device with nothing to do. NaN
-    where nobody asked.
+    if not measured.
 
     `op` is the operation, and `nrhs` how many right-hand sides each matrix has, where there are any.
     """

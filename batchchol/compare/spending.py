@@ -11,7 +11,7 @@ from batchchol.measure.energy import Energy, device_energy
 
 
 def repeated(contender: Contender, backend: Backend, seconds: float) -> Energy:
-    """What a call uses, all of the device, repeated for at least so many seconds.
+    """What a call uses, all of the device, repeated for at least `seconds`.
 
     Calls that overwrite their input are repeated with the copies that restore it, whose energy, measured alone, is
     subtracted.

@@ -196,7 +196,7 @@ def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
 def _contests(
     search: _Search, today: Sequence[Layout], kinds: Sequence[str], challengers: int = _CHALLENGERS
 ) -> list[Contest]:
-    """The contests of today's layouts, and of the fastest chunk, each with so many challengers at most."""
+    """The contests of today's layouts, and of the fastest chunk, each with at most `challengers` of them."""
     fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
     return [_contest(search, layout, challengers) for layout in dict.fromkeys([*today, *fastest])]
 

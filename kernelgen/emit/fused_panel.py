@@ -136,7 +136,7 @@ class FusedPanel:
         return (tiles + steps) * ELEMENT_BYTES[self.dtype]
 
     def at(self, leading: int) -> FusedPanel:
-        """These panels of matrices whose rows are so many elements apart: `ragged` or not."""
+        """The same panels for matrices with rows `leading` elements apart: `ragged` or not."""
         ragged = self.order == "row" and leading % self._width != 0
         return self if self.ragged == ragged else _moved(self, ragged)
 
