@@ -52,9 +52,8 @@ def own_tables(tmp_path: Path, tables: Callable[..., None], monkeypatch: pytest.
     monkeypatch.setenv("BATCHCHOL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(user.VARIABLE, "user")
     tables(TABLE)
-    built: Any = lambda points, *_, **__: compile.Built(list(points), [])  # noqa: E731
     for module in (one_case, learn):
-        monkeypatch.setattr(module, "build", built)
+        monkeypatch.setattr(module, "build", lambda points, *_, **__: compile.Built(list(points), []))
 
 
 class FakeMeasurer:

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, default_spec, factor, solve
+from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, default_spec, factor
 from batchchol.backends import Backend, survey
-from batchchol.backends.cuda import dense, gpus, memory, streaming, support
+from batchchol.backends.cuda import dense, memory, streaming, support
 from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.backends.cuda.device import device_of
 from batchchol.batches.layouts import dense_view, padded
 from batchchol.datasets import generation
 from batchchol.defaults.lookup import default_layout
-from batchchol.errors import BackendUnavailable, OutOfMemory, ResidualError
+from batchchol.errors import OutOfMemory, ResidualError
 from batchchol.measure.timing import sample_factor
 from kernelgen import Problem, ThreadSchedule, generate
+
+from .foreign import Foreign, on_device
 
 Spd = Callable[..., NDArray[np.floating]]
 Choose = Callable[[Layout], None]
@@ -31,18 +32,6 @@ LAYOUTS = (
     Layout.canonical("col"),
 )
 N, BATCH = 5, 70
-
-
-class Foreign:
-    """Another library's device array: nothing but the interface."""
-
-    def __init__(self, array: Any, **described: Any) -> None:
-        self.array = array
-        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **described}
-
-
-def on_device(a: NDArray[Any]) -> Any:
-    return memory.to_device(a, "a test's array")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -343,63 +332,6 @@ def test_batches_over_foreign_memory_copy_nothing(cuda: Backend, spd: Spd) -> No
     assert batch.shares_memory(batch)
     assert not batch.shares_memory(batch.copy())
     assert not batch.shares_memory(Batch.empty(N, 64))
-
-
-def test_arrays_of_another_gpu_are_refused(fake_gpu: Any, spd: Spd) -> None:
-    given = on_device(spd(10, N))
-    cholesky(Foreign(given))
-    fake_gpu.other_gpus[int(given.gpudata)] = 1
-    with pytest.raises(ValueError, match=r"a: got an array of GPU 1, expected one of GPU 0.*batchchol.gpus\(1\)"):
-        cholesky(Foreign(given))
-
-
-def test_batches_are_worked_on_where_they_live(fake_gpu: Any, spd: Spd) -> None:
-    fake_gpu.gpus, a = 2, spd(64, N)
-    with gpus.gpus(1):
-        batch, sides = DeviceBatch.from_dense(a), on_device(np.ones((64, N), np.float32))
-    assert (batch.gpu, gpus.first()) == (1, 0)
-    l, info = factor(batch)
-    x = solve(batch, sides)
-    batch.put(0, batch.get(0, 64))
-    np.testing.assert_allclose(memory.to_host(l.to_dense()), np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(l.to_host().to_dense(), memory.to_host(l.to_dense()))
-    assert {memory.gpu_of(each) for each in (l.data, info, x, batch.copy().data, batch.like().data)} == {1}
-    assert set(fake_gpu.ran_on) == {1}
-
-
-def test_arrays_of_the_host_are_shared_out(fake_gpu: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpu.gpus, a = 2, spd(3000, N)
-    for numbers in ((0, 1), (1,), (1, 0)):
-        fake_gpu.ran_on.clear()
-        with gpus.gpus(*numbers):
-            found = cholesky(a, backend="cuda")
-        np.testing.assert_allclose(found, np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
-        assert set(fake_gpu.ran_on) == set(numbers)
-    assert not fake_gpu.used - memory.kept_bytes() - memory._pool_of(device_of(1)).kept
-
-
-def test_the_context_that_others_made_current_stays_so(fake_gpu: Any, spd: Spd) -> None:
-    fake_gpu.gpus, a = 2, spd(10, N)
-    cholesky(a, backend="cuda")
-    with gpus.gpus(1):
-        cholesky(a, backend="cuda")
-    other = device_of(1).driver.current_context() + 1
-    device_of(1).driver.make_current(other)
-    for number in (0, 1):
-        with gpus.gpus(number):
-            cholesky(a, backend="cuda")
-        assert device_of(1).driver.current_context() == other
-
-
-def test_numbers_of_gpus(fake_gpu: Any, spd: Spd) -> None:
-    for wrong in ((), (-1,), (0, 0)):
-        with pytest.raises(ValueError, match=r"^numbers: got"), gpus.gpus(*wrong):
-            pass
-    with pytest.raises(TypeError, match=r"^numbers: got 'cuda', expected an integer"), gpus.gpus("cuda"):  # type: ignore
-        pass
-    with gpus.gpus(1), pytest.raises(BackendUnavailable, match="there is no GPU 1: the NVIDIA driver finds 1"):
-        cholesky(spd(2, N), backend="cuda")
-    assert gpus.chosen() == (0,)
 
 
 def test_memory_of_work_on_another_stream_is_not_used_again(fake_gpu: Any, spd: Spd) -> None:
