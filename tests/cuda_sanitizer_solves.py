@@ -24,6 +24,7 @@ from kernelgen import (
     StripSchedule,
     ThreadSchedule,
     WarpSchedule,
+    WholeSchedule,
 )
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split
@@ -64,6 +65,7 @@ def solves() -> Iterator[Case]:
     yield from _by_warps()
     yield from _by_blocks()
     yield from _by_strips()
+    yield from _whole()
     yield from _with_determinants()
     yield from _factors_with_determinants()
     yield from _general()
@@ -166,6 +168,17 @@ def _by_strips() -> Iterator[Case]:
         with suppress(SpecError):
             spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
+
+
+def _whole() -> Iterator[Case]:
+    """Every order, by one warp to a matrix and more, and one right-hand side at a time and more."""
+    for turn, n in enumerate(ORDERS):
+        layout = Layout.canonical("col") if turn % 5 == 4 else Layout.canonical()
+        dtype, uplo = ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 3 % 2]
+        problem = Problem(n, dtype, uplo, "posv", ("ieee", "fast")[turn // 2 % 2])
+        schedule = WholeSchedule(1 + turn % 4, rhs=(1, 2, 8)[turn % 3], pdl=True if turn % 2 else None)
+        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+        yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])
 
 
 def inversions() -> Iterator[Case]:

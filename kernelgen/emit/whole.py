@@ -9,7 +9,10 @@ from kernelgen.spec import KernelSpec
 
 
 def generate_whole(spec: KernelSpec, schedule: WholeSchedule) -> KernelSource:
-    """The CUDA source of one factorization kernel, called as those of the thread family are."""
+    """The CUDA source of one kernel that factors, called as those of the thread family are, or solves as well.
+
+    The latter's entry is that of `generate_posv`.
+    """
     problem, shape = spec.problem, schedule.shape(spec.problem)
     text = render("whole/whole.cu.jinja", **variables_of(spec), shape=shape)
     launch = Launch(shape.threads, 1, shape.shared_bytes, schedule.cache or "shared", pdl=bool(schedule.pdl))
