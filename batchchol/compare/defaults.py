@@ -10,15 +10,17 @@ from batchchol.backends import Backend
 from batchchol.compare.contenders import Contender, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
-from batchchol.defaults.fused import two_kernels
+from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.plan import TWO
 from kernelgen import KernelSpec, Layout, Problem, SpecError
 
 
-def default_specs(backend: Backend, problem: Problem, batch: int, layout: Layout) -> tuple[KernelSpec, ...]:
-    """The kernel of an operation, or those that are faster together.
+def default_specs(
+    backend: Backend, problem: Problem, batch: int, layout: Layout, nrhs: int = 1
+) -> tuple[KernelSpec, ...]:
+    """The kernel of an operation for so many right-hand sides, or those that are faster together.
 
     Raises
     ------
@@ -26,7 +28,10 @@ def default_specs(backend: Backend, problem: Problem, batch: int, layout: Layout
         If there is no kernel of it.
     """
     asked = Request(problem, backend.target, batch=batch, arch=backend.architecture, device=backend.model).on(layout)
-    ops = TWO if problem.op == "posv" and two_kernels(asked) else (problem.op,)
+    two = problem.op == "posv" and two_kernels(asked, nrhs)
+    if problem.op == "posv" and not two and (found := of_several(asked, nrhs)):
+        return (found,)
+    ops = TWO if two else (problem.op,)
     return tuple(default_choice(replace(asked, problem=replace(problem, op=op))).spec for op in ops)
 
 

@@ -184,7 +184,7 @@ def _of_call(backend: Backend, problem: Problem, batch: int) -> tuple[KernelSpec
 
 def kernel(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], layout: Layout) -> list[Contender]:
     """A kernel, or two as one, on the matrices or factors of the first set in a layout."""
-    backend = arena.backend
+    backend, specs = arena.backend, _of_columns(arena, specs, layout)
     matrices, b = backend.from_dense(arena.input(0), layout).marked(arena.triangle), backend.host(arena.column(0))
     sets = rotating_buffers(backend, matrices, b) if arena.cold else [(matrices, backend.place(b), backend.place(b))]
     status = info_of(backend, specs[0], matrices)
@@ -199,6 +199,7 @@ def kernel(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], layout: Layout)
 
 def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: Callable[..., Any]) -> list[Contender]:
     """A call of this library, from arrays to array; `specs` is what it chooses by itself."""
+    specs = _of_columns(arena, specs, Layout.canonical())
     threads = {"threads": arena.threads, "backend": arena.backend.name}
     made = Latest(lambda given: function(*given, **threads), arena.pairs())
 
@@ -208,6 +209,14 @@ def array_call(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], function: C
 
     name = _name(specs) if specs else "a kernel that factors, and one that solves"
     return [Contender(name, made.calls, result, forget=made.forget, math=specs[0].problem.math if specs else None)]
+
+
+def _of_columns(arena: BaseSolveArena, specs: tuple[KernelSpec, ...], layout: Layout) -> tuple[KernelSpec, ...]:
+    """The default kernels for as many right-hand sides as there are, where these are the ones for a single one."""
+    if arena.op != FusedArena.op or arena.nrhs == 1 or not specs:
+        return specs
+    problem = replace(specs[0].problem, op=arena.op)
+    return default_specs(arena.backend, problem, arena.batch, layout, arena.nrhs)
 
 
 def _function(op: str, backend: Backend) -> Callable[..., Any]:
