@@ -86,6 +86,23 @@ class RepairedSolutionLogDeterminant(NamedTuple):
     logabsdet: Any
 
 
+class FactoredSolution(NamedTuple):
+    """`Solution`, and the dense factor of each matrix, (..., n, n)."""
+
+    x: Any
+    info: Any
+    L: Any
+
+
+class RepairedFactoredSolution(NamedTuple):
+    """`RepairedSolution`, and the dense factor of each matrix with what was added to it, (..., n, n)."""
+
+    x: Any
+    info: Any
+    added: Any
+    L: Any
+
+
 class Inverse(NamedTuple):
     """Inverses, (..., n, n), and the info of each matrix, (...), int32: where the matrices were."""
 
@@ -119,7 +136,14 @@ class RepairedInverseLogDeterminant(NamedTuple):
 
 
 AnyCholesky = Cholesky | RepairedCholesky | CholeskyLogDeterminant | RepairedCholeskyLogDeterminant
-AnySolution = Solution | RepairedSolution | SolutionLogDeterminant | RepairedSolutionLogDeterminant
+AnySolution = (
+    Solution
+    | RepairedSolution
+    | SolutionLogDeterminant
+    | RepairedSolutionLogDeterminant
+    | FactoredSolution
+    | RepairedFactoredSolution
+)
 AnyInverse = Inverse | RepairedInverse | InverseLogDeterminant | RepairedInverseLogDeterminant
 
 

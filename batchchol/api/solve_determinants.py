@@ -63,22 +63,17 @@ def logarithms(a: Any, backend: str | None, wanted: Wanted) -> Any:
     return log_determinants(a, backend, wanted._replace(op="logdet", spec=None, out=None)).logabsdet
 
 
-def by_factors(a: Any, backend: str | None, wanted: Wanted) -> tuple[Any, Any, Any, Any]:
-    """Factors, info, what was added, and the logarithms of determinants: of a batch too as arrays."""
-    how: dict[str, Any] = {"math": wanted.math, "jitter": wanted.jitter, "logdet": True}
+def by_factors(a: Any, backend: str | None, wanted: Wanted, *, logdet: bool) -> Any:
+    """Factors, info, what was added, and logarithms of determinants, as `cholesky_ex`: of a batch too as arrays."""
+    how: dict[str, Any] = {"math": wanted.math, "jitter": wanted.jitter, "logdet": logdet}
     if not isinstance(a, Batch):
         if wanted.stream is not None:
             _wait_for(wanted.stream)
-        return _four(cholesky_ex(a, upper=wanted.upper, backend=backend, **how))
+        return cholesky_ex(a, upper=wanted.upper, backend=backend, **how)
     wanted = wanted.of_batch(a, backend)
     if wanted.stream is not None and a.backend != "cpu":
         _wait_for(wanted.stream)
-    return _four(cholesky_ex(a.to_dense(), upper=wanted.upper, **how))
-
-
-def _four(found: Any) -> tuple[Any, Any, Any, Any]:
-    l, info, added, logs = found
-    return l, info, added, logs
+    return cholesky_ex(a.to_dense(), upper=wanted.upper, **how)
 
 
 def _wait_for(stream: Any) -> None:

@@ -11,7 +11,7 @@ from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads,
 from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.repairs import check_jitter
-from batchchol.api.results import AnySolution, Solution, solution_of
+from batchchol.api.results import AnySolution, FactoredSolution, RepairedFactoredSolution, Solution, solution_of
 from batchchol.api.solve_determinants import by_factors, by_one_kernel, logarithms
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.batch import Batch
@@ -146,6 +146,7 @@ def solve_ex(
     overwrite_b: bool = False,
     jitter: float | str | None = None,
     logdet: bool = False,
+    factor: bool = False,
 ) -> AnySolution:
     """The solutions x of a x = b and LAPACK's info of each matrix; never raises because of the matrices' values.
 
@@ -161,6 +162,9 @@ def solve_ex(
         takes. The kernel that solves finds them on the way, on CPUs up to order 128, on GPUs to 32, in float64 24,
         for C-contiguous right-hand sides that no matrix is broadcast for; else another one does. With `jitter` they
         are of what was solved by. Of symmetric matrices alone. A `spec` is of the operation "posvdet" then.
+    factor : bool
+        Return the factors as well, as `cholesky_ex` does, for further right-hand sides: one kernel makes them, and
+        another solves by them. Of symmetric matrices alone, without `logdet`: that is on their diagonals.
 
     Returns
     -------
@@ -169,17 +173,21 @@ def solve_ex(
         axes, of a batch (batch,). On a GPU arrays of the same library.
     SolutionLogDeterminant
         With `logdet`: logabsdet, of the shape of info and the matrices' dtype, NaN where an info is not 0.
+    FactoredSolution, RepairedFactoredSolution
+        With `factor`: L, (..., n, n), the lower or upper factors; of a batch too an array.
     RepairedSolution, RepairedSolutionLogDeterminant
         With `jitter`: info is that of the last try, and `added`, of its shape and the matrices' dtype, what the
         diagonal of each matrix has more in it: 0 of those that did not fail at first, and of those whose mean
         diagonal is not a positive number, which are not tried again.
     """
-    general = is_general(assume_a, upper=upper, jitter=jitter, logdet=logdet)
+    general = is_general(assume_a, upper=upper, jitter=jitter, logdet=logdet, factor=factor)
     flag("overwrite_a", overwrite_a)
     taken = flag("overwrite_b", overwrite_b)
     check_jitter(jitter)
     op = "gesv" if general else "posv"
     wanted = Wanted(op, "a", "matrices", flag("upper", upper), spec, math, threads, stream, out, taken, jitter)
+    if flag("factor", factor):
+        return _solved_and_factored(a, b, backend, wanted, logdet=logdet)
     if flag("logdet", logdet):
         return _solved_with_logdet(a, b, backend, wanted)
     x, info, added = solutions(a, b, backend, wanted)
@@ -200,13 +208,31 @@ def _solved_with_logdet(a: Any, b: Any, backend: str | None, wanted: Wanted) -> 
         )
     if wanted.jitter is not None:
         # What is added is the same for both.
-        l, info, added, logs = by_factors(a, backend, wanted)
-        own = None if isinstance(a, Batch) else backend
-        return solution_of(solutions(l, b, own, wanted.by_factors())[0], info, added, logs)
+        l, info, added, logs = by_factors(a, backend, wanted, logdet=True)
+        return solution_of(_by(l, a, b, backend, wanted), info, added, logs)
     # Solutions may be written over the matrices.
     logs = logarithms(a, backend, wanted)
     x, info, _ = solutions(a, b, backend, wanted)
     return solution_of(x, info, None, logs)
+
+
+def _solved_and_factored(a: Any, b: Any, backend: str | None, wanted: Wanted, *, logdet: bool) -> AnySolution:
+    check_threads(wanted.threads)
+    if hasattr(a, "__cuda_array_interface__") and not isinstance(a, Batch):
+        check_on_gpu(backend)
+    for name, got in (("spec", wanted.spec), ("logdet", logdet or None)):
+        if got is not None:
+            raise ValueError(f"{name}: got {got!r}, expected its default with factor=True")
+    l, info, *added = by_factors(a, backend, wanted, logdet=False)
+    x = _by(l, a, b, backend, wanted)
+    return RepairedFactoredSolution(x, info, added[0], l) if added else FactoredSolution(x, info, l)
+
+
+def _by(l: Any, a: Any, b: Any, backend: str | None, wanted: Wanted) -> Any:
+    """The solutions by the factors of `a`, which are arrays."""
+    if isinstance(a, Batch):
+        wanted, backend = wanted.of_batch(a, backend), None
+    return solutions(l, b, backend, wanted.by_factors())[0]
 
 
 @takes_foreign()

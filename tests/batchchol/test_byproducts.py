@@ -344,3 +344,28 @@ def test_what_has_no_logarithm(spd: Spd, monkeypatch: pytest.MonkeyPatch) -> Non
         solve_ex(a, b, logdet="yes")  # type: ignore[arg-type]
     monkeypatch.setattr(solve_determinants, "by_one_kernel", lambda *_: pytest.fail("called"))
     assert len(solve_ex(a, b)) == 2
+
+
+@pytest.mark.parametrize("jitter", [None, 1.0])
+@pytest.mark.parametrize("where", ["host", "batch", "gpu"])
+def test_factors_besides_solutions(cuda: Backend, spd: Spd, where: str, jitter: float | None) -> None:
+    """Those of `cholesky_ex`, of matrices whose upper triangle alone has a meaning."""
+    a, b = spd(5, 6, dtype="float64"), columns(5, 6, dtype="float64")
+    a[3, 2, 2] = -1
+    given = {"host": a, "batch": Batch.from_dense(a, Layout.chunked(16)).marked("upper"), "gpu": on_device(a)}[where]
+    right = on_device(b) if where == "gpu" else b
+    found: Any = solve_ex(given, right, upper=where != "batch", factor=True, jitter=jitter)
+    host = cuda.host if where == "gpu" else np.asarray
+    l, *beside = cholesky_ex(a, upper=True, jitter=jitter)
+    good = np.arange(5) != 3
+    np.testing.assert_allclose(host(found.L)[good], l[good], rtol=1e-12)
+    np.testing.assert_allclose(host(found.x)[good], solve_ex(a, b, upper=True).x[good], rtol=1e-9)
+    assert [host(each).tolist() for each in found[1:-1]] == [each.tolist() for each in beside]
+
+
+def test_factors_are_those_of_symmetric_matrices_by_kernels_of_their_own(spd: Spd) -> None:
+    a, b = spd(5, 6), columns(5, 6)
+    refused: tuple[dict[str, Any], ...] = ({"logdet": True}, {"assume_a": "gen"}, {"spec": spec_of("posv", n=6)})
+    for more, name in zip(refused, ("logdet", "factor", "spec"), strict=True):
+        with pytest.raises(ValueError, match=f"^{name}: got .*, expected"):
+            solve_ex(a, b, factor=True, **more)
