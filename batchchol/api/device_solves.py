@@ -49,7 +49,8 @@ def solved(a: Any, b: Any, wanted: Wanted) -> Solved:
 def located(a: Any, wanted: Wanted) -> Matrices:
     """Where an array (..., n, n) or a batch of the GPU is, once what is wanted is known to be for it."""
     if isinstance(a, Batch):
-        return Matrices(a, a.address, a.nbytes, (a.batch,), Form.of(a))
+        # Larger ones are arrays in rows, and no kernel's.
+        return Matrices(a if a.n <= MAX_N else a.data, a.address, a.nbytes, (a.batch,), Form.of(a))
     given = _memory().view(a, wanted.argument)
     if check_dtype(wanted.argument, given.dtype) != given.dtype:
         raise TypeError(f"{wanted.argument}: got dtype {given.dtype}, expected native byte order")

@@ -74,8 +74,9 @@ def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
         own = wanted if wanted.spec is None else wanted._replace(spec=None, math=wanted.spec.problem.math)
         return _by_dense("cpu", own, dense, b, x)
 
-    members = partial(members_of, batch)
-    return _solved(_Matrices(batch.data, partial(_by_batch, batch, wanted), members, solve_by), columns, how, wanted)
+    by_lapack = batch.n > MAX_N and wanted.spec is None
+    solve = partial(solve_by, batch.to_dense()) if by_lapack else partial(_by_batch, batch, wanted)
+    return _solved(_Matrices(batch.data, solve, partial(members_of, batch), solve_by), columns, how, wanted)
 
 
 def members_of(batch: Batch, chosen: Members) -> NDArray[Any]:

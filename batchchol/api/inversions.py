@@ -90,7 +90,7 @@ def _of_array(given: NDArray[Any], backend: str, wanted: Wanted) -> Inverted | N
 def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None) -> Inverted | None:
     """By a CPU's kernel, of which `outer` is the shape that the caller sees."""
     wanted.check_no_stream("backend 'cpu' has none")
-    if not batch.batch:
+    if not batch.batch or (batch.n > MAX_N and wanted.spec is None):
         return None
     shape = (batch.batch, batch.n, batch.n)
     out = (

@@ -71,6 +71,8 @@ def _of_array(a: NDArray[Any], backend: str, wanted: Wanted) -> tuple[NDArray[An
 def _of_batch(batch: Batch, wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The same of a batch of the host."""
     wanted.check_no_stream("backend 'cpu' has none")
+    if batch.n > MAX_N:
+        return _by_lapack(batch.to_dense(), wanted)
     logs, info = np.empty(batch.batch, batch.dtype), np.zeros(batch.batch, np.int32)
     try:
         choice = wanted.op, get_backend("cpu"), Form.of(batch), wanted.upper, None, wanted.math

@@ -89,6 +89,8 @@ def _on_host(batch: Batch, outer: tuple[int, ...], b: Any, wanted: Wanted) -> De
     how = fit(outer, batch.n, columns.shape, wanted.what)
     if wanted.out is not None or not columns.flags.c_contiguous or not _plain(how, columns.dtype, batch.dtype):
         return None
+    if batch.n > MAX_N and wanted.spec is None:
+        return None
     try:
         choice = wanted.op, get_backend("cpu"), Form.of(batch), wanted.upper, wanted.spec, wanted.math
         kernel = chosen_kernel(*choice, argument=wanted.argument)

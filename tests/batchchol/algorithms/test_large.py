@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from batchchol import (
     Layout,
-    SpecError,
     cho_solve,
     cholesky,
     cholesky_ex,
@@ -209,8 +208,15 @@ def test_batches_on_a_gpu(spd: Spd) -> None:
         assert l.triangle == "lower"
         assert ratios(a, gpu.host(l.to_dense())).max() <= 1.5
     b = np.random.default_rng(1).random((3, 130), np.float32)
-    with pytest.raises(SpecError, match=r"a: got matrices of order 130, expected at most 128 .* use to_dense\(\)"):
-        solve(gpu.from_dense(a), on_device(b))
+    for triangle, jitter in ((None, None), ("upper", None), ("lower", 1e-6)):
+        given = gpu.from_dense(a).marked(triangle)
+        x, info, *added = solve_ex(given, on_device(b), upper=triangle == "upper", jitter=jitter)
+        assert not gpu.host(info).any()
+        assert len(added) == (jitter is not None)
+        np.testing.assert_allclose(gpu.host(x), solve(a, b), rtol=1e-4)
+        np.testing.assert_array_equal(
+            gpu.host(given.to_dense()), gpu.host(gpu.from_dense(a).marked(triangle).to_dense())
+        )
     np.testing.assert_allclose(gpu.host(cho_solve(l, on_device(b))), solve(a, b), rtol=1e-4)
     with pytest.raises(ValueError, match="stream: got one for matrices of order 130, expected None above 128"):
         factor(batch, stream=0x77)

@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, SpecError, cholesky, cholesky_ex, default_spec, factor, inv
+from batchchol import (
+    Batch,
+    Layout,
+    SpecError,
+    cho_solve,
+    cholesky,
+    cholesky_ex,
+    default_spec,
+    factor,
+    inv,
+    slogdet,
+    solve,
+    solve_ex,
+)
 from batchchol.backends import lapack
 from batchchol.batches.host_memory import aligned_empty
 
@@ -154,8 +167,18 @@ def test_nothing_is_written_around_the_factors(spd: Spd, monkeypatch: pytest.Mon
 
 
 def test_larger_batches(spd: Spd) -> None:
-    """They are canonical, in rows; what takes kernels says what to do."""
+    """They are canonical, in rows, and solved by, inverted and so on as arrays are; other layouts are refused."""
     a = spd(3, N)
+    b = a[..., 0]
+    batch = Batch.from_dense(a)
+    x, info, logs = solve_ex(batch, b, logdet=True)
+    assert not info.any()
+    np.testing.assert_array_equal(x, solve(a, b))
+    np.testing.assert_array_equal(logs, slogdet(a).logabsdet)
+    np.testing.assert_array_equal(inv(batch), inv(a))
+    np.testing.assert_array_equal(cho_solve(factor(batch).L, b), x)
+    with pytest.raises(SpecError, match=r"a: got matrices of order 130, expected at most 128 .* use to_dense\(\)"):
+        solve(batch, b, spec=default_spec(8, layout="canonical", op="posv"))
     a[1, 70, 70] = -1
     batch = Batch.from_dense(a)
     assert batch.layout == Layout.canonical("row")
@@ -167,5 +190,3 @@ def test_larger_batches(spd: Spd) -> None:
         ValueError, match=r"layout: got chunked32-col for matrices of order 130, expected Layout.*128"
     ):
         Batch.empty(N, 2, Layout.chunked(32))
-    with pytest.raises(SpecError, match=r"a: got matrices of order 130, expected at most 128 .* use to_dense\(\)"):
-        inv(batch)
