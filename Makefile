@@ -49,6 +49,7 @@ fuzz: $(VENV)/installed-test$(GPU_SUFFIX)
 	$(BIN)/python -m tests.fuzz.solves --matrices 1000000
 	$(BIN)/python -m tests.fuzz.general --matrices 1000000
 	$(BIN)/python -m tests.fuzz.orthogonal --matrices 1000000
+	$(BIN)/python -m tests.fuzz.larger --matrices 10000
 	$(BIN)/python -m tests.fuzz.cache_kills --kills 50 --processes 16
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 4
 	$(BIN)/python -m tests.fuzz.interrupts --interrupts 500 --threads 64

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from . import scale_ratios
-from .fuzz import differential, general, orthogonal, solves
+from .fuzz import differential, general, larger, orthogonal, solves
 from .kernel_runs import make_spec
 
 
@@ -36,6 +36,18 @@ def test_a_wrong_info_is_reported_with_the_command_that_repeats_it(
     said = capsys.readouterr().out
     assert "of LAPACK" in said
     assert "python -m tests.fuzz.differential --seed 5 --case 0" in said
+
+
+def test_larger_matrices_pass_and_a_wrong_info_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(larger, "MOST", 131)
+    monkeypatch.setattr(larger, "ELEMENTS", {"cpu": 60_000})
+    assert larger.main(["--case", "3", "--seed", "1"]) == 0
+    right = larger.lapack_info
+    monkeypatch.setattr(larger, "lapack_info", lambda a: right(a) + 1)
+    assert larger.main(["--seed", "5"]) == 1
+    assert "python -m tests.fuzz.larger --backend cpu --seed 5 --case" in capsys.readouterr().out
 
 
 def test_general_matrices_pass_and_a_wrong_info_is_reported(

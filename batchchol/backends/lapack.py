@@ -122,6 +122,8 @@ def posv(
         # Factored in place.
         matrices, found = a[block].copy(), info[block]
         _solve(routine, matrices, b[block], x[block], upper, found)
+        for m in _infinite(matrices):
+            found[m] = _factor_carefully(a[block][m], upper)[1]
         found[...] = _with_unnoticed(found, matrices)
         x[block][found != 0] = np.nan
 
@@ -213,6 +215,8 @@ def _factor(
         routine.call(uplo, order, first + m * l.strides[0], order, reported + m * status.itemsize)
     for m in np.flatnonzero(status).tolist():
         _complete(a[m], l[m], int(status[m]) - 1, upper)
+    for m in _infinite(l):
+        l[m], status[m] = _factor_carefully(a[m], upper)
     info[...] = _with_unnoticed(status, l)
     np.copyto(l, 0, where=other)
 
@@ -222,6 +226,25 @@ def _with_unnoticed(status: NDArray[np.signedinteger], l: NDArray[np.floating]) 
     nans = np.isnan(np.diagonal(l, axis1=1, axis2=2))
     unnoticed = nans.any(1) & (status == 0)
     return np.where(unnoticed, nans.argmax(1) + 1, status)
+
+
+def _infinite(l: NDArray[np.floating]) -> list[int]:
+    """Those of some factors with an infinite pivot, by whose reciprocal, zero, OpenBLAS makes zeros of NaN."""
+    found: list[int] = np.flatnonzero(np.isinf(np.diagonal(l, axis1=1, axis2=2)).any(1)).tolist()
+    return found
+
+
+@np.errstate(all="ignore")
+def _factor_carefully(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[np.floating], int]:
+    """The factor of one matrix, and its info, as reference LAPACK has them, which divides by infinite pivots."""
+    l = (a.T if upper else a).copy()
+    for k in range(len(l)):
+        l[k:, k] -= (l[k:, :k] * l[k, :k]).sum(1)
+        if not l[k, k] > 0:
+            return (l.T if upper else l), k + 1
+        l[k, k] = np.sqrt(l[k, k])
+        l[k + 1 :, k] /= l[k, k]
+    return (l.T if upper else l), 0
 
 
 def _complete(a: NDArray[np.floating], l: NDArray[np.floating], k: int, upper: bool) -> None:

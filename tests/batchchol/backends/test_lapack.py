@@ -166,6 +166,21 @@ def test_nothing_is_written_around_the_factors(spd: Spd, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(room[[0, -1]], 7)
 
 
+@pytest.mark.parametrize("upper", [False, True])
+def test_nothing_is_lost_behind_an_infinite_pivot(spd: Spd, upper: bool) -> None:
+    """It is good, and makes zeros of finite elements, but not of NaN."""
+    a = spd(2, N)
+    a[:, 4, 4] = np.inf
+    a[1, 9, 4] = a[1, 4, 9] = np.nan
+    l, info = cholesky_ex(a, upper=upper)
+    assert info.tolist() == [0, 10]
+    assert solve_ex(a, a[..., 0], upper=upper).info.tolist() == [0, 10]
+    lower = l[0].T if upper else l[0]
+    assert lower[4, 4] == np.inf
+    assert not lower[5:, 4].any()
+    assert np.isfinite(np.delete(lower, 4, 0)).all()
+
+
 def test_larger_batches(spd: Spd) -> None:
     """They are canonical, in rows, and solved by, inverted and so on as arrays are; other layouts are refused."""
     a = spd(3, N)
