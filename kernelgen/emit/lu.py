@@ -9,7 +9,7 @@ from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import PANEL, BlockStage, SharedStage, SplitStage, WarpsStage
+from kernelgen.schedules.general_stage import BlockStage, SharedStage, SplitStage, WarpsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 
@@ -50,7 +50,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     elif isinstance(stage, SharedStage):
         text = render("thread/lu_staged.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     elif isinstance(stage, SplitStage):
-        text = render("thread/lu_split.cu.jinja", **variables, stage=stage, panel=PANEL, pieces=True, anywhere=True)
+        text = render("thread/lu_split.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gesv"))
         text = render("thread/lu.cu.jinja", **variables, programs=programs, stage=stage)

@@ -118,10 +118,10 @@ class SharedStage:
 class SplitStage:
     """Room for general matrices of a warp that has `split` threads for each, by rows.
 
-    A thread has every `split`-th row. It factors with the rows in its registers, some columns at a time; rows that
-    have become pivots, and multipliers, are in shared memory, where others read them. Threads that read a piece each
-    read from different banks: a line is an odd number of pieces, and behind each matrix there is padding, so that the
-    next one's lines are in the banks that its own leave free.
+    A thread has neighbouring rows in its registers until the end. In shared memory are first the matrix that was
+    given, then the factors, every row in its place, where threads read the row by which they eliminate. Threads that
+    read a piece each read from different banks: from one's rows to the next one's there is an odd number of pieces,
+    and behind each matrix there is padding, so that the next one's lines are in the banks that its own leave free.
     """
 
     problem: Problem
@@ -138,20 +138,9 @@ class SplitStage:
         return -(-self.problem.n // self.split)
 
     @property
-    def padded(self) -> int:
-        """Columns of whole panels."""
-        return -(-self.problem.n // PANEL) * PANEL
-
-    @property
     def registers(self) -> int:
         """Those of a thread that have elements of its rows."""
         return self.rows * self.problem.n * ELEMENT_BYTES[self.problem.dtype] // 4
-
-    @property
-    def widths(self) -> tuple[tuple[int, int], ...]:
-        """How many columns are updated with the panels up to a column: loops over two panels each."""
-        starts = range(0, self.padded, 2 * PANEL)
-        return tuple((self.padded - start, min(start + 2 * PANEL, self.padded)) for start in starts)
 
     @property
     def piece(self) -> int:
@@ -159,14 +148,24 @@ class SplitStage:
         return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
 
     @property
+    def padded(self) -> int:
+        """Columns of whole pieces."""
+        return -(-self.problem.n // self.piece) * self.piece
+
+    @property
     def line(self) -> int:
-        """Scalars from one row to the next: what is updated with the second of two panels is a panel too wide."""
-        return self.piece * (-(-(self.padded + PANEL) // self.piece) | 1)
+        """Scalars from one row to the next: behind it there is an element of a right-hand side."""
+        return self.padded + self.piece * self.problem.operation.forgets
+
+    @property
+    def share(self) -> int:
+        """Scalars from a thread's rows to those of the next: an odd number of pieces."""
+        return self.piece * (self.rows * self.line // self.piece | 1)
 
     @property
     def matrix(self) -> int:
         """Scalars from one matrix to the next."""
-        size, banks = self.problem.n * self.line, BANKS_BYTES // PIECE_BYTES
+        size, banks = -(-self.problem.n // self.rows) * self.share, BANKS_BYTES // PIECE_BYTES
         return size + (self.split - size // self.piece) % banks * self.piece
 
     @property
@@ -181,13 +180,13 @@ class SplitStage:
 
     @property
     def order(self) -> int:
-        """Where it begins which row comes to each place, of factors that are written."""
+        """Where it begins which row comes to each place, if matrices are factored."""
         return self.columns + self.members * self.column
 
     @property
     def scalars(self) -> int:
         """Those of a warp."""
-        scalars = self.order + (self.members * self.column if self.problem.op == "getrf" else 0)
+        scalars = self.order + self.members * self.column * self.problem.operation.factors
         return -(-scalars // self.piece) * self.piece
 
     def shared_bytes(self, threads: int) -> int:
