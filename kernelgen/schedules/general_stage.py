@@ -163,6 +163,12 @@ class SplitStage:
         return self.piece * (self.rows * self.line // self.piece | 1)
 
     @property
+    def together(self) -> int:
+        """Rows of a matrix that a warp copies at once, as many as threads have or so many times that; 0 if it cannot."""
+        pieces, rest = divmod(self.problem.n, self.piece)
+        return 0 if rest else WARP // pieces // self.rows * self.rows
+
+    @property
     def matrix(self) -> int:
         """Scalars from one matrix to the next."""
         size, banks = -(-self.problem.n // self.rows) * self.share, BANKS_BYTES // PIECE_BYTES
