@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from batchchol.algorithms.blocked import halved
-from batchchol.backends.cuda import cublas, memory, support
-from batchchol.backends.cuda.device import Device, device
+from batchchol.algorithms.launching import OnGpu, workspace
+from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.device import Device
 from batchchol.batches.layouts import array_shape
 from kernelgen import Layout
 from kernelgen.emit import lu_panel as kernels
@@ -107,24 +106,18 @@ def factor(calls: LuCalls, at: int, width: int) -> None:
 
 
 @dataclass(frozen=True)
-class LuFactorization:
+class LuFactorization(OnGpu):
     """LU factorizations of canonical arrays in rows, called as a kernel of "getrf"."""
 
     n: int
     dtype: str
-
-    @property
-    def gpu(self) -> Device:
-        """Where it runs."""
-        return device()
 
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> None:
         """Queue it for matrices, room for factors, which may be theirs, for pivots and for the info."""
         a, lu, pivots, info = addresses
         cublas.prepare()
         size = self.n**2 * ELEMENT_BYTES[self.dtype]
-        if a != lu:
-            support.copy(self.gpu, a, lu, batch * size, stream=stream)
+        self.copy(a, lu, batch * size, stream)
         together = batch if self.n <= _ALONE else 1
         with self.gpu.queueing():
             for m in range(0, batch, together):
@@ -133,16 +126,11 @@ class LuFactorization:
 
 
 @dataclass(frozen=True)
-class LuSolution:
+class LuSolution(OnGpu):
     """Solutions by LU factors of canonical arrays in rows, called as a kernel of "getrs"; by cuBLAS's trsm."""
 
     n: int
     dtype: str
-
-    @property
-    def gpu(self) -> Device:
-        """Where it runs."""
-        return device()
 
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
         """Queue it for factors, pivots, right-hand sides and room for solutions, which may be theirs.
@@ -156,23 +144,20 @@ class LuSolution:
         lu, pivots, b, x = addresses
         itemsize = ELEMENT_BYTES[self.dtype]
         apart = self.n**2 * itemsize, self.n * nrhs * itemsize
-        if b != x:
-            support.copy(self.gpu, b, x, batch * apart[1], stream=stream)
+        self.copy(b, x, batch * apart[1], stream)
         calls = LuCalls(self.gpu, self.dtype, self.n, batch, lu, pivots, 0, stream)
         for at in range(0, self.n, calls.nb):
             calls.interchange(x, nrhs, at, min(calls.nb, self.n - at))
         sizes, triangles = (self.n, nrhs, self.n), ({"unit": True}, {"upper": True})
         if batch > 1 and self.n <= _ALONE:
-            workspace = memory.empty((2, batch), np.dtype(np.uint64), f"the addresses of {batch:,} matrices")
-            if stream is not None:
-                memory.share(stream, workspace)
-            factors = int(workspace.gpudata)
-            solutions = factors + workspace.nbytes // 2
+            room = workspace((2, batch), "uint64", f"the addresses of {batch:,} matrices", stream)
+            factors = int(room.gpudata)
+            solutions = factors + room.nbytes // 2
             for place, first, step in zip((factors, solutions), (lu, x), apart, strict=True):
                 self.gpu.launch(address_kernel(), batch, (place, first, step, batch), stream)
             for triangle in triangles:
                 calls.blas.solve(factors, solutions, *sizes, **triangle, batch=batch, stream=stream)
-            return workspace
+            return room
         for member in range(batch):
             for triangle in triangles:
                 calls.blas.solve(lu + member * apart[0], x + member * apart[1], *sizes, **triangle, stream=stream)
@@ -187,7 +172,7 @@ class Launched(Protocol):
 
 
 @dataclass(frozen=True)
-class LuFactorThenSolve:
+class LuFactorThenSolve(OnGpu):
     """A factorization and solutions by it, called as a kernel of "gesv"; the factors are in a workspace."""
 
     n: int
@@ -200,11 +185,6 @@ class LuFactorThenSolve:
         """Both for orders that no kernel has."""
         return cls(n, dtype, LuFactorization(n, dtype), LuSolution(n, dtype))
 
-    @property
-    def gpu(self) -> Device:
-        """Where it runs."""
-        return device()
-
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
         """Queue it for matrices, right-hand sides, room for solutions, which may be theirs, and for the info.
 
@@ -214,11 +194,9 @@ class LuFactorThenSolve:
             Workspaces. On another stream than the default one they have to live until the work is done.
         """
         a, b, x, info = addresses
-        n, dtype, integers = self.n, np.dtype(self.dtype), np.dtype(np.int32)
-        lu = memory.empty(array_shape(n, batch, layout), dtype, f"the factors of {batch:,} matrices of order {n:,}")
-        pivots = memory.empty((batch, n), integers, f"the pivots of {batch:,} matrices of order {n:,}")
-        if stream is not None:
-            memory.share(stream, lu, pivots)
+        n, those = self.n, f"of {batch:,} matrices of order {self.n:,}"
+        lu = workspace(array_shape(n, batch, layout), self.dtype, f"the factors {those}", stream)
+        pivots = workspace((batch, n), "int32", f"the pivots {those}", stream)
         factors = int(lu.gpudata), int(pivots.gpudata)
         self.factor.launch((a, *factors, info), 0, batch, layout, stream)
         return lu, pivots, self.solve.launch((*factors, b, x), nrhs, batch, layout, stream)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from batchchol.backends.cuda import cublas, memory, support
-from batchchol.backends.cuda.device import Device, device
+from batchchol.algorithms.launching import OnGpu, workspace
+from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.device import Device
 from kernelgen import Layout
 from kernelgen.emit import lu_panel
 from kernelgen.emit import qr_panel as kernels
@@ -170,18 +169,13 @@ def project(calls: QrCalls, x: Rectangles) -> None:
 
 
 @dataclass(frozen=True)
-class Reflections:
+class Reflections(OnGpu):
     """QR factorizations of canonical arrays in rows, or what is made of them, called as a kernel of an operation."""
 
     op: str
     m: int
     n: int
     dtype: str
-
-    @property
-    def gpu(self) -> Device:
-        """Where it runs."""
-        return device()
 
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:
         """Queue it for the arguments of the operation.
@@ -198,42 +192,33 @@ class Reflections:
     def _geqrf(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
         a, qr, tau = addresses
         self._copy(a, qr, self.n, batch, stream)
-        calls, workspace = self._calls(qr, tau, self.n, batch, stream)
+        calls, room = self._calls(qr, tau, self.n, batch, stream)
         factor(calls)
-        return workspace
+        return room
 
     def _orgqr(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
         a, tau, q = addresses
         kept = None
         if a == q:
-            kept = memory.empty(
-                (batch, self.m, self.n), np.dtype(self.dtype), f"the reflectors of {batch:,} matrices"
-            )
-            if stream is not None:
-                memory.share(stream, kept)
+            kept = workspace((batch, self.m, self.n), self.dtype, f"the reflectors of {batch:,} matrices", stream)
             a = int(kept.gpudata)
             self._copy(q, a, self.n, batch, stream)
-        calls, workspace = self._calls(a, tau, self.n, batch, stream)
+        calls, room = self._calls(a, tau, self.n, batch, stream)
         generate(calls, Rectangles(q, self.m, self.n))
-        return kept, workspace
+        return kept, room
 
     def _ormqr(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
         a, tau, b, x = addresses
         self._copy(b, x, nrhs, batch, stream)
-        calls, workspace = self._calls(a, tau, nrhs, batch, stream)
+        calls, room = self._calls(a, tau, nrhs, batch, stream)
         project(calls, Rectangles(x, self.m, nrhs))
-        return workspace
+        return room
 
     def _copy(self, source: int, target: int, columns: int, batch: int, stream: Any) -> None:
-        if source != target:
-            support.copy(
-                self.gpu, source, target, batch * self.m * columns * ELEMENT_BYTES[self.dtype], stream=stream
-            )
+        self.copy(source, target, batch * self.m * columns * ELEMENT_BYTES[self.dtype], stream)
 
     def _calls(self, factors: int, tau: int, columns: int, batch: int, stream: Any) -> tuple[QrCalls, Any]:
         given = self.gpu, self.dtype, Rectangles(factors, self.m, self.n), batch, tau, columns
         scalars = batch * QrCalls(*given).scalars
-        workspace = memory.empty((scalars,), np.dtype(self.dtype), f"reflectors of {batch:,} matrices")
-        if stream is not None:
-            memory.share(stream, workspace)
-        return QrCalls(*given, int(workspace.gpudata), stream), workspace
+        room = workspace((scalars,), self.dtype, f"reflectors of {batch:,} matrices", stream)
+        return QrCalls(*given, int(room.gpudata), stream), room

@@ -164,7 +164,7 @@ class SplitStage:
 
     @property
     def together(self) -> int:
-        """Rows of a matrix that a warp copies at once, as many as threads have or so many times that; 0 if it cannot."""
+        """Rows of a matrix that a warp copies at once, a multiple of a thread's; 0 if pieces are of two rows."""
         pieces, rest = divmod(self.problem.n, self.piece)
         return 0 if rest else WARP // pieces // self.rows * self.rows
 

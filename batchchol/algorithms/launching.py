@@ -1,0 +1,32 @@
+"""What algorithms of several launches have in common that are called as a kernel of a GPU is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.device import Device, device
+
+
+class OnGpu:
+    """What runs on the GPU that is used."""
+
+    @property
+    def gpu(self) -> Device:
+        """Where it runs."""
+        return device()
+
+    def copy(self, source: int, target: int, size: int, stream: Any) -> None:
+        """Queue a copy of so many bytes, unless both are at one address."""
+        if source != target:
+            support.copy(self.gpu, source, target, size, stream=stream)
+
+
+def workspace(shape: tuple[int, ...], dtype: str, what: str, stream: Any) -> Any:
+    """Room on a GPU, which work on the stream may use until that is done."""
+    room = memory.empty(shape, np.dtype(dtype), what)
+    if stream is not None:
+        memory.share(stream, room)
+    return room
