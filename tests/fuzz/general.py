@@ -1,13 +1,14 @@
 """Differential fuzzing of LU factorizations and of solves by general matrices, on the CPU or a GPU, against float64.
 
     python -m tests.fuzz.general [--backend cuda] [--matrices 1000000] [--seconds 600] [--seed 0] [--processes 1]
+                                 [--batches 1]
 
-A case is a random kernel of "getrf", "getrs" or "gesv" on a batch in which matrices of all kinds are mixed: normal
+A case is a random kernel of "getrf", "getrs" or "gesv" on batches in which matrices of all kinds are mixed: normal
 ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
 ones; on the CPU everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing
 wherever rounding cannot decide; the componentwise error of factors and solutions; and the bits of good matrices
-beside others. A case depends on the seed and its number alone: `--case` repeats one. The exit status is 1 after a
-failure.
+beside others. A case depends on the seed, its number and how many batches it has: `--case` repeats one. The exit
+status is 1 after a failure.
 """
 
 from __future__ import annotations
@@ -109,10 +110,15 @@ def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: 
     return a.astype(dtype)
 
 
-def check_case(seed: int, case: int, backend: str = "cpu") -> int:
+def check_case(seed: int, case: int, backend: str = "cpu", batches: int = 1) -> int:
     """Run one case; the number of matrices. An assertion says what is wrong."""
     random = np.random.default_rng([seed, case])
     spec = random_spec(random, backend)
+    return sum(check_batch(spec, random, backend) for _ in range(batches))
+
+
+def check_batch(spec: KernelSpec, random: np.random.Generator, backend: str) -> int:
+    """Check a kernel on matrices of all kinds; their number."""
     n, dtype, math, op = spec.problem.n, spec.problem.dtype, spec.problem.math, spec.problem.op
     size = int(random.integers(1, min(MOST, max(40, ELEMENTS // n**2)) + 1))
     kinds, nrhs = random.choice(KINDS, size), int(random.integers(1, 6))
@@ -174,7 +180,10 @@ def run_there(spec: KernelSpec, a: Array, *beside: Array, chunk: int | None = No
 
 @dataclass(frozen=True)
 class Share:
-    """The cases of one of `of` processes: number `first` and every `of`-th after it, up to so many matrices."""
+    """The cases of one of `of` processes: number `first` and every `of`-th after it, up to so many matrices.
+
+    A case has so many `batches`.
+    """
 
     backend: str
     seed: int
@@ -182,6 +191,7 @@ class Share:
     seconds: float
     first: int = 0
     of: int = 1
+    batches: int = 1
 
     def cases(self) -> Iterator[int]:
         """Their numbers; their kernels are built some at a time for a GPU."""
@@ -209,9 +219,10 @@ def check_cases(share: Share, numbers: Iterable[int]) -> Found:
         if done >= share.matrices or time.monotonic() - begin > share.seconds:
             break
         try:
-            done += check_case(share.seed, case, share.backend)
+            done += check_case(share.seed, case, share.backend, share.batches)
         except AssertionError as error:
             where = "" if share.backend == "cpu" else f" --backend {share.backend}"
+            where += "" if share.batches == 1 else f" --batches {share.batches}"
             return Found(
                 done, kernels, f"{error}\npython -m tests.fuzz.general{where} --seed {share.seed} --case {case}"
             )
@@ -242,8 +253,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run this case alone")
     parser.add_argument("--processes", type=int, default=1, help="processes that check cases, all by one GPU")
+    parser.add_argument("--batches", type=int, default=1, help="those of each kernel, which takes long to build")
     options = parser.parse_args(arguments)
-    begin, whole = time.monotonic(), Share(options.backend, options.seed, options.matrices, options.seconds)
+    begin = time.monotonic()
+    whole = Share(options.backend, options.seed, options.matrices, options.seconds, batches=options.batches)
     alone = options.case is not None
     results = [check_cases(whole, [options.case])] if alone else check_shares(whole, options.processes)
     failures = [found.failure for found in results if found.failure]
