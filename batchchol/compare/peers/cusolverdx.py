@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.stats import CompileStats
@@ -20,10 +20,12 @@ from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer
 from batchchol.compare.peers.mathdx import VARIABLE, Shape, cubin, suggestion, version
-from batchchol.compare.solves import FusedArena, GeneralArena
+from batchchol.compare.reflections import QrArena, QrFactored
+from batchchol.compare.solves import FusedArena
 from batchchol.errors import BatchcholError, DeviceLost
 from batchchol.parallel import available_threads
 from kernelgen import Launch
+from kernelgen.operations import OPERATIONS
 
 # The suggested block and others, the likeliest first: to the first order these many times its threads and its
 # matrices, and beyond it. 32 matrices of n = 8 by 128 threads take half as long as 4 by 32 as suggested (H200).
@@ -33,23 +35,37 @@ _MOST_MATRICES, _THREADS = 64, range(32, 1025)
 _MOST_SHARED_BYTES = 200 << 10
 
 _Item = TypeVar("_Item")
+_AnyArena: TypeAlias = "Arena | FusedArena | LuArena | QrArena"
 
 
 class _What(NamedTuple):
-    """What a kernel does beside factoring: solve for `nrhs` right-hand sides, if any; `general` matrices or not."""
+    """What a kernel does beside factoring: solve for `nrhs` right-hand sides, if any; `general` matrices or not, if
+    it `reflects` by Householder reflectors.
+    """
 
     nrhs: int = 0
     general: bool = False
     pdl: bool = False
+    reflects: bool = False
+
+    @classmethod
+    def of(cls, op: str, nrhs: int, *, pdl: bool) -> _What:
+        """What an operation takes."""
+        operation = OPERATIONS[op]
+        return cls(nrhs if operation.has_columns else 0, operation.general, pdl, operation.rectangular)
+
+    def shape(self, n: int, dtype: str, architecture: str) -> Shape:
+        """Its kernel of an order, without a block."""
+        kind = {"pdl": self.pdl, "general": self.general, "reflects": self.reflects}
+        return Shape(n, dtype, 0, 0, architecture, nrhs=self.nrhs, **kind)
 
 
 _FACTORIZATION = _What()
 
 
-def contenders(arena: Arena | FusedArena | LuArena, *, pdl: bool = False, most: int | None = None) -> list[Contender]:
+def contenders(arena: _AnyArena, *, pdl: bool = False, most: int | None = None) -> list[Contender]:
     """A kernel for each block that is tried, or of the first `most`; with `pdl` launched before others have ended."""
-    nrhs, general = arena.nrhs if isinstance(arena, FusedArena) else 0, isinstance(arena, GeneralArena | LuArena)
-    what = _What(nrhs, general, pdl)
+    what = _What.of(arena.op, arena.nrhs if isinstance(arena, FusedArena) else 0, pdl=pdl)
     if pdl and not device().has_pdl:
         raise BatchcholError("the GPU has no programmatic dependent launches")
     found, refused = list[Contender](), ""
@@ -74,7 +90,9 @@ def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) 
     tried = [(int(threads * more), matrices * each) for more, each in (_SMALL if n <= _SMALL_N else _LARGE)]
     places = [*[(1, False)] * (n % 2 == 0), (0, False), *[(0, True)] * (not (what.nrhs or what.general))]
     found = [
-        Shape(n, dtype, number, each, architecture, what.pdl, what.nrhs, padding, by_rows, what.general)
+        Shape(
+            n, dtype, number, each, architecture, what.pdl, what.nrhs, padding, by_rows, what.general, what.reflects
+        )
         for padding, by_rows in places
         for number, each in tried
         if number in _THREADS and each <= _MOST_MATRICES
@@ -87,7 +105,7 @@ def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = Fa
 
     The blocks that are tried first of every order come first: a run that was interrupted goes on where it was.
     """
-    architecture, what = device().architecture, _What(nrhs, op in (GeneralArena.op, LuArena.op), pdl)
+    architecture, what = device().architecture, _What.of(op, nrhs, pdl=pdl)
     orders, store = [(n, dtype, architecture) for n in ns], ArtifactCache()
     _in_parallel(partial(_suggest, what=what), [o for o in orders if store.get(_suggestion_key(*o, what)) is None])
     turns = zip_longest(*(_tried(order, what)[:most] for order in orders))
@@ -128,12 +146,14 @@ def _compile(shape: Shape) -> None:
         _image(shape)
 
 
-def _made(arena: Arena | FusedArena | LuArena, shape: Shape) -> Contender:
+def _made(arena: _AnyArena, shape: Shape) -> Contender:
     match arena:
         case FusedArena():
             return _solver(arena, shape)
         case LuArena():
             return _lu(arena, shape)
+        case QrArena():
+            return _qr(arena, shape)
     return _contender(arena, shape)
 
 
@@ -158,6 +178,19 @@ def _lu(arena: LuArena, shape: Shape) -> Contender:
         return arena.factored(index, arena.output(index), pivots, info)
 
     return Contender(f"getrf of a block, {_said(shape)}", arena.calls(call), result)
+
+
+def _qr(arena: QrArena, shape: Shape) -> Contender:
+    run, tau = partial(device().run, _function(shape)), arena.tau()
+
+    def call(index: int) -> None:
+        a, factors = arena.input(index), arena.output(index)
+        run(arena.batch, (*(int(each.gpudata) for each in (a, factors, tau)), arena.batch))
+
+    def result(index: int) -> QrFactored:
+        return arena.reflected(index, arena.output(index), tau)
+
+    return Contender(f"geqrf of a block, {_said(shape)}", arena.calls(call), result)
 
 
 def _solver(arena: FusedArena, shape: Shape) -> Contender:
@@ -195,14 +228,14 @@ def _suggestion(n: int, dtype: str, architecture: str, what: _What) -> tuple[int
     key = _suggestion_key(n, dtype, architecture, what)
     if kept := ArtifactCache().get(key):
         return int(kept.metadata["threads"]), int(kept.metadata["matrices"])
-    threads, matrices = suggestion(n, dtype, architecture, what.nrhs, general=what.general)
+    threads, matrices = suggestion(what.shape(n, dtype, architecture))
     said = {"arch": architecture, "compiler": version(), "threads": threads, "matrices": matrices}
     ArtifactCache().put(key, f"{threads} {matrices}".encode(), ".txt", said, "cuSOLVERDx's suggestion", ".txt")
     return threads, matrices
 
 
 def _suggestion_key(n: int, dtype: str, architecture: str, what: _What) -> str:
-    return _key("suggestion", n, dtype, architecture, *filter(None, (what.nrhs, what.general)))
+    return _key("suggestion", n, dtype, architecture, *filter(None, (what.nrhs, what.general, what.reflects)))
 
 
 def _image(shape: Shape) -> bytes:
@@ -224,7 +257,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((version(), *parts)).encode()).hexdigest()
 
 
-_WAYS = {"potrf": contenders, "posv": contenders, "gesv": contenders, "getrf": contenders}
+_WAYS = dict.fromkeys(("potrf", "posv", "gesv", "getrf", "geqrf", "gels"), contenders)
 PEER = Peer(
     "cusolverdx",
     "cuda",

@@ -1,4 +1,4 @@
-"""cuSOLVERDx's Cholesky factorization and solve as kernels: libmathdx makes the code of a block, NVRTC that of the
+"""cuSOLVERDx's factorizations and solves as kernels: libmathdx makes the code of a block, NVRTC that of the
 kernel around it, and nvJitLink links them. All three are libraries of pip's wheels or of the CUDA toolkit; no GPU is
 needed.
 """
@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.compare.peers.mathdx_source import LU, SOLVER, SOURCE
+from batchchol.compare.peers.mathdx_source import LU, QR, SOLVER, SOURCE
 from batchchol.errors import BatchcholError
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -29,7 +29,7 @@ _SIZE, _TYPE, _PRECISION, _SM, _EXECUTION, _BLOCK_DIM, _API, _FUNCTION, _ARRANGE
 )
 _SYMBOL_NAME, _SUGGESTED_BLOCK_DIM, _SUGGESTED_PER_BLOCK = 2, 5, 6
 _REAL, _BLOCK, _SHARED_MEMORY, _COLUMN_MAJOR, _ROW_MAJOR, _LOWER = 0, 1, 0, 0, 1, 1
-_POTRF, _GETRF_PARTIAL_PIVOT, _POSV, _GESV_PARTIAL_PIVOT = 2, 5, 11, 13
+_POTRF, _GETRF_PARTIAL_PIVOT, _GEQRF, _POSV, _GESV_PARTIAL_PIVOT, _GELS = 2, 5, 7, 11, 13, 14
 _PRECISIONS = {"float32": 5, "float64": 6}
 _TARGET_SM = 1
 # What nvJitLink calls its inputs.
@@ -42,7 +42,8 @@ class Shape:
 
     In shared memory their rows are `padding` elements longer. The factors are in rows with `by_rows`, else in
     columns. With `pdl` it may be launched before its predecessors have ended. If there are right-hand sides, `nrhs`
-    of each matrix, it solves for them too, and does not write the factors. Matrices may be any if `general`.
+    of each matrix, it solves for them too, and does not write the factors. Matrices may be any if `general`;
+    it works by Householder reflectors if `reflects` as well.
     """
 
     n: int
@@ -55,6 +56,7 @@ class Shape:
     padding: int = 0
     by_rows: bool = False
     general: bool = False
+    reflects: bool = False
 
     @property
     def lda(self) -> int:
@@ -66,7 +68,7 @@ class Shape:
         """The kernel's name."""
         columns = f"_rhs{self.nrhs}" if self.nrhs else ""
         block = f"_t{self.threads}_m{self.matrices}{f'_pad{self.padding}' * bool(self.padding)}"
-        kind = "_general" * self.general
+        kind = "_reflects" if self.reflects else "_general" * self.general
         return f"cusolverdx_{self.dtype}_n{self.n}{kind}{columns}{block}{'_rows' * self.by_rows}{'_pdl' * self.pdl}"
 
     @property
@@ -74,13 +76,13 @@ class Shape:
         """The text of the kernel around the device function."""
         if self.nrhs:
             return SOLVER
-        return LU if self.general else SOURCE
+        return QR if self.reflects else LU if self.general else SOURCE
 
     @property
     def function(self) -> int:
         """What libmathdx calls the function."""
-        positive, general = (_POSV, _GESV_PARTIAL_PIVOT) if self.nrhs else (_POTRF, _GETRF_PARTIAL_PIVOT)
-        return general if self.general else positive
+        solves, factors = (_POSV, _GESV_PARTIAL_PIVOT, _GELS), (_POTRF, _GETRF_PARTIAL_PIVOT, _GEQRF)
+        return (solves if self.nrhs else factors)[self.general + self.reflects]
 
     @property
     def shared_bytes(self) -> int:
@@ -123,11 +125,11 @@ def version() -> str:
     return f"libmathdx {'.'.join(str(number.value) for number in numbers)}"
 
 
-def suggestion(n: int, dtype: str, architecture: str, nrhs: int = 0, *, general: bool = False) -> tuple[int, int]:
-    """The threads and matrices of a block that cuSOLVERDx suggests."""
-    with _descriptor(Shape(n, dtype, 0, 0, architecture, nrhs=nrhs, general=general)) as plain:
+def suggestion(shape: Shape) -> tuple[int, int]:
+    """The threads and matrices of a block that cuSOLVERDx suggests; the shape's own are not looked at."""
+    with _descriptor(replace(shape, threads=0, matrices=0)) as plain:
         matrices = _trait(plain, _SUGGESTED_PER_BLOCK, 1)[0]
-    with _descriptor(Shape(n, dtype, 0, matrices, architecture, nrhs=nrhs, general=general)) as several:
+    with _descriptor(replace(shape, threads=0, matrices=matrices)) as several:
         x, y, z = _trait(several, _SUGGESTED_BLOCK_DIM, 3)
     return x * y * z, matrices
 
@@ -231,7 +233,9 @@ def macros(shape: Shape, symbol: str) -> dict[str, str]:
     scalar = {"float32": "float", "float64": "double"}[shape.dtype]
     numbers = {"N": shape.n, "LDA": shape.lda, "THREADS": shape.threads, "MATRICES": shape.matrices}
     numbers |= {"PDL": int(shape.pdl)}
-    numbers |= {"NRHS": shape.nrhs, "GENERAL": int(shape.general)} if shape.nrhs else {}
+    numbers |= (
+        {"NRHS": shape.nrhs, "GENERAL": int(shape.general), "REFLECTS": int(shape.reflects)} if shape.nrhs else {}
+    )
     return {name: str(number) for name, number in numbers.items()} | {
         "SCALAR": scalar,
         "SYMBOL": symbol,

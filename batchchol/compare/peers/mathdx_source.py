@@ -130,9 +130,39 @@ ENTRY(const SCALAR *a, SCALAR *lu, int *to, int *info, long long batch)
 """
 )
 
+QR = (
+    """\
+extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *tau);
+
+"""
+    + _COPIES
+    + """
+// Canonical matrices to canonical factors and their tau: MATRICES of them to a block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+ENTRY(const SCALAR *a, SCALAR *qr, SCALAR *tau, long long batch)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ SCALAR scalars[MATRICES * N];
+    SCALAR *own = (SCALAR *)memory;
+    const long long first = (long long)blockIdx.x * MATRICES;
+    const int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
+    follow();
+    load(a + first * (N * N), own, count);
+    __syncthreads();
+    SYMBOL(own, scalars);
+    __syncthreads();
+    store(own, qr + first * (N * N), count);
+    for (int i = (int)threadIdx.x; i < count * N; i += THREADS)
+        tau[first * N + i] = scalars[i];
+}
+"""
+)
+
 SOLVER = (
     """\
-#if GENERAL
+#if REFLECTS
+extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *tau, SCALAR *columns);
+#elif GENERAL
 extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, SCALAR *columns, int *info);
 #else
 extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *columns, int *info);
@@ -155,7 +185,13 @@ ENTRY(const SCALAR *a, const SCALAR *b, SCALAR *x, int *info, long long batch)
     load(a + first * (N * N), own, count);
     copy(b + first * (N * NRHS), columns, count * N * NRHS, MATRICES * N * NRHS);
     __syncthreads();
-#if GENERAL
+#if REFLECTS
+    // It says nothing of zeros on the diagonal.
+    __shared__ SCALAR tau[MATRICES * N];
+    SYMBOL(own, tau, columns);
+    for (int i = (int)threadIdx.x; i < MATRICES; i += THREADS)
+        status[i] = 0;
+#elif GENERAL
     __shared__ int pivots[MATRICES * N];
     SYMBOL(own, pivots, columns, status);
 #else

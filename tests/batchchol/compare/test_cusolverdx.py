@@ -16,6 +16,7 @@ from batchchol.compare.peers import PEERS, cusolverdx, mathdx, mathdx_source
 from batchchol.compare.peers.mathdx import Shape
 from batchchol.errors import BatchcholError
 from batchchol.operations.posv import oracle
+from batchchol.operations.qr import BOUND, factor_ratios
 from kernelgen import KernelSource, Launch
 
 from ...cuda_programs import compile_program
@@ -80,10 +81,10 @@ def test_the_likeliest_blocks_of_all_orders_are_compiled_first_and_once(
             raise BatchcholError("too many registers")
         return shape.entry.encode()
 
-    def suggestion(n: int, *of: object, **rest: object) -> tuple[int, int]:
-        if n == 6:
+    def suggestion(shape: Shape) -> tuple[int, int]:
+        if shape.n == 6:
             raise BatchcholError("no such order")
-        return 32, n
+        return 32, shape.n
 
     monkeypatch.setattr(cusolverdx, "version", lambda: "libmathdx 0.4")
     monkeypatch.setattr(cusolverdx, "cubin", cubin)
@@ -260,6 +261,14 @@ extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, SCALAR *columns
 """
 
 
+# ... and for that of least squares, the same for square matrices.
+_GELS = (
+    _GESV.replace("int *pivots, SCALAR *columns, int *info", "SCALAR *tau, SCALAR *columns")
+    .replace("info[m] = 0;", "tau[m] = 1;")
+    .replace("pivots[m * N + k] = k ? k + 1 : N;", "")
+)
+
+
 # ... and for that which factors general matrices, without a choice of pivots.
 _GETRF = """
 extern "C" __device__ void SYMBOL(SCALAR *matrices, int *pivots, int *info)
@@ -295,23 +304,65 @@ def test_the_kernel_around_cusolverdx_writes_lu_factors(n: int, matrices: int, b
     np.testing.assert_allclose((np.tril(lu, -1) + np.eye(n)) @ np.triu(lu), a, rtol=1e-5)
 
 
+# ... and for that which makes reflectors, here of single precision.
+_GEQRF = """
+extern "C" __device__ void SYMBOL(SCALAR *matrices, SCALAR *tau)
+{
+    for (int m = (int)threadIdx.x; m < MATRICES; m += THREADS) {
+        SCALAR *a = matrices + m * N * LDA;
+        for (int k = 0; k < N; k++) {
+            SCALAR squares = 0, alpha = a[k * LDA + k];
+            for (int i = k + 1; i < N; i++) squares += a[i * LDA + k] * a[i * LDA + k];
+            const SCALAR beta = squares > 0 ? -copysignf(sqrtf(squares + alpha * alpha), alpha) : alpha;
+            tau[m * N + k] = squares > 0 ? (beta - alpha) / beta : 0;
+            for (int i = k + 1; i < N; i++) a[i * LDA + k] /= squares > 0 ? alpha - beta : 1;
+            for (int j = k + 1; j < N; j++) {
+                SCALAR sum = a[k * LDA + j];
+                for (int i = k + 1; i < N; i++) sum += a[i * LDA + k] * a[i * LDA + j];
+                a[k * LDA + j] -= tau[m * N + k] * sum;
+                for (int i = k + 1; i < N; i++) a[i * LDA + j] -= tau[m * N + k] * sum * a[i * LDA + k];
+            }
+            a[k * LDA + k] = beta;
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(("n", "matrices", "batch", "padding"), [(4, 4, 9, 0), (6, 3, 10, 1)])
+def test_the_kernel_around_cusolverdx_writes_reflectors(n: int, matrices: int, batch: int, padding: int) -> None:
+    shape = Shape(n, "float32", 32, matrices, "sm_90", padding=padding, general=True, reflects=True)
+    text = mathdx_source.QR + _GEQRF
+    for name, value in mathdx.macros(shape, "stand_in").items():
+        text = replaced(text, name, value)
+    launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")
+    source = KernelSource(text, shape.entry, 1, (), launch)
+    a = np.random.default_rng(0).standard_normal((batch, n, n)).astype(np.float32)
+    factors, tau = np.zeros_like(a), np.zeros((batch, n), np.float32)
+    compile_program((source,)).launch(source, batch, a, factors, tau, np.int64(batch))
+    assert factor_ratios(a, factors, tau).max() <= BOUND["fast"]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("n", "nrhs", "matrices", "batch", "padding", "general"),
+    ("n", "nrhs", "matrices", "batch", "padding", "op"),
     [
-        (4, 1, 4, 8, 0, False),
-        (4, 3, 3, 10, 0, True),
-        (5, 2, 1, 3, 0, False),
-        (5, 1, 4, 9, 0, True),
-        (4, 1, 4, 8, 1, False),
-        (6, 2, 3, 10, 1, True),
+        (4, 1, 4, 8, 0, "posv"),
+        (4, 3, 3, 10, 0, "gesv"),
+        (5, 2, 1, 3, 0, "posv"),
+        (5, 1, 4, 9, 0, "gesv"),
+        (4, 1, 4, 8, 1, "posv"),
+        (6, 2, 3, 10, 1, "gesv"),
+        (5, 2, 3, 10, 0, "gels"),
     ],
 )
 def test_the_kernel_around_cusolverdx_solves_ragged_batches(
-    n: int, nrhs: int, matrices: int, batch: int, padding: int, general: bool, dtype: str
+    n: int, nrhs: int, matrices: int, batch: int, padding: int, op: str, dtype: str
 ) -> None:
-    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs, padding=padding, general=general)
-    text = mathdx_source.SOLVER + (_GESV if general else _POSV)
+    general = op != "posv"
+    kind = {"general": general, "reflects": op == "gels"}
+    shape = Shape(n, dtype, 32, matrices, "sm_90", nrhs=nrhs, padding=padding, **kind)
+    text = mathdx_source.SOLVER + {"posv": _POSV, "gesv": _GESV, "gels": _GELS}[op]
     for name, value in mathdx.macros(shape, "stand_in").items():
         text = replaced(text, name, value)
     launch = Launch(shape.threads, shape.matrices, shape.shared_bytes, "shared")

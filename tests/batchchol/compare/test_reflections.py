@@ -39,7 +39,10 @@ def arena_of(
 def test_who_takes_part() -> None:
     for op in ("geqrf", "gels"):
         names = {place: [name for name, peer in PEERS[place].items() if op in peer.ways] for place in ("cpu", "cuda")}
-        assert names == {"cpu": ["numpy", "scipy", "torch"], "cuda": ["cublas", "torch", "jax"]}
+        assert names == {
+            "cpu": ["numpy", "scipy", "torch"],
+            "cuda": ["cublas", "torch", "jax", "cusolverdx", "cusolverdx_pdl"],
+        }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
