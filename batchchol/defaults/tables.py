@@ -206,9 +206,10 @@ def schedule_of(values: Mapping[str, Any]) -> Schedule:
 
 
 def values_of(schedule: Schedule) -> dict[str, Any]:
-    """The family and the choices of a schedule; what it leaves to the target is left out."""
+    """The family and the choices of a schedule; what it leaves to the target is left out, as are zeros by default."""
+    none = {each.name for each in fields(schedule) if each.default == 0}
     choices = {name: getattr(schedule, name) for name in axes_of(type(schedule))}
-    return without_none({"family": schedule.family} | choices)
+    return without_none({"family": schedule.family} | {k: v for k, v in choices.items() if v != 0 or k not in none})
 
 
 def _evidence(values: Mapping[str, Any], batch: int | None, schedule: Schedule) -> Evidence:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from batchchol import BatchcholError
-from batchchol.defaults.tables import Case, Evidence, nearest, parse, render
+from batchchol.defaults.tables import Case, Evidence, nearest, parse, render, values_of
 from batchchol.measure.row import Row
 from batchchol.tune.make_tables import table
 from batchchol.tune.winners import FIRST_SAMPLES
-from kernelgen import TARGETS, Layout, Problem, SharedSchedule, ThreadSchedule
+from kernelgen import TARGETS, Layout, Problem, SharedSchedule, StripSchedule, ThreadSchedule
 
 from .made_rows import ABOUT, LARGE, SMALL, a_row, thread
 
@@ -198,6 +198,11 @@ def test_tables_survive_their_file() -> None:
     assert list(parse(text).values()) == [made]
     entries = sum(map(len, made.cases.values())) + len(made.layouts) + len(made.arrays)
     assert text.count("\n   {") + text.count("\n    {") == entries + len(made.cases), "a line an entry"
+
+
+def test_zeros_that_are_the_default_are_left_out() -> None:
+    assert values_of(StripSchedule(24, ahead=0)) == {"family": "strip", "warps": 24}
+    assert values_of(StripSchedule(24, ahead=2, third=1))["third"] == 1
 
 
 def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> None:
