@@ -30,7 +30,7 @@ from kernelgen.schedules.block import MAX_SPARE
 from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.strip import TILE as STRIP_TILE
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
-from kernelgen.schedules.warp import BLOCK
+from kernelgen.schedules.warp import BLOCK, TILE
 from kernelgen.schedules.whole import MAX_WARPS as MAX_WHOLE_WARPS
 from kernelgen.schedules.whole import TILE as WHOLE_TILE
 from kernelgen.targets import ELEMENT_BYTES
@@ -119,8 +119,9 @@ def _pipelines(problem: Problem, fitting: Sequence[int]) -> Iterator[BlockSchedu
 def warp_schedules(n: int, layout: str = "chunked", math: str = "fast") -> Iterator[WarpSchedule]:
     """The candidates of the warp family for order n, on the default chunk, any, and the chunk of a team's matrices.
 
-    Those of `ieee` update by tensor cores as well, from the second block of rows on. Whatever the chunk, some numbers
-    of teams and straight-line code are better than others: they are tried on one.
+    Those of `ieee` update by tensor cores as well, from the second block of rows on; arrays whose rows begin in the
+    middle of a sector are staged as well. Whatever the chunk, some numbers of teams and straight-line code are better
+    than others: they are tried on one.
     """
     for matrices, warps in WARP_TEAMS:
         if warps > 1 and n <= BLOCK:
@@ -131,6 +132,8 @@ def warp_schedules(n: int, layout: str = "chunked", math: str = "fast") -> Itera
         found = [*schedules, *(replace(schedules[0], teams=teams) for teams in others)]
         if n <= WARP_FULL_UNROLL_MAX_N and warps == 1:
             found += [replace(schedules[-1], unroll="full", teams=teams) for teams in (usual, others[-1])]
+        if layout == "canonical" and warps == 1 and n % TILE:
+            found += [replace(each, staged=True) for each in found]
         yield from found
         if math == "ieee" and n > BLOCK:
             yield from (replace(each, update="tensor") for each in found)

@@ -16,12 +16,15 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     problem, shape = spec.problem, schedule.shape(spec.problem)
     solves = problem.operation.forgets
     by_rows = spec.layout == "canonical" and element_strides(spec, problem.n)[1] == 1
-    staged = by_rows and problem.dtype == "float32"
+    whole = bool(schedule.staged)
+    staged = by_rows and problem.dtype == "float32" and not whole
+    image = schedule.image(problem)
     room = shape.room(staged=staged)
     text = render(
         "warp/warp.cu.jinja",
         **variables_of(spec),
         shape=shape,
+        image=image,
         room=room,
         column=shape.column(staged=staged),
         # Scalars from the stage of one matrix to the next.
@@ -30,6 +33,7 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     )
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
     scalars = room if solves else shape.stage if staged else 0
+    shared = matrices * scalars * 4 + shape.teams * schedule.image_bytes(problem)
     resident = schedule.blocks if schedule.resident else None
-    launch = Launch(shape.threads, matrices, 4 * matrices * scalars, cache, resident, bool(schedule.pdl))
+    launch = Launch(shape.threads, matrices, shared, cache, resident, bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

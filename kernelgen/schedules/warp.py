@@ -24,6 +24,7 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
+from kernelgen.schedules.warp_image import WarpImage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
 # Order of a tile of tensor cores' results, and of a block of its rows.
@@ -174,6 +175,8 @@ class WarpSchedule(BaseSchedule):
     tensor cores of its own, and no choice, and takes up to eight warps, float32 up to two. `unroll` is "full" for
     straight-line code, or "tiles" for a loop over the panels; `blocks` are those of the block family. With `resident`
     there are no more of them: their warps go on to further matrices, and fetch these while they work on those before.
+    If `staged`, whole arrays come and go by way of shared memory, in the order of memory: by panels, rows that do not
+    begin with one of memory's sectors take twice the accesses.
     """
 
     family: ClassVar[str] = "warp"
@@ -186,6 +189,7 @@ class WarpSchedule(BaseSchedule):
     unroll: str = word(UNROLLS, "tiles", "loops over panels, or straight-line code")
     blocks: int | None = resident_blocks()
     resident: bool | None = switch("whether warps go on to further matrices, fetched meanwhile", only="gpu")
+    staged: bool | None = switch("whether whole arrays come and go by way of shared memory", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,13 +204,14 @@ class WarpSchedule(BaseSchedule):
         tensor = problem.math == "fast" or problem.dtype == "float64"
         update = self.update or ("tensor" if tensor else "fma")
         teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
-        stays = self.resident or None
-        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache, "resident": stays}
+        kept = {name: getattr(self, name) or None for name in ("resident", "staged")}
+        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache, **kept}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_stride(self, layout)
         self._check_resident(problem, layout)
+        self._check_staged(problem, layout)
         if problem.dtype == "float64":
             works = "in float64 a warp factors, and no more; use another family"
             require(problem.op == "potrf", "op", problem.op, works)
@@ -230,6 +235,23 @@ class WarpSchedule(BaseSchedule):
         works = "warps go on where they factor arrays of float32, fewer than eight teams to a block; use None"
         require(not self.resident or (stays and (self.teams or 1) < MAX_TEAMS), "resident", self.resident, works)
 
+    def _check_staged(self, problem: Problem, layout: str) -> None:
+        """Refuse an image of what is not a warp's arrays to factor, or is not left before further ones come."""
+        fits = problem.op == "potrf" and layout == "canonical" and self.warps == 1 and not self.resident
+        works = "single warps that factor arrays and do not go on have an image of them; use None"
+        require(not self.staged or fits, "staged", self.staged, works)
+        taken = self.image_bytes(problem) * (self.teams or 1) + self._shared_bytes(problem, layout)
+        works = f"n={problem.n} is {taken:,} bytes of shared memory, over {MAX_SHARED_BYTES:,}; use fewer"
+        require(not self.staged or taken <= MAX_SHARED_BYTES, "teams", self.teams, works)
+
+    def image(self, problem: Problem) -> WarpImage:
+        """Where a team's matrices are in shared memory if they are staged."""
+        return WarpImage(problem.n, self.matrices, problem.dtype)
+
+    def image_bytes(self, problem: Problem) -> int:
+        """Those of a team's image, if there is one."""
+        return self.image(problem).scalars * ELEMENT_BYTES[problem.dtype] if self.staged else 0
+
     def _shared_bytes(self, problem: Problem, layout: str) -> int:
         """Shared memory of a block: what it declares, or what solves keep, with stages where there can be one."""
         shape, each = self.shape(problem), ELEMENT_BYTES[problem.dtype]
@@ -247,5 +269,5 @@ class WarpSchedule(BaseSchedule):
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        stays = ["resident"] * bool(self.resident)
+        stays = [name for name in ("staged", "resident") if getattr(self, name)]
         return (f"t{self.teams}", f"b{self.blocks}", *stays, *super().details(layout))
