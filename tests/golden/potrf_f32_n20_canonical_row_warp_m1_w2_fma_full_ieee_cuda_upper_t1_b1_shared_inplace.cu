@@ -20,29 +20,34 @@ INLINE void store(scalar *to, const vec value) { *to = value; }
 
 enum { N = 20, SIDE = 3, MATRICES = 1, TILES = 3, SOLVERS = 64, SLOTS = 1, PANEL = 260 };
 
-/* The root of a pivot and its reciprocal, both correctly rounded, if it is from 2^-101 on and finite: as the compiler has them
- * for such numbers, without its branch to what it has for others. */
-INLINE vec ordinary_pivot(const vec d, vec *reciprocal)
+/* The root of a pivot, correctly rounded, and its reciprocal, to a unit in the last place, if it is ordinary: from 2^-101 on, and
+ * finite. */
+INLINE scalar ordinary_pivot(const scalar d, scalar *reciprocal)
 {
 #ifdef __CUDA_ARCH__
-    vec r, y;
+    scalar r;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
-    const vec s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(root));
-    *reciprocal = fmaf(y, fmaf(-y, root, 1), y);
+    r = fmaf(0.5f * r, fmaf(-(d * r), r, 1), r);
+    const scalar s = d * r, root = fmaf(fmaf(-s, s, d), 0.5f * r, s);
+    *reciprocal = r;
     return root;
 #else
-    const vec root = __fsqrt_rn(d);
+    const scalar root = __fsqrt_rn(d);
     *reciprocal = __frcp_rn(root);
     return root;
 #endif
 }
 
-/* The pivot of a column and its reciprocal. Smaller ones are those of 2^64 times as much; what is not positive is no pivot. */
-INLINE vec pivot(const vec d, vec *reciprocal)
+INLINE unsigned first_bits(const scalar x) { return __float_as_uint(x); }
+
+INLINE bool is_ordinary(const scalar d) { return first_bits(d) - 0x0d000000u < 0x72800000u; }
+
+/* The pivot of a column and its reciprocal. Smaller ones are those of 2^64 times as much; of what is not positive both have no
+ * meaning. */
+INLINE scalar pivot(const scalar d, scalar *reciprocal)
 {
     const bool small = d < 0x1p-101f, infinite = d == __uint_as_float(0x7f800000u);
-    const vec root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
+    const scalar root = ordinary_pivot(small ? d * 0x1p64f : d, reciprocal);
     *reciprocal = infinite ? 0 : small ? *reciprocal * 0x1p32f : *reciprocal;
     return infinite ? d : small ? root * 0x1p-32f : root;
 }
@@ -146,8 +151,6 @@ INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
     for (int i = 0; i < 8; ++i)
         read_row(tile.d[i], panel, row_place(i));
 }
-
-INLINE bool is_ordinary(const vec d) { return __float_as_uint(d) - 0x0d000000u < 0x72800000u; }
 
 template <bool ORDINARY>
 INLINE void factor_pivots(Diagonal &tile, bool &ordinary)

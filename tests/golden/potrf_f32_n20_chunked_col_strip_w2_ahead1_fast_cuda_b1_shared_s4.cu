@@ -55,6 +55,7 @@ template <typename T> INLINE T *hidden_place(T *place)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("" : "+l"(place));
+    __builtin_assume(__isGlobal(place));
 #endif
     return place;
 }
