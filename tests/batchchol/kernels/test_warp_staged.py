@@ -25,6 +25,8 @@ CASES = [
     staged(36, order="row", uplo="upper", matrices=2, update="tensor"),
     staged(11, order="row", dtype="float64", matrices=2),
     staged(20, order="row", dtype="float64", in_place=True),
+    staged(24, order="row", matrices=2, update="tensor", in_place=True),
+    staged(12, order="col", teams=4),
 ]
 emulated = CompiledTogether(CASES)
 
@@ -34,7 +36,7 @@ def test_factors_are_right(spec: KernelSpec) -> None:
     check_kernel(spec, 7, None, emulated(spec))
 
 
-@pytest.mark.parametrize("spec", [CASES[1], CASES[2], CASES[5]], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [CASES[1], CASES[2], CASES[5], CASES[6], CASES[7]], ids=lambda spec: spec.name)
 def test_arrays_begin_anywhere(spec: KernelSpec) -> None:
     check_arrays_that_begin_anywhere(spec)
 
@@ -52,12 +54,12 @@ def test_failing_members_harm_no_neighbour() -> None:
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize(("n", "matrices", "dtype"), [(7, 4, "float32"), (40, 1, "float32"), (13, 2, "float64")])
 def test_every_element_of_the_triangle_is_wanted(n: int, matrices: int, dtype: str, by_rows: bool) -> None:
-    """Wherever the matrices begin in a piece; and of large matrices some pieces are not."""
+    """Wherever the matrices begin in a piece, if not with one; and of large matrices some are not."""
     image = WarpImage(n, matrices, dtype)
     lanes = [image.wanted(turn, by_rows=by_rows) for turn in range(image.turns)]
     inside = np.tril(np.ones((n, n), bool)) if by_rows else np.triu(np.ones((n, n), bool))
     places = np.flatnonzero(np.tile(inside.ravel(), matrices))
-    for shift in range(image.piece):
+    for shift in range(1 if image.lined else image.piece):
         for piece in {int(place + shift) // image.piece for place in places}:
             assert lanes[piece // 32] >> piece % 32 & 1
     assert sum(lane.bit_count() for lane in lanes) < image.pieces or n < 8
