@@ -10,7 +10,7 @@ from kernelgen.problem import LAYOUT_KINDS, MAX_N, ORDERS, Problem
 from kernelgen.refusals import SpecError, one_of, require
 from kernelgen.schedules import FAMILIES, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
-from kernelgen.targets import TARGETS
+from kernelgen.targets import TARGETS, Target
 
 _LARGER = " or ".join(repr(family) for family, schedule in FAMILIES.items() if schedule.larger)
 
@@ -57,7 +57,13 @@ class KernelSpec:
     @property
     def lanes(self) -> int:
         """Matrices that one group of the kernel factors side by side: a SIMD register's, or one to a GPU thread."""
-        return TARGETS[self.target].lanes(self.problem.dtype)
+        return self.machine.lanes(self.problem.dtype)
+
+    @property
+    def machine(self) -> Target:
+        """The target, with the vectors that the kernel has."""
+        target = TARGETS[self.target]
+        return target.halved() if self.schedule.halves else target
 
     @property
     def name(self) -> str:

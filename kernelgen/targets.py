@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8})
@@ -29,6 +29,10 @@ class Target:
     def lanes(self, dtype: str) -> int:
         """Matrices that one SIMD register or one GPU thread factors side by side."""
         return 1 if self.gpu else self.vector_bytes // ELEMENT_BYTES[dtype]
+
+    def halved(self) -> Target:
+        """The same instructions on vectors of half the size."""
+        return replace(self, vector_bytes=self.vector_bytes // 2)
 
 
 SIMD_TARGETS: Mapping[str, Target] = MappingProxyType(

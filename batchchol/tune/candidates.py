@@ -29,7 +29,7 @@ from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.schedules.block import MAX_SPARE
 from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.strip import TILE as STRIP_TILE
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
+from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, HALVED_VECTOR_BYTES, straight_line_operations
 from kernelgen.schedules.warp import BLOCK, TILE
 from kernelgen.schedules.whole import MAX_WARPS as MAX_WHOLE_WARPS
 from kernelgen.schedules.whole import TILE as WHOLE_TILE
@@ -162,7 +162,10 @@ def shared_schedules(n: int) -> Iterator[SharedSchedule]:
 
 
 def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
-    """A good candidate with the choices that matter less: prefetching on a CPU; blocks, caches and `pdl` on a GPU."""
+    """A good candidate with the choices that matter less: on a CPU prefetching and halves of vectors.
+
+    On a GPU blocks, caches and `pdl`.
+    """
     schedule = spec.schedule
     varied: Sequence[Schedule]
     match schedule:
@@ -195,7 +198,9 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             fitting = [each for each in staged if each.stage(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
             varied = fitting or _direct(schedule)
         case ThreadSchedule():
-            varied = [replace(schedule, prefetch=prefetch) for prefetch in (True, False)]
+            wide = spec.layout == "canonical" and TARGETS[spec.target].vector_bytes >= HALVED_VECTOR_BYTES
+            halves = (None, True) if wide else (None,)
+            varied = [replace(schedule, prefetch=each, half=half) for each in (True, False) for half in halves]
     early = (pdl and TARGETS[spec.target].gpu and "pdl" not in spec.problem.operation.fixed) or None
     return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
 

@@ -35,7 +35,7 @@ def streams(spec: KernelSpec) -> bool:
     A matrix of an array is whole cache lines then, and few vectors fill one.
     """
     problem = spec.problem
-    whole = problem.n % 4 == 0 and SIMD_TARGETS[spec.target].vector_bytes >= 32
+    whole = problem.n % 4 == 0 and spec.machine.vector_bytes >= 32
     return whole and spec.layout == "canonical" and problem.op == "potrf"
 
 
@@ -60,7 +60,7 @@ def factorization_variables(
         "leading": leading,
         "in_place": in_place,
         "streams": streams(spec),
-        **target_variables(SIMD_TARGETS[spec.target], problem.dtype),
+        **target_variables(spec.machine, problem.dtype),
     }
 
 
@@ -73,7 +73,7 @@ def leading_dimension(spec: KernelSpec, *, staged: bool) -> int:
     n = leading = spec.problem.n
     if spec.layout != "canonical" and not staged:
         return n
-    vector_bytes = SIMD_TARGETS[spec.target].vector_bytes
+    vector_bytes = spec.machine.vector_bytes
     while n > CACHE_WAYS * CACHE_WAY_BYTES // gcd(leading * vector_bytes, CACHE_WAY_BYTES):
         leading += 1
     return leading

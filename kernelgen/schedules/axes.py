@@ -111,6 +111,11 @@ class BaseSchedule(ABC):
     stride: int | None = number(2, MAX_CHUNK, None, "the only chunk that a GPU kernel runs on", only="gpu")
     pdl: bool | None = switch("whether a kernel is launched before its predecessors have ended", only="gpu")
 
+    @property
+    def halves(self) -> bool:
+        """Whether vectors are half of what a target has."""
+        return False
+
     def __post_init__(self) -> None:
         for entry in fields(self):
             if getattr(self, entry.name) is not None or entry.default is not None:

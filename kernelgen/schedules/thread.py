@@ -52,6 +52,8 @@ MAX_THREADS = 512
 MAX_RHS, DEFAULT_RHS = 16, 4
 # Of the 255 registers of a thread, those that can be elements of its right-hand sides.
 MAX_COLUMN_REGISTERS = 128
+# Halves of these are vectors too, with all of the target's registers and instructions: AVX-512's.
+HALVED_VECTOR_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ class ThreadSchedule(BaseSchedule):
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
-    written out, past the caches, when it is done; on a GPU, for canonical arrays, whether the threads of a warp read
+    written out, past the caches, when it is done, and `half` whether a group of canonical arrays fills half of a
+    vector of the widest kind, so that larger matrices still fit that cache; on a GPU, for canonical arrays, whether
+    the threads of a warp read
     and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, and
     `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
     is one if `staged`, else it is left to the compiler).
@@ -91,13 +95,20 @@ class ThreadSchedule(BaseSchedule):
     blocks: int | None = resident_blocks()
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
     split: int | None = number(1, MAX_SPLIT, None, "threads of a matrix", only="gpu")
+    half: bool | None = switch("whether vectors are half of the widest", only="simd")
+
+    @property
+    def halves(self) -> bool:
+        return bool(self.half)
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         operation = problem.operation
         rhs = self.rhs or operation.fixed.get("rhs") or DEFAULT_RHS if operation.has_columns else self.rhs
         if not target.gpu:
             prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
-            return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
+            works = f"target {target.name!r} has no halves of its vectors, use None"
+            require(not self.half or target.vector_bytes >= HALVED_VECTOR_BYTES, "half", True, works)
+            return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs, "half": self.half or None}
         staged = self.staged
         if (operation.forgets or operation.inverts) and not operation.general:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
@@ -112,6 +123,9 @@ class ThreadSchedule(BaseSchedule):
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_tile(self, self.nb, problem, layout)
         self._check_fixed(problem.operation)
+        factors = problem.op in ("potrf", "potrfdet")
+        works = "only factorizations of canonical arrays choose their groups, use None"
+        require(not self.half or (factors and layout == "canonical"), "half", True, works)
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         if problem.operation.general:
@@ -197,6 +211,7 @@ class ThreadSchedule(BaseSchedule):
         # On a CPU canonical arrays always are.
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
+        parts += ["half"] * self.halves
         parts += [] if self.split is None else [f"split{self.split}"]
         parts += [] if self.threads is None else [f"t{self.threads}"]
         parts += [] if self.blocks is None else [f"b{self.blocks}"]

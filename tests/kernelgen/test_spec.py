@@ -112,6 +112,8 @@ REFUSED = [
     ("unroll", "half", "'tiles', 'full'"),
     ("math", "exact", "'ieee', 'fast'"),
     ("prefetch", "yes", "True, False or None"),
+    ("half", "yes", "True, False or None"),
+    ("half", True, "target 'avx2' has no halves of its vectors, use None"),
     ("staged", 0, "True, False or None"),
     ("threads", 0, "an integer from 1 to 512"),
     ("threads", 32, "target 'avx2' has no such choice"),
@@ -193,6 +195,15 @@ def test_chunks_of_numpy_become_plain_ones() -> None:
 def test_every_field_is_refused_somewhere_above() -> None:
     parts = {"problem", "schedule"}
     assert set(flattened(GOOD)) - parts == {field for field, _, _ in REFUSED}
+
+
+def test_halves_of_vectors_are_for_factorizations_of_arrays() -> None:
+    wide = changed(GOOD, "target", "avx512")
+    with pytest.raises(SpecError, match=r"^half=True .*only factorizations of canonical arrays choose their groups"):
+        changed(wide, "half", True)
+    arrays = changed(wide, "layout", "canonical")
+    assert (arrays.lanes, changed(arrays, "half", True).lanes) == (16, 8)
+    assert changed(arrays, "half", False) == arrays
 
 
 @pytest.mark.parametrize(("field", "value"), [("prefetch", True), ("prefetch", False)])

@@ -152,6 +152,17 @@ def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
     check_kernel(spec, 33, kernel=build_kernel(spec, generate(spec), COMMON_FLAGS))
 
 
+@pytest.mark.usefixtures("as_shipped")
+@pytest.mark.parametrize(
+    ("n", "dtype", "math", "uplo"),
+    [(2, "float32", "fast", "upper"), (5, "float32", "ieee", "lower"), (12, "float64", "fast", "lower")],
+)
+def test_halves_of_vectors(n: int, dtype: str, math: str, uplo: str) -> None:
+    require_target("avx512")
+    spec = make_spec(n, 2, target="avx512", dtype=dtype, math=math, uplo=uplo, layout="canonical", half=True)
+    check_kernel(spec, 33, kernel=build_kernel(spec, generate(spec), COMMON_FLAGS))
+
+
 # Small matrices leave the least room for the errors of an approximate root.
 @pytest.mark.parametrize(("n", "math"), [(1, "ieee"), (1, "fast"), (2, "fast")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
