@@ -6,6 +6,7 @@ with the library.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -372,14 +373,22 @@ def learn(
     return path
 
 
+class Generation:
+    """What choices are kept with; `valid`, which C code reads, is 1 until they are out of date."""
+
+    def __init__(self) -> None:
+        self.valid = ctypes.c_int(1)
+
+
 @cache
-def generation() -> object:
+def generation() -> Generation:
     """A new object after each `forget`: a choice kept with an older one is out of date."""
-    return object()
+    return Generation()
 
 
 def forget() -> None:
     """Read the user's tables again at the next call: needed after anything but `learn` has changed them."""
+    generation().valid.value = 0
     remembered = (
         default_spec,
         default_choice,

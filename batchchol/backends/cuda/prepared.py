@@ -17,6 +17,7 @@ from batchchol.backends.cuda.driver import Driver
 # CUlaunchConfig: the grid, the block and dynamic shared memory, then a stream and how many attributes are where.
 _GEOMETRY = struct.Struct("7I4x")
 _CONFIGURATION_BYTES, _WORD = 56, 8
+_WORD_MASK = (1 << 64) - 1
 
 
 class Contexts(Protocol):
@@ -62,6 +63,11 @@ class PreparedLaunch:
         # Records that no thread is using.
         self._spare = [self._record()]
 
+    @property
+    def laid_out(self) -> tuple[int, tuple[int, int, int], tuple[int, ...]]:
+        """The handle of the kernel, its geometry, and the words behind its addresses, of 64 bits."""
+        return self._handle, self._geometry, tuple([word & _WORD_MASK for word in self._words])
+
     def __call__(self, stream: int, *addresses: int) -> None:
         """Queue it on a stream, 0 for the default one."""
         try:
@@ -91,7 +97,7 @@ class PreparedLaunch:
         start = ctypes.addressof(memory)
         first = start + _CONFIGURATION_BYTES
         _GEOMETRY.pack_into(memory, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
-        words = [word & 0xFFFFFFFFFFFFFFFF for word in self._words]
+        words = self.laid_out[-1]
         struct.pack_into(f"{len(words)}Q", memory, behind - len(words) * _WORD, *words)
         struct.pack_into(f"{count}Q", memory, behind, *range(first, start + behind, _WORD))
         return _Record(memory, start, start + behind)

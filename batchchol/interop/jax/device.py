@@ -13,6 +13,7 @@ from batchchol.api import device_addresses as at
 from batchchol.api.device_addresses import Case
 from batchchol.backends.cuda import gpus
 from batchchol.backends.cuda.device import number_at
+from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.defaults.lookup import generation
 from batchchol.interop.jax.xla import Execution
 
@@ -52,8 +53,12 @@ def _run(what: Callable[..., at.Operation], execution: Execution, upper: bool, m
     addresses, stream = execution.addresses, execution.stream()
     gpu = _gpu_of(stream, addresses[0])
     with gpus.on(gpu):
-        key = what, execution.shape(0), execution.dtype(0), upper, math, gpu, generation()
-        _operation(*key, *nrhs)(execution.room)(stream, *addresses)
+        tables = generation()
+        key = what, execution.shape(0), execution.dtype(0), upper, math, gpu, tables
+        queue = _operation(*key, *nrhs)(execution.room)
+        queue(stream, *addresses)
+        if isinstance(queue, PreparedLaunch):
+            execution.remember(queue, tables)
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,9 @@
 """Handlers of XLA's foreign function interface in Python: no compiler is needed, nor a build.
 
-A handler is a C function that ctypes makes of a Python one; XLA calls it with the interpreter's lock free, and ctypes
-takes that. The structures are those of xla/ffi/api/c_api.h, of major version 0, which XLA checks. They are read as
-words of 64 bits, all of one at once and out of all memory: by ctypes' fields that would take most of a call.
+On a GPU one in C comes first where there is a compiler (`xla_launches`), which is told what it can do itself. Behind
+it, a handler is a C function that ctypes makes of a Python one; XLA calls it with the interpreter's lock free, and
+ctypes takes that. The structures are those of xla/ffi/api/c_api.h, of major version 0, which XLA checks. They are
+read as words of 64 bits, all of one at once and out of all memory: by ctypes' fields that would take most of a call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.xla_launches import xla_launches
+from batchchol.defaults.lookup import Generation
+
 _METADATA, _INTERNAL = 1, 13
+# XLA's name of the platform.
+_GPU = "CUDA"
 _DTYPES: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 11: np.dtype(np.float32), 12: np.dtype(np.float64)}
 _WORD_BYTES, _INT = 8, 0xFFFFFFFF
 # The most that XLA may be asked for.
@@ -46,10 +53,12 @@ class Buffer(NamedTuple):
 class Execution:
     """A call under way: the arrays, and on a GPU the stream and memory for as long as the call is queued."""
 
-    __slots__ = ("_api", "_buffers", "_context", "_pieces")
+    __slots__ = ("_api", "_arguments", "_buffers", "_context", "_handler", "_pieces")
 
-    def __init__(self, frame: tuple[int, ...]) -> None:
-        self._api, self._context = frame[_API], frame[_CONTEXT]
+    def __init__(self, frame: tuple[int, ...], handler: int | None = None) -> None:
+        self._api, self._context, self._arguments = frame[_API], frame[_CONTEXT], frame[_ARGUMENTS]
+        # The number of that of C, if there is one.
+        self._handler = handler
         places = _words(frame[_ARGUMENTS + 2], frame[_ARGUMENTS]) + _words(frame[_RESULTS + 2], frame[_RESULTS])
         self._buffers = [_BUFFER.unpack_from(_MEMORY, place) for place in places]
         self._pieces: list[tuple[int, int]] = []
@@ -76,6 +85,14 @@ class Execution:
     def arrays(self) -> list[Buffer]:
         """All of them."""
         return [self.array(place) for place in range(len(self._buffers))]
+
+    def remember(self, launch: PreparedLaunch, generation: Generation) -> None:
+        """Have the next calls on such arrays do this launch, which was this one's, without Python."""
+        launches = None if self._handler is None else xla_launches()
+        if launches is not None and self._handler is not None:
+            kinds = [(buffer[_DTYPE] & _INT, self.shape(place)) for place, buffer in enumerate(self._buffers)]
+            given = tuple(kinds[: self._arguments])
+            launches.remember(self._handler, launch, given, len(kinds) - len(given), generation)
 
     def stream(self) -> int:
         """The address of the stream that XLA orders the call on."""
@@ -114,10 +131,16 @@ def register(name: str, handlers: dict[str, Handler]) -> None:
     """Make handlers, by XLA's names of platforms, known by a name, unless they are already."""
     if name in _registered:
         return
-    functions = {platform: _Function(_guarded(handler)) for platform, handler in handlers.items()}
-    for platform, function in functions.items():
+    kept: list[Any] = []
+    for platform, handler in handlers.items():
+        launches = xla_launches() if platform == _GPU else None
+        place = None if launches is None else launches.reserve()
+        function: Any = _Function(_guarded(handler, place))
+        kept.append(function)
+        if launches is not None and place is not None:
+            function = _Function(launches.handler(place, function))
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform=platform)
-    _registered[name] = list(functions.values())
+    _registered[name] = kept
 
 
 class _Thread(threading.local):
@@ -138,8 +161,8 @@ def _keep_state() -> None:
     _thread.kept = True
 
 
-def _guarded(handler: Handler) -> Callable[[int], int]:
-    """A handler as XLA calls it: errors are returned."""
+def _guarded(handler: Handler, place: int | None = None) -> Callable[[int], int]:
+    """A handler as XLA calls it, by the one of C that has this number: errors are returned."""
 
     def call(address: int) -> int:
         if not _thread.kept:
@@ -148,7 +171,7 @@ def _guarded(handler: Handler) -> Callable[[int], int]:
         if frame[_EXTENSION] and _described(frame[_EXTENSION]):
             return 0
         try:
-            execution = Execution(frame)
+            execution = Execution(frame, place)
             try:
                 handler(execution)
             finally:
