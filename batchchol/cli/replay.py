@@ -15,11 +15,12 @@ from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
 from batchchol.report import gflops_plot, replay_figure, style
 from batchchol.tune.search import replay
+from batchchol.tune.search import runs as searches
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Line, Run, Surface, line
 from batchchol.tune.search.strategies import STRATEGIES
 from batchchol.tune.winners import grouped
 
-_CSV = "replay.csv"
+_CSV, _RUNS = "replay.csv", "runs.csv"
 _HEADER = (
     "n,dtype,math,batch,target,points,within_5_percent,within_1_percent,noise,strategy,close,runs,"
     "median,p90,median_share,p90_share,runs_within_5_percent_of_points"
@@ -41,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option("--repeats", type=positive, default=20, help="runs of a strategy in a case (default: 20)"),
         option("--ahead", type=positive, default=1, help="points asked for at a time (default: 1)"),
         option("--jobs", type=positive, help="processes (default: the cores)"),
-        option("--out", type=Path, metavar="FOLDER", help="figure and table (default: DATA-replay)"),
+        option("--runs", type=Path, metavar="FILE", help="searches that an earlier replay kept: none is made again"),
+        option("--out", type=Path, metavar="FOLDER", help="figure, table and searches (default: DATA-replay)"),
     )
 
 
@@ -54,8 +56,22 @@ def run(arguments: argparse.Namespace) -> int:
     surfaces = replay.load(arguments.data, lambda line: print(f"batchchol: warning: {line}", file=sys.stderr))
     points = sum(len(surface.points) for surface in surfaces)
     print(f"{arguments.data}: {len(surfaces):,} cases, {points:,} points", file=sys.stderr)
+    runs = searches.read(arguments.runs, surfaces) if arguments.runs else _searched(surfaces, arguments)
+    print(table(replay.lines(surfaces, runs)))
+    make_folder(folder)
+    replace_file(folder / _CSV, csv(surfaces, runs).encode())
+    replace_file(folder / _RUNS, searches.written(surfaces, runs).encode())
+    repeats = len({run.repeat for run in runs})
+    title = f"{arguments.data.name}: {len(surfaces)} cases, {repeats} runs of each"
+    drawn = style.save(lambda: replay_figure.draw(surfaces, runs, title), folder / "replay")
+    for path in (folder / _CSV, folder / _RUNS, *drawn):
+        print(path)
+    return 0
+
+
+def _searched(surfaces: Sequence[Surface], arguments: argparse.Namespace) -> list[Run]:
     with ProgressDisplay(sys.stderr, "searching") as display:
-        runs = replay.replay(
+        return replay.replay(
             surfaces,
             arguments.strategies,
             arguments.repeats,
@@ -63,14 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
             ahead=arguments.ahead,
             show=display,
         )
-    print(table(replay.lines(surfaces, runs)))
-    make_folder(folder)
-    replace_file(folder / _CSV, csv(surfaces, runs).encode())
-    title = f"{arguments.data.name}: {len(surfaces)} cases, {arguments.repeats} runs of each"
-    drawn = style.save(lambda: replay_figure.draw(surfaces, runs, title), folder / "replay")
-    for path in (folder / _CSV, *drawn):
-        print(path)
-    return 0
 
 
 def table(lines: Sequence[Line]) -> str:

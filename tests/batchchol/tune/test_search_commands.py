@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from batchchol import cli
+from batchchol.errors import DataFileError
 from batchchol.measure import process
 from batchchol.measure.dataset import read
 from batchchol.tune import compile
 from batchchol.tune.search import replay
+from batchchol.tune.search import runs as searches
 from batchchol.tune.search.replay import Run
 
 from ...synthetic_sweep import points, row, write
@@ -113,7 +116,7 @@ def test_a_replay_tells_what_strategies_need(data: Path, tmp_path: Path, capsys:
     assert [(line[0], line[2]) for line in lines] == [
         (name, close) for name in ("exhaustive", "random", "tpe", "forest", "transfer") for close in ("5%", "1%")
     ]
-    assert {path.name for path in out.iterdir()} == {"replay.csv", "replay.png", "replay.svg"}
+    assert {path.name for path in out.iterdir()} == {"replay.csv", "replay.png", "replay.svg", "runs.csv"}
     with (out / "replay.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 5 * 2
@@ -122,6 +125,9 @@ def test_a_replay_tells_what_strategies_need(data: Path, tmp_path: Path, capsys:
         ("exhaustive", "1"),
         ("tpe", "2"),
     }
+    again = tmp_path / "again"
+    assert cli.main(["replay", str(data), "--runs", str(out / "runs.csv"), "--out", str(again)]) == 0
+    assert all((again / name).read_text() == (out / name).read_text() for name in ("replay.csv", "runs.csv"))
     surfaces = replay.load(data)
     found = replay.replay(surfaces, ["random", "forest"], 2)
     assert found == replay.replay(surfaces, ["random", "forest"], 2)
@@ -139,6 +145,16 @@ def test_what_runs_needed_is_counted(data: Path) -> None:
     assert five.median_share == 2 / 110
     assert runs[0].after(2) == 0.04
     assert runs[0].after(9) == 0.005
+
+
+def test_searches_are_kept_as_their_improvements(data: Path, tmp_path: Path) -> None:
+    surfaces, path = replay.load(data), tmp_path / "runs.csv"
+    never, once, late = ((math.inf,) * 3, (0.25, 0.25, 0.0), (math.inf, 0.5, 0.5, 0.125))
+    found = [Run(number % 2, "tpe", number, regret) for number, regret in enumerate((never, once, late))]
+    path.write_text(searches.written(surfaces, found))
+    assert searches.read(path, surfaces) == found
+    with pytest.raises(DataFileError, match="no searches of these data"):
+        searches.read(path, surfaces[:1])
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
