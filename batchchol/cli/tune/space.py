@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     declare(
         group,
-        option("--space", type=name, metavar="NAME", help="paper, study2, full, quick, or a file *.toml"),
+        option("--space", type=name, metavar="NAME", help="paper, study2, course, full, quick, or a file *.toml"),
         option("--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"),
         option("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU"),
         JOBS,

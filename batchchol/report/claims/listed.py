@@ -177,7 +177,8 @@ class Plot:
 
     With `lines`, names and what their rows have (patterns as in a group's `own`), each is the best of those rows, and
     the batches of a case have panels beside each other, with these titles; `own` names those that are this library's,
-    `references` are libraries of which there are dated figures alone.
+    `references` are libraries of which there are dated figures alone. With `energy` the lines are drawn in joules and
+    in time, of one batch an order.
     """
 
     stem: Path
@@ -187,6 +188,7 @@ class Plot:
     panels: Sequence[str] = ()
     own: Sequence[str] = ()
     references: Sequence[str] = ()
+    energy: bool = False
 
     def best(self, name: str, point: tuple[int, int]) -> AnyRow | None:
         """The fastest row of a line at n, batch; None if there is none."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batchchol.compare.references import lines, references
+from batchchol.compare.rows import Row
+from batchchol.report import energy_figure
 from batchchol.report.claims.listed import Plot
 from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels
 
 
 def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
-    """Draw GFLOP/s over n to where pages have it or to a folder.
+    """Draw GFLOP/s over n, or joules and time, to where pages have it or to a folder.
 
     Raises
     ------
@@ -22,6 +24,9 @@ def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
     rows = plot.group.published()
     stem = plot.stem if folder is None else folder / plot.stem.name
     source = f"{plot.group.file}, {rows[0].date}"
+    if plot.energy:
+        caption = f"{source}. Joules of all that the device uses, when idle too."
+        return energy_figure.draw(_measured(plot), stem, title=plot.title, caption=caption)
     if plot.lines:
         panels = [Panel(title, tuple(_points(plot, place))) for place, title in enumerate(plot.panels)]
         return draw_panels(
@@ -29,6 +34,12 @@ def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
         )
     points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
     return draw(points, stem, title=plot.title, subtitle=source)
+
+
+def _measured(plot: Plot) -> dict[str, Sequence[Row]]:
+    """Of each line the rows that have joules, the best at every order."""
+    found = {name: [plot.best(name, point) for point in plot.group.points] for name in plot.lines}
+    return {name: [row for row in rows if isinstance(row, Row) and row.joules > 0] for name, rows in found.items()}
 
 
 def _points(plot: Plot, place: int) -> Iterator[Point]:

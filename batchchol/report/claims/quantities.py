@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,6 +117,12 @@ def _family(side: Side) -> Value:
     return found[1] if found else "thread"
 
 
+def _microjoules(side: Side) -> Value:
+    if not getattr(side.best, "joules", math.nan) > 0:
+        raise BatchcholError("joules: the rows of the claim have none: measure them by compare --joules")
+    return side.best.joules / side.best.batch * 1e6
+
+
 def _worst(side: Side) -> Value:
     return max(each.best.ratio for each in side.cases())
 
@@ -140,6 +147,9 @@ QUANTITIES: Mapping[str, Quantity] = {
     "share": Quantity(_column("share"), ".1%", "share"),
     "more": Quantity(_column("more"), "+.1%", "more than without"),
     "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix", "less"),
+    "joules": Quantity(_microjoules, THREE_DIGITS, "µJ a matrix"),
+    "watts": Quantity(_column("watts"), ",.0f", "W"),
+    "idle": Quantity(_column("idle_watts"), ",.0f", "W of the idle device"),
     "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio", "less"),
     "schedule": Quantity(_schedule, "", "schedule"),
     "tiles": Quantity(_tiles, "", "nb, looking"),

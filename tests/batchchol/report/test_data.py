@@ -178,7 +178,7 @@ def test_scores_and_the_reason_for_a_bad_one() -> None:
     inside = a_prediction({2: 0.0, 4: 0.0, 8: 9.0, 16: 0.0, 32: 0.0})
     assert "that is not the reason. An order that it has not seen" in importance.why_not(inside)
     told = importance.why_not(inside, Told(exact, ("registers", "occupancy")))
-    assert "(registers, occupancy), it reaches R² = 1.00 at unseen orders: that is what" in told
+    assert "(registers, occupancy), reach R² = 1.00 at unseen orders: that is what" in told
     assert importance.why_not(inside, Told(inside, ("registers",))).endswith("that is not what it lacks.")
     better = a_prediction({2: 0.0, 4: 0.0, 8: 6.0, 16: 0.0, 32: 0.0})
     assert inside.r2 < better.r2 < 0.9

@@ -87,6 +87,24 @@ def test_study2_has_both_families_and_the_rule_of_the_shared_one() -> None:
     assert {point.spec.layout for point in shared} == {"chunked", "interleaved", "canonical"}
 
 
+def test_course_is_a_part_of_study2_with_every_value_of_its_plots() -> None:
+    course, whole = (expand(load_space(name), GPU) for name in ("course", "study2"))
+    assert {point.batch for point in course.points} == {1024}
+    assert {_kernel(point) for point in course.points} <= {_kernel(point) for point in whole.points}
+    for family in ("thread", "shared"):
+        mine = [point for point in course.points if point.spec.family == family]
+        assert {point.spec.problem.n for point in mine} == set(range(20, 101, 10))
+        for name, wanted in (("nb", set(range(1, 10))), ("looking", {"right", "left", "top"})):
+            assert {getattr(point.spec.schedule, name) for point in mine} == wanted
+        assert {point.spec.layout for point in mine} == {"chunked", "interleaved", "canonical"}
+        assert {point.chunk for point in mine} == {None, 32, 64, 128, 256, 512}
+
+
+def _kernel(point: Point) -> tuple[object, ...]:
+    schedule = point.spec.schedule
+    return point.spec.family, point.spec.problem, point.spec.layout, point.chunk, schedule.nb, schedule.looking
+
+
 def test_full_has_every_family_and_candidate() -> None:
     expansion = expand(load_space("full"), GPU, n=[64], math=["fast"], dtype=["float32"])
     specs = {point.spec for point in expansion.points}
@@ -246,7 +264,7 @@ def test_spaces_are_names_and_files(tmp_path: Path) -> None:
     path.write_text("about = 'x'\n[[kernels]]\nn = 8\nnb = 2\n")
     assert load_space(path).name == load_space(str(path)).name == "mine"
     with pytest.raises(
-        SpaceError, match="space: got 'papers', expected one of paper, study2, full, quick, or a file"
+        SpaceError, match="space: got 'papers', expected one of paper, study2, course, full, quick, or a file"
     ):
         load_space("papers")
     with pytest.raises(BatchcholError, match=r"absent.toml: cannot be read"):

@@ -220,7 +220,10 @@ def test_kernels_are_compiled_without_a_gpu(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--space", "papers"], "space: got 'papers', expected one of paper, study2, full, quick, or a file *.toml"),
+        (
+            ["--space", "papers"],
+            "space: got 'papers', expected one of paper, study2, course, full, quick, or a file *.toml",
+        ),
         (["--space", "quick", "--compile-only"], "--compile-only: got no --arch"),
         (["--space", "quick", "--batch", "2GiB"], "--batch: got 2GiB, expected numbers of matrices of the space"),
         (["--space", "quick", "--n", "33"], "space 'quick' has no points on backend 'cpu', n of 33"),
