@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from batchchol.asv_plugin.reproduce.cases import chosen
 from batchchol.asv_plugin.reproduce.kept import Here, Kept
 from batchchol.asv_plugin.reproduce.run import Machine
 from batchchol.asv_plugin.reproduce.run import run as measured
-from batchchol.asv_plugin.reproduce.verdicts import status
+from batchchol.asv_plugin.reproduce.verdicts import status, undecided
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import duration
 from batchchol.cli.options import declare, option
@@ -64,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.out / "reproduced.html"
     page.write(judged, {"machine": here.machine, **found}, path)
     print(f"saved {path}")
+    if undecided(judged) and (load_now := os.getloadavg()[0]) > (cores := os.cpu_count() or 1) + 1:
+        print(f"This machine is busy (load {load_now:.0f} on {cores} cores): run the same command when it is idle.")
     return status(judged)
 
 

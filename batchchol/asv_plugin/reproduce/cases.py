@@ -74,7 +74,7 @@ def chosen(listed: Listed, patterns: Iterable[str]) -> list[Claim]:
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in listed.claims):
             raise BatchcholError(
-                f"--only: got {pattern!r}, which no claim matches: docs/claims.md says how to list them"
+                f"--only: got {pattern!r}, no claim of a comparison: docs/claims.md says how to list them"
             )
     return [claim for name, claim in listed.claims.items() if any(fnmatchcase(name, each) for each in wanted)]
 

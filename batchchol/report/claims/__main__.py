@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(listed: Listed) -> int:
-    for name, claim in listed.claims.items():
+    for name, claim in listed.every.items():
         print(f"{name}\t{claim.text()}\t{claim.group.file}\t{claim.commits}")
     return 0
 

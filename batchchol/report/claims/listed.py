@@ -12,6 +12,7 @@ from typing import Any
 
 from batchchol.compare.rows import read_rows
 from batchchol.errors import BatchcholError, DataFileError
+from batchchol.report.claims.looked_up import LookedUp, Lookup
 from batchchol.report.claims.quantities import AnyRow, Side, Value, quantity, written
 from batchchol.report.claims.timed import has_contenders, read_timed
 
@@ -206,13 +207,24 @@ class Listed:
     groups: Sequence[Group]
     tables: Mapping[str, Table]
     plots: Sequence[Plot]
+    lookups: Sequence[Lookup] = ()
 
     @cached_property
     def claims(self) -> Mapping[str, Claim]:
-        """All claims by name."""
+        """All claims of comparisons and timed kernels by name: those that `reproduce` may measure again."""
         return {claim.name: claim for group in self.groups for claim in group.claims()}
 
-    def find(self, name: str) -> Claim:
+    @cached_property
+    def looked_up(self) -> Mapping[str, LookedUp]:
+        """All numbers of other files by name."""
+        return {claim.name: claim for lookup in self.lookups for claim in lookup.claims()}
+
+    @property
+    def every(self) -> Mapping[str, Claim | LookedUp]:
+        """All of them by name."""
+        return {**self.claims, **self.looked_up}
+
+    def find(self, name: str) -> Claim | LookedUp:
         """The claim of a name.
 
         Raises
@@ -220,9 +232,16 @@ class Listed:
         BatchcholError
             If there is none.
         """
-        if name not in self.claims:
+        found = self.claims.get(name) or self.looked_up.get(name)
+        if found is None:
             raise BatchcholError(f"claim: got {name!r}, which {LIST} has not: add it there, or mend the page")
-        return self.claims[name]
+        return found
+
+
+def pages(root: Path) -> list[Path]:
+    """Those that may have claims: README and all of docs/ but the list of every claim, which only the site shows."""
+    found = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [page for page in found if page.is_file() and page.name != "claims.md"]
 
 
 def load(root: Path) -> Listed:
@@ -243,7 +262,8 @@ def load(root: Path) -> Listed:
             Plot(**{**entry, "stem": path.with_name(name), "group": groups[entry["group"]]})
             for name, entry in found.get("plots", {}).items()
         ]
-        return Listed(root, [root / page for page in found["pages"]], [*groups.values()], tables, plots)
+        lookups = [Lookup(name=name, root=root, **entry) for name, entry in found.get("lookups", {}).items()]
+        return Listed(root, pages(root), [*groups.values()], tables, plots, lookups)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
 

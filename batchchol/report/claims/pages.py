@@ -12,6 +12,7 @@ from typing import Any
 
 from batchchol.errors import BatchcholError
 from batchchol.report.claims.listed import Column, Group, Listed, Table
+from batchchol.report.claims.looked_up import Lookup
 from batchchol.report.claims.quantities import quantity
 
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
@@ -58,7 +59,8 @@ def unmarked(text: str) -> str:
 
 def _shown(name: str, listed: Listed) -> str:
     if name == _EVERY:
-        return "\n".join(_everything(group) for group in listed.groups)
+        parts = [*(_everything(group) for group in listed.groups), *(_looked_up(lookup) for lookup in listed.lookups)]
+        return "\n".join(parts)
     if name not in listed.tables:
         raise BatchcholError(f"claims: got the table {name!r}, expected one of {', '.join([*listed.tables, _EVERY])}")
     return _filled(listed.tables[name], listed)
@@ -90,6 +92,14 @@ def _everything(group: Group) -> str:
         "".join(whole),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _looked_up(lookup: Lookup) -> str:
+    claims = list(lookup.claims())
+    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    lines = ([f"`{claim.name}`", claim.text()] for claim in claims)
+    about = f"## {lookup.name}\n\n{lookup.about} `{lookup.file}`, commit {commits}.\n"
+    return f"{about}\n{_markdown(['claim', lookup.value.replace('_', ' ')], [True, False], lines)}"
 
 
 def _cases(group: Group) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 from batchchol.errors import DataFileError
 from batchchol.files import for_reading
+from batchchol.measure import parquet
 
 _WORDS = {"True": True, "False": False}
+_LONG = ["definition", "sample_seconds", "message"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,22 @@ def read_timed(path: Path) -> list[TimedRow]:
     DataFileError
         If it cannot be read, or has no n, batch or time; names the line.
     """
+    return [_timed(path, line, row) for line, row in enumerate(read_columns(path), start=2)]
+
+
+def read_columns(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV or Parquet file by column; texts that are numbers, True or False are read as such.
+
+    Raises
+    ------
+    DataFileError
+        If it cannot be read.
+    """
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = parquet.read(path).drop_columns(_LONG).to_pylist()
+        return rows
     head, *lines = _lines(path) or [[]]
-    return [_parse(path, line, dict(zip(head, values, strict=False))) for line, values in enumerate(lines, start=2)]
+    return [_parsed(dict(zip(head, values, strict=False))) for values in lines]
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -66,11 +82,13 @@ def _lines(path: Path) -> list[list[str]]:
         raise DataFileError(path, "reading", str(error)) from error
 
 
-def _parse(path: Path, line: int, texts: Mapping[str, str]) -> TimedRow:
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
     # A commit of digits alone is no number.
-    columns: dict[str, Any] = {name: text if name == "commit" else _value(text) for name, text in texts.items()}
-    if "microseconds" in columns:
-        columns["seconds"] = columns["microseconds"] / 1e6
+    return {name: text if name == "commit" else _value(text) for name, text in texts.items()}
+
+
+def _timed(path: Path, line: int, row: Mapping[str, Any]) -> TimedRow:
+    columns = {**row, "seconds": row["microseconds"] / 1e6} if "microseconds" in row else row
     if missing := [name for name in ("n", "batch", "seconds", "commit") if name not in columns]:
         raise DataFileError(path, f"line {line}", f"no {missing[0]}: choose another file")
     return TimedRow(columns)

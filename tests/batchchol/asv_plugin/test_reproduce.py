@@ -210,7 +210,6 @@ def test_a_pattern_that_no_claim_matches_is_refused(listed: Listed) -> None:
 
 
 LIST = """
-pages = []
 [groups.tiny]
 about = "A tiny <case>."
 file = "tiny.csv"
