@@ -16,11 +16,24 @@ import pytest
 
 import batchchol
 from batchchol import cli
+from batchchol.tune.space import load_space
 
-from .pages import DOCS, ROOT, run, text
+from .pages import DOCS, ROOT, blocks, run, text
 
 PAGES = sorted(DOCS.glob("*.md"))
 OTHERS = [ROOT / "README.md", ROOT / "datasets" / "README.md"]
+# Pages with blocks of Python that print nothing, and the tests that run them, as README's beside docs/api.md's.
+RUN_BY = {
+    "api": "batchchol/test_readme.py",
+    "benchmarks": "test_docs.py",
+    "defaults": "batchchol/test_pages.py",
+    "gate": "batchchol/asv_plugin/test_gate_answer.py",
+    "gpu-ci": "test_docs.py",
+    "interop": "batchchol/interop/test_torch.py",
+    "launching": "batchchol/test_pages.py",
+    "small-batches": "batchchol/test_pages.py",
+}
+TOML = [each for page in PAGES for each in re.findall(r"^```toml\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)]
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -43,9 +56,34 @@ def documented() -> list[str]:
 @pytest.mark.parametrize("name", documented())
 def test_examples_of_docstrings_run(name: str) -> None:
     batch = batchchol.Batch.from_dense(np.full((3, 16, 16), np.eye(16, dtype=np.float32)))
-    known = {**vars(batchchol), "dataclasses": dataclasses, "batch": batch}
+    known = {**vars(batchchol), "batchchol": batchchol, "np": np, "dataclasses": dataclasses, "batch": batch}
     (found,) = doctest.DocTestFinder(recurse=False).find(getattr(batchchol, name), name, globs=known)
     assert doctest.DocTestRunner().run(found) == (0, len(found.examples))
+
+
+def test_examples_of_docstrings_are_those_of_public_names() -> None:
+    """An example elsewhere would not be run: move it to a public name."""
+    rooms = ("batchchol", "kernelgen", "benchmarks")
+    sources = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    written = sum(len(re.findall(r"^ *>>> ", text(path), re.MULTILINE)) for path in sources)
+    run = sum(len(re.findall(r"^ *>>> ", getattr(batchchol, name).__doc__, re.MULTILINE)) for name in documented())
+    assert written == run > 10
+
+
+def test_every_block_of_python_is_run() -> None:
+    """A page with a new block goes into the list, and into a test that runs it."""
+    assert {page.stem for page in PAGES if blocks(page.stem)} == {*RUN_BY}
+    for page, test in RUN_BY.items():
+        assert f'"{page}' in text(ROOT / "tests" / test), f"{test} does not run {page}"
+    sections = [blocks("interop", name) for name in ("PyTorch", "JAX", "Arrays on a GPU")]
+    assert sum(map(len, sections)) == len(blocks("interop"))
+
+
+@pytest.mark.parametrize("block", range(len(TOML)))
+def test_spaces_of_pages_are_read(block: int, tmp_path: Path) -> None:
+    (tmp_path / "tune_h200.csv").symlink_to(ROOT / "datasets" / "tune_h200.csv")
+    (tmp_path / "mine.toml").write_text(TOML[block])
+    assert load_space(tmp_path / "mine.toml").tables
 
 
 @pytest.mark.parametrize("page", ["benchmarks", "gpu-ci"])

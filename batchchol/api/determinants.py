@@ -61,6 +61,12 @@ def slogdet(
     ------
     numpy.linalg.LinAlgError
         If a matrix that is assumed to be positive definite is not, as `cholesky` does, with its other errors.
+
+    Examples
+    --------
+    >>> sign, logabsdet = batchchol.slogdet(np.array([[4.0, 2.0], [2.0, 5.0]]))
+    >>> print(sign, np.exp(logabsdet).round(6))
+    1.0 16.0
     """
     sign, logabsdet, info = slogdet_ex(
         a, assume_a=assume_a, upper=upper, backend=backend, math=math, threads=threads, stream=stream

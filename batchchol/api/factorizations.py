@@ -95,8 +95,7 @@ def cholesky(
     Returns
     -------
     ndarray, shape (..., n, n)
-        The factors, or `out`; the other triangle is zero. Of an array on a GPU one of the same library, still being
-        written on the stream.
+        The factors, or `out`; the other triangle is zero. On a GPU the same library's, still being written.
 
     Raises
     ------
@@ -123,6 +122,12 @@ def cholesky(
     -----
     NoCompilerWarning
         Once per process, if LAPACK stands in for a CPU's kernels because there is no C compiler.
+
+    Examples
+    --------
+    >>> print(batchchol.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])))
+    [[2. 0.]
+     [1. 2.]]
     """
     found: Any = factor_plain(a, upper, backend, math, out) if spec is None and jitter is None else None
     if found is None:
@@ -321,6 +326,14 @@ def factor(
     -----
     NoCompilerWarning
         As `cholesky` does.
+
+    Examples
+    --------
+    >>> packed = batchchol.Batch.from_dense(np.array([[[4.0, 2.0], [2.0, 5.0]]] * 100))
+    >>> factors, info = batchchol.factor(packed)
+    >>> print(factors.to_dense()[99], info.any())
+    [[2. 0.]
+     [1. 2.]] False
     """
     # Making the union of `Batch | None` would cost each call as much as all of its other checks.
     if not isinstance(batch, Batch) or not (out is None or isinstance(out, Batch)):

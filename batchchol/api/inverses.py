@@ -67,6 +67,12 @@ def inv(
     Numerical Algorithms", section 14.3.4). Where no kernel does both, on GPUs above the orders whose triangles fit
     registers and on CPUs above 128, and for general matrices the inverses are the solutions for the columns of the
     identity, and of symmetric matrices the two triangles agree up to rounding.
+
+    Examples
+    --------
+    >>> print(batchchol.inv(np.array([[2.0, 1.0], [1.0, 1.0]])).round(6))
+    [[ 1. -1.]
+     [-1.  2.]]
     """
     inverse, info, *_ = inv_ex(
         a,

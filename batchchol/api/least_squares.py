@@ -73,6 +73,12 @@ def lstsq(
     -----
     x solves a problem whose columns are off by a small multiple of (m + n + 4) u of their norms, with u the unit
     roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 20.3).
+
+    Examples
+    --------
+    >>> a = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+    >>> print(batchchol.lstsq(a, np.array([1.0, 3.0, 5.0])).round(6))
+    [1. 2.]
     """
     x, info = lstsq_ex(a, b, backend=backend, math=math, threads=threads, stream=stream)
     raise_dependent(info, "lstsq_ex")

@@ -102,6 +102,13 @@ def lu_factor(
     |P A - L U| is at most n u |L| |U|, componentwise, with u the unit roundoff (Higham, "Accuracy and Stability of
     Numerical Algorithms", theorem 9.3), where all numbers on the way are normal ones. Of elements of one size the
     first becomes the pivot, as in reference LAPACK.
+
+    Examples
+    --------
+    >>> lu, pivots = batchchol.lu_factor(np.array([[0.0, 1.0], [2.0, 4.0]]))
+    >>> print(lu, pivots)
+    [[2. 4.]
+     [0. 1.]] [2 2]
     """
     lu, pivots, info = lu_factor_ex(
         a, backend=backend, spec=spec, math=math, threads=threads, stream=stream, overwrite_a=overwrite_a

@@ -89,6 +89,14 @@ def qr(
     -----
     |A - Q R| is at most 2 (m + n + 4) u |A| in each column, and |I - Q^T Q| at most 2 (m + n + 4) u in each element,
     with u the unit roundoff, and 4 in place of 2 in "fast". What is not finite stays in its matrix.
+
+    Examples
+    --------
+    >>> q, r = batchchol.qr(np.array([[3.0, 0.0], [4.0, 5.0]]), positive=True)
+    >>> print(q.round(6), r.round(6))
+    [[ 0.6 -0.8]
+     [ 0.8  0.6]] [[5. 4.]
+     [0. 3.]]
     """
     if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode: got {mode!r}, expected one of {', '.join(map(repr, MODES))}")

@@ -105,6 +105,13 @@ def solve(
     and u the unit roundoff (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 10.4), where all
     numbers on the way are normal ones; of general matrices (3 n + 1) u P^T |L| |U| |x|, theorem 9.4. Where no kernel
     does both, one factors and another solves by the factors.
+
+    Examples
+    --------
+    >>> a = np.array([[4.0, 2.0], [2.0, 5.0]])
+    >>> print(batchchol.solve(np.stack([a, 2 * a]), np.array([8.0, 12.0])))
+    [[1.  2. ]
+     [0.5 1. ]]
     """
     x, info, *_ = solve_ex(
         a,
@@ -303,6 +310,12 @@ def cho_solve(
     multiply by the reciprocals of diagonal elements, which are normal for factors of matrices. Factors are not
     checked: of one whose diagonal has a zero, such as that of a matrix with an info other than 0, the solution is
     infinite, NaN or meaningless; its neighbours are as they would be without it.
+
+    Examples
+    --------
+    >>> l = np.array([[2.0, 0.0], [1.0, 2.0]])
+    >>> print(batchchol.cho_solve(l, np.array([8.0, 12.0])))
+    [1. 2.]
     """
     taken = flag("overwrite_b", overwrite_b)
     wanted = Wanted("potrs", "L", "factors", flag("upper", upper), spec, math, threads, stream, out, taken)

@@ -232,10 +232,14 @@ class Listed:
         BatchcholError
             If there is none.
         """
-        found = self.claims.get(name) or self.looked_up.get(name)
+        found = self.claims.get(name) or self._look_up(name)
         if found is None:
             raise BatchcholError(f"claim: got {name!r}, which {LIST} has not: add it there, or mend the page")
         return found
+
+    def _look_up(self, name: str) -> LookedUp | None:
+        groups = [lookup for lookup in self.lookups if lookup.name == name.partition("/")[0]]
+        return next((claim for lookup in groups for claim in lookup.claims() if claim.name == name), None)
 
 
 def pages(root: Path) -> list[Path]:
