@@ -97,7 +97,7 @@ def test_heat_maps_and_rooflines_have_every_kernel(folder: Path) -> None:
     heat = (folder / "mine-env--heat-maps.html").read_text()
     assert "n × nb" in heat
     assert re.findall(r"--heat: (\d+)%", heat) == ["0", "20", "0"]
-    assert (folder / "mine-env--roofline.html").read_text().count("Gflop/s, ") == 5
+    assert (folder / "mine-env--roofline.html").read_text().count("GFLOP/s, ") == 5
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt install chromium")
