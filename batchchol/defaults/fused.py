@@ -19,9 +19,13 @@ from kernelgen.refusals import require
 STAGED_FROM = 4
 # Orders, the right-hand sides that a thread solves for at a time, as many as registers have room for, and threads of
 # a block, float32. At n = 24 a fifth warp of a multiprocessor costs more than it brings.
-WIDTHS = ((8, 2, 128), (20, 2, 32), (22, 1, 32), (24, 4, 64))
-# Of packed matrices of the first of these orders, if determinants are found too: 63 registers in place of 71, so that
-# as many blocks have room as without (compiled for sm_90).
+WIDTHS = ((8, 2, 128), (20, 2, 32), (22, 1, 32), (24, 2, 64))
+# Orders, and the right-hand sides at a time where there are several: these are in registers once the factor is not.
+SEVERAL: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
+    {"float32": ((23, 8), (24, 4)), "float64": ((18, 4),)}
+)
+# Of packed matrices of the first of WIDTHS' orders, if determinants are found too: 63 registers in place of 71, so
+# that as many blocks have room as without (compiled for sm_90).
 BLOCKS_WITH_DETERMINANTS = 8
 # Orders up to which what a thread needs is in its registers, if the first rows of a factor go back to shared memory;
 # arrays are read by wider pieces, which takes more (compiled for sm_90).
@@ -80,11 +84,28 @@ def nearest_size(batch: int) -> int:
 
 def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     """The kernel for `nrhs` right-hand sides where the one for a single one is not the better choice."""
-    if nrhs <= COLUMNS_OF_WARPS or _few(request) or not TARGETS[request.target].gpu:
+    if nrhs <= COLUMNS_OF_WARPS or not TARGETS[request.target].gpu:
+        return None
+    if found := _by_threads(request, nrhs):
+        return found
+    if _few(request):
         return None
     with suppress(SpecError):
         return by_blocks(request.plain, request.chunk, request.arch, nrhs=nrhs)
     return None
+
+
+def _by_threads(request: Request, nrhs: int) -> KernelSpec | None:
+    """The kernel with a thread to each matrix that solves for as many right-hand sides at a time as it can."""
+    n, plain = request.problem.n, request.plain
+    most = next((most for order, most in SEVERAL[request.problem.dtype] if n <= order), 1)
+    where = request.chunk, request.arch
+    if n < STAGED_FROM or most == 1 or shared_by_several(plain, *where, nearest_size(request.size)):
+        return None
+    found = fused(plain, *where)
+    if not (isinstance(found.schedule, ThreadSchedule) and found.schedule.unroll == "full"):
+        return None
+    return replace(found, schedule=replace(found.schedule, rhs=min(most, 1 << (nrhs - 1).bit_length())))
 
 
 def _few(request: Request) -> bool:

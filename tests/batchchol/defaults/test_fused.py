@@ -90,3 +90,17 @@ def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -
     assert getattr(found.schedule, "rhs", None) == 4
     assert not two_kernels(request, SEVERAL)
     assert of_several(request, MANY_COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    ("n", "nrhs", "dtype", "width"),
+    [(4, 3, "float32", 4), (16, 8, "float32", 8), (23, MANY_COLUMNS, "float32", 8), (24, 8, "float32", 4),
+     (16, 8, "float64", 4), (3, 8, "float64", None), (28, 8, "float32", None), (16, 2, "float32", None)],
+    ids=str,
+)  # fmt: skip
+def test_threads_solve_for_as_many_right_hand_sides_as_they_have_registers_for(
+    n: int, nrhs: int, dtype: str, width: int | None
+) -> None:
+    for batch in (FEW, MANY) if n < 20 else (MANY,):
+        found = of_several(asked(n, ARRAYS if width else LARGE, batch, dtype=dtype), nrhs)
+        assert getattr(found and found.schedule, "rhs", None) == width

@@ -32,7 +32,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     # Several matrices to a warp's read, one, and parts of one; whole tiles and others; rows that go back.
     "n": (1, 2, 3, 5, 8, 17, 21),
     "nb": (1, 3, 4),
-    "rhs": (1, 2, 3),
+    "rhs": (1, 2, 4),
     "unroll": ("tiles", "full"),
     "staged": (None, True),
     # An integer is the chunk of the chunked layout.
