@@ -59,6 +59,7 @@ class WarpShape:
     matrices: int
     warps: int
     teams: int
+    rhs: int = 1
 
     @property
     def side(self) -> int:
@@ -159,8 +160,12 @@ class WarpShape:
         return max(self.kept, self.stage) if staged else self.kept
 
     def room(self, *, staged: bool) -> int:
-        """Scalars from the factor of one matrix to the next, with three columns: its solvers read other banks."""
-        least = self.column(staged=staged) + 3 * TILE * self.side
+        """Scalars from the factor of one matrix to the next: its solvers read other banks.
+
+        Behind it are three columns, or one and a tile of right-hand sides beside each panel.
+        """
+        columns = 3 if self.rhs == 1 else TILE + 1
+        least = self.column(staged=staged) + columns * TILE * self.side
         return least + (self.solvers - least) % WARP
 
 
@@ -177,6 +182,8 @@ class WarpSchedule(BaseSchedule):
     there are no more of them: their warps go on to further matrices, and fetch these while they work on those before.
     If `staged`, whole arrays come and go by way of shared memory, in the order of memory: by panels, rows that do not
     begin with one of memory's sectors take twice the accesses.
+    What solves too has `rhs` right-hand sides at a time (None is 1): the first one alone is a row below the matrix
+    while it is factored, several are solved for by tensor cores, by one warp.
     """
 
     family: ClassVar[str] = "warp"
@@ -190,6 +197,7 @@ class WarpSchedule(BaseSchedule):
     blocks: int | None = resident_blocks()
     resident: bool | None = switch("whether warps go on to further matrices, fetched meanwhile", only="gpu")
     staged: bool | None = switch("whether whole arrays come and go by way of shared memory", only="gpu")
+    rhs: int | None = number(1, TILE, None, "right-hand sides solved for at a time", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,13 +213,20 @@ class WarpSchedule(BaseSchedule):
         update = self.update or ("tensor" if tensor else "fma")
         teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
         kept = {name: getattr(self, name) or None for name in ("resident", "staged")}
-        return {"teams": teams, "update": update, "blocks": self.blocks or 1, "cache": cache, **kept}
+        rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
+        numbers = {"teams": teams, "blocks": self.blocks or 1, "rhs": rhs}
+        return {"update": update, "cache": cache, **kept, **numbers}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
         check_stride(self, layout)
         self._check_resident(problem, layout)
         self._check_staged(problem, layout)
+        works = f"{problem.op} has no right-hand sides, use None"
+        require(problem.operation.has_columns or self.rhs is None, "rhs", self.rhs, works)
+        require(
+            self.warps == 1 or (self.rhs or 1) == 1, "rhs", self.rhs, "one warp solves for several at a time, use 1"
+        )
         if problem.dtype == "float64":
             works = "in float64 a warp factors, and no more; use another family"
             require(problem.op == "potrf", "op", problem.op, works)
@@ -261,11 +276,12 @@ class WarpSchedule(BaseSchedule):
 
     def shape(self, problem: Problem) -> WarpShape:
         """How matrices are spread over warps, registers and shared memory."""
-        return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1)
+        return WarpShape(problem.n, self.matrices, self.warps, self.teams or 1, self.rhs or 1)
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
-        return (self.family, f"m{self.matrices}", f"w{self.warps}", str(self.update), self.unroll)
+        several = [f"rhs{self.rhs}"] * ((self.rhs or 1) > 1)
+        return (self.family, f"m{self.matrices}", f"w{self.warps}", *several, str(self.update), self.unroll)
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""

@@ -37,6 +37,8 @@ CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "chunks, two to a warp": (warp_posv(25, matrices=2, stride=2, math="ieee"), 2),
     "chunks, two warps": (warp_posv(64, warps=2, math="ieee"), 8),
     "chunks by lines": (warp_posv(63, stride=2, math="fast"), 2),
+    "several at a time": (canonical(33, matrices=2, rhs=2, math="ieee"), None),
+    "several, chunks": (warp_posv(25, matrices=4, teams=1, stride=4, rhs=8, math="fast"), 4),
     "interleaved": (warp_posv(15, layout="interleaved", order="row", matrices=2, math="fast"), None),
 }
 every_case = pytest.mark.parametrize("case", CASES)
@@ -96,6 +98,11 @@ MUTANTS: Mapping[str, tuple[str, str, str]] = {
         r"own\[COLUMN \+ i\] = 0",
         "own[COLUMN + i] = __uint_as_float(~0u)",
     ),
+    "no wait before tensor cores read": (
+        "several at a time",
+        r"__syncwarp\(\);\n(?=#pragma unroll\n        for \(int m = 0; m < MATRICES; \+\+m\) \{\n            Beside)",
+        "",
+    ),
     "panels where others still read": (
         "arrays, two warps",
         r"(what has been read\. \*/\n)    __syncthreads\(\);",
@@ -128,6 +135,7 @@ def test_the_source_with_one_line_changed_fails(change: str) -> None:
         (33, {"dtype": "float64"}, "op"),
         (33, {"op": "potrs"}, "op"),
         (40, {"matrices": 4, "teams": 8}, "teams"),
+        (97, {"warps": 2, "rhs": 2}, "rhs"),
     ],
 )
 def test_refused(n: int, choices: Mapping[str, Any], named: str) -> None:

@@ -90,12 +90,12 @@ def test_panels_have_room_for_right_hand_sides() -> None:
 
 
 MUTANTS: Mapping[str, tuple[str, str, str]] = {
-    "another panel's reciprocals": ("columns", r"\(N \+ RHS - 8 \* k\), 0", "(N + RHS), 0"),
+    "another panel's reciprocals": ("columns", r"own \+ 64 \+ 8 \* k;", "own + 64;"),
     "a product left out": ("float64", r"x\[q\] -= x\[p\] \* row\[q\];", r"if (q) \g<0>"),
     "a product left out of a later round": ("float64", r"x\[p\] -= x\[q\] \* row\[q\];", r"if (q) \g<0>"),
     "another tile of L": ("float64", r"tile\[row_place\(4 \+ t\) \^ g\]", "tile[row_place(t) ^ g]"),
     "no wait between panels": ("float64", r"(k \+ ahead \* NEXT, lane\);\n)        __syncthreads\(\);", r"\1"),
-    "no wait before others come": ("float64", r"__syncthreads\(\);\n        fetch_columns", "fetch_columns"),
+    "no wait before others come": ("float64", r"__syncthreads\(\);\n        fetch_sides", "fetch_sides"),
 }
 
 
