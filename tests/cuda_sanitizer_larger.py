@@ -66,6 +66,12 @@ def larger() -> Iterator[Larger]:
         ("float64", "row", 130, (64, 8, 16, 128, 2, "tensor", 8), 2),
     ):
         yield Larger(Plan(FusedPanel(dtype, order, *axes), None, blocks), n, 2)
+    for dtype, order, n, axes in (
+        ("float32", "row", 129, (64, 8, 8, 128, 4, "tensor", 4)),
+        ("float32", "col", 99, (32, 8, 16, 64, 4, "tensor", 4)),
+        ("float64", "row", 200, (48, 8, 8, 96, 4, "tensor", 8)),
+    ):
+        yield Larger(Plan(FusedPanel(dtype, order, *axes), None, 2, border=True), n, 2)
     for dtype, order, n in (("float32", "row", 150), ("float64", "col", 113)):
         yield Larger(Plan(Panel(dtype, order, 160, threads=512), None), n, 2)
 

@@ -29,6 +29,7 @@ from batchchol.backends.cuda.host_block import host_block
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
 from kernelgen.emit import panel as kernels
+from kernelgen.emit.border import Border, border
 from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -80,6 +81,9 @@ def factor_at(
             function, items, sizes = _one_launch(gpu, how, n, batch)
             counts = work or _counted(gpu, how, n, batch, stream)
             gpu.run(function, items, (a, l, info, counts, *sizes), stream)
+            if last := how.border_rows(n):
+                rows = border(Border(how.panel.dtype, how.panel.order, last))
+                gpu.launch(rows, batch, (a, l, info, n - last, n, n * n), stream)
         elif how.blocking is None:
             calls = DeviceCalls(gpu, how.panel, l, info, n, batch, stream)
             calls.potrf_from(a, l, Block.diagonal(0, n))
@@ -113,9 +117,10 @@ def _by_blocks(
 def _one_launch(gpu: Device, how: Plan, n: int, batch: int) -> tuple[Function, int, tuple[int, ...]]:
     """The kernel of whole matrices, its blocks of threads, and the last of its arguments."""
     assert isinstance(how.panel, FusedPanel), "it is one launch"
-    blocks = blocks_to_a_matrix(gpu, how, n, batch)
-    sizes = n, n, n, n * n, 0, how.panel.tiles(n), blocks, 1
-    return gpu.load(fused_panel(how.panel.at(n))), batch * blocks, sizes
+    rows = n - how.border_rows(n)
+    blocks = blocks_to_a_matrix(gpu, how, rows, batch)
+    sizes = rows, rows, n, n * n, 0, how.panel.tiles(rows), blocks, 1
+    return gpu.load(fused_panel(how.panel.at(n, rows))), batch * blocks, sizes
 
 
 def blocks_to_a_matrix(gpu: Device, how: Plan, n: int, batch: int) -> int:

@@ -14,6 +14,7 @@ from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
 from batchchol.algorithms.shipped_plans import shipped
 from kernelgen import SpecError
+from kernelgen.emit.border import MOST_COLUMNS, MOST_ROWS
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
@@ -23,7 +24,7 @@ Choice = TypeVar("Choice")
 ALONE = 1024
 _UNIT = 16
 # Columns that tensor cores may take at once.
-_DEPTHS = MappingProxyType({"float32": (4,), "float64": (4, 16)})
+_DEPTHS = MappingProxyType({"float32": (4,), "float64": (8, 16)})
 # Of matrices that are no tile themselves: the order of their tiles, of one and of many together.
 _TILE, _TILE_OF_MANY = 128, 64
 # Pairs of an order and the columns of a panel from there on, of many together the tiles of one; and the orders from
@@ -49,13 +50,22 @@ class Plan:
     """How matrices of an order are factored: the kernels, and how one is cut; None if all of it is done at once.
 
     Fused panels have `blocks` blocks of threads to a matrix; None for its share of those that the GPU holds. With
-    `hybrid` the host factors the blocks on the diagonal, of a left-looking factorization whose tile is a panel.
+    `border` a kernel of its own solves for the rows behind whole tiles, where these are few. With `hybrid` the host
+    factors the blocks on the diagonal, of a left-looking factorization whose tile is a panel.
     """
 
     panel: Panel | FusedPanel | OnChip
     blocking: Blocking | None
     blocks: int | None = None
     hybrid: bool = False
+    border: bool = False
+
+    def border_rows(self, n: int) -> int:
+        """The last rows of a matrix of order n that are behind whole tiles, and solved for by themselves."""
+        if not self.border or not isinstance(self.panel, FusedPanel):
+            return 0
+        rest = n % self.panel.nb
+        return rest if rest <= MOST_ROWS and self.panel.nb <= n - rest <= MOST_COLUMNS else 0
 
     @property
     def name(self) -> str:
@@ -68,7 +78,8 @@ class Plan:
             deep = f" of depth {self.panel.depth}" if self.panel.depth > 4 else ""
             by = f", tensor cores{deep}" if self.panel.update == "tensor" else ""
             beside = f", {self.panel.resident} a multiprocessor" if self.panel.resident > 1 else ""
-            tiles = f"{blocks}, {tiles}{beside}, steps of {self.panel.lb}{by}"
+            last = ", a border of the last rows" if self.border else ""
+            tiles = f"{blocks}, {tiles}{beside}, steps of {self.panel.lb}{by}{last}"
         if self.blocking is None:
             return tiles
         if self.hybrid:
@@ -85,6 +96,8 @@ def values_of(how: Plan) -> dict[str, str | int]:
     values |= {name: getattr(panel, name) for name in _AXES[type(panel)]}
     if how.blocks is not None:
         values["blocks"] = how.blocks
+    if how.border:
+        values["border"] = 1
     if cut is not None:
         values |= {"looking": cut.looking, "ahead": int(cut.ahead), "columns": cut.nb, "width": cut.tile}
     return values
@@ -107,7 +120,7 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
     if "columns" in values:
         fused = kind == "fused"
         cut = Blocking(values["width"], values["columns"], values["looking"], bool(values["ahead"]), fused)
-    return Plan(panel, cut, values.get("blocks"), kind == "hybrid")
+    return Plan(panel, cut, values.get("blocks"), kind == "hybrid", bool(values.get("border")))
 
 
 @lru_cache(maxsize=256)
@@ -121,13 +134,15 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
 
 def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     """The plans among which to choose: one launch by several tiles, panels of it, and tiles by themselves."""
-    threads = (128, 256) if n > 256 or batch == 1 else (64, 128, 256)
     found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
     found += [Plan(each, None) for each in all_on_chip(n, dtype)]
-    axes = product((32, 64, 128), (8, 16), (8, 16), threads, (1, 2, 3, 4), _DEPTHS[dtype])
-    for nb, ib, lb, count, resident, depth in axes:
+    axes = product((32, 48, 64, 96, 128), (8, 16), (8, 16), (2, 4), (1, 2, 3, 4), _DEPTHS[dtype])
+    for nb, ib, lb, across, resident, depth in axes:
         with suppress(SpecError):
-            found.append(Plan(FusedPanel(dtype, "row", nb, ib, lb, count, resident, "tensor", depth), None))
+            panel = FusedPanel(dtype, "row", nb, ib, lb, across * nb, resident, "tensor", depth)
+            found.append(Plan(panel, None))
+            if batch > 1 and (bordered := Plan(panel, None, border=True)).border_rows(n):
+                found.append(bordered)
     if n > ALONE and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor", depth=_DEPTHS[dtype][-1])
         for width, columns in product((256, 512, 1024), (1024, 2048)):

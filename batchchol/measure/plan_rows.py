@@ -14,7 +14,7 @@ from batchchol.operations.residual import RATIO_BOUND
 
 CHOICES = (
     *("kind", "nb", "ib", "lb", "rows", "threads", "row_threads", "resident", "update", "depth", "blocks"),
-    *("looking", "ahead", "columns", "width", "warps"),
+    *("looking", "ahead", "columns", "width", "warps", "border"),
 )
 """Of plans, see `batchchol.algorithms.plans.values_of`; a plan lacks some of them."""
 

@@ -20,6 +20,7 @@ from batchchol.measure.timing import Sample, disagreement
 from batchchol.progress import Progress, Show
 from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
 from kernelgen import KernelSource, SpecError
+from kernelgen.emit.border import Border, border
 from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 from kernelgen.emit.panel import potf2, triangle, trsm
 
@@ -63,9 +64,13 @@ def candidates(wanted: Wanted) -> list[Plan]:
 def sources(plans: Iterable[Plan], n: int) -> list[KernelSource]:
     """The kernels of plans, for order n."""
     found: list[KernelSource] = []
-    for panel in dict.fromkeys(each.panel for each in plans):
+    for each in plans:
+        panel = each.panel
         if isinstance(panel, FusedPanel):
-            found.append(fused_panel(panel.at(n)))
+            rows = n - each.border_rows(n)
+            found.append(fused_panel(panel.at(n, rows) if each.blocking is None else panel.at(n)))
+            if rows < n:
+                found.append(border(Border(panel.dtype, panel.order, n - rows)))
         elif isinstance(panel, OnChip):
             found.append(kernel(panel, n))
         else:

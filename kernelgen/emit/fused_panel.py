@@ -52,8 +52,11 @@ class FusedPanel:
         of 24, whose error is a part of what the sums of matrices of such orders have anyway.
     depth : int
         Columns that tensor cores take at once in float64: 4, 8 or 16, no more than `lb` and `ib`.
-    ragged : bool
-        Whether matrices in rows are moved by elements, not by pieces of 16 bytes: where rows begin at no whole ones.
+    leading : int
+        Of matrices in rows that begin at no whole 16 bytes, the elements from one row to the next: these are moved by
+        elements, and the kernel is for them alone. 0 for all others.
+    exact : bool
+        Whether every matrix has whole tiles.
     timed : bool
         Whether the kernel writes down how long each phase of a task takes: for finding out, it takes longer.
 
@@ -74,7 +77,8 @@ class FusedPanel:
     update: str = "fma"
     depth: int = 4
     timed: bool = False
-    ragged: bool = False
+    leading: int = 0
+    exact: bool = False
     family: ClassVar[str] = "panel"
 
     def __post_init__(self) -> None:
@@ -98,8 +102,8 @@ class FusedPanel:
                 f"threads={self.threads}: tiles of order {self.nb} in steps of {self.lb} columns cannot be shared "
                 "among these threads"
             )
-        if self.ragged and self.order != "row":
-            raise SpecError("ragged=True: expected False for matrices in columns")
+        if self.leading and self.order != "row":
+            raise SpecError(f"leading={self.leading}: expected 0 for matrices in columns")
         if self.depth > min(self.lb, self.ib) or (
             self.depth > 4 and (self.dtype, self.update) != ("float64", "tensor")
         ):
@@ -135,10 +139,21 @@ class FusedPanel:
         steps = max(4 * self.nb * (self.lb + _PAD), self.ib * (self.nb + self._width))
         return (tiles + steps) * ELEMENT_BYTES[self.dtype]
 
-    def at(self, leading: int) -> FusedPanel:
-        """The same panels for matrices with rows `leading` elements apart: `ragged` or not."""
+    @property
+    def ragged(self) -> bool:
+        """Whether rows begin at no whole 16 bytes."""
+        return self.leading > 0
+
+    @property
+    def guarded(self) -> bool:
+        """Whether warps leave out what has no rows, and what is above the diagonal: worth asking, where measured."""
+        wide = self.dtype == "float64" and self.update == "tensor"
+        return wide or (self.ragged and not self.exact)
+
+    def at(self, leading: int, rows: int = 1) -> FusedPanel:
+        """The same panels for matrices with rows `leading` elements apart, of which they have so many `rows`."""
         ragged = self.order == "row" and leading % self._width != 0
-        return self if self.ragged == ragged else _moved(self, ragged)
+        return _moved(self, leading, rows % self.nb == 0) if ragged else self
 
     def tiles(self, n: int) -> int:
         """Rows of tiles of a matrix of order n."""
@@ -151,8 +166,8 @@ class FusedPanel:
 
 # Calls ask each time.
 @lru_cache(maxsize=256)
-def _moved(panel: FusedPanel, ragged: bool) -> FusedPanel:
-    return replace(panel, ragged=ragged)
+def _moved(panel: FusedPanel, leading: int, exact: bool) -> FusedPanel:
+    return replace(panel, leading=leading, exact=exact)
 
 
 @lru_cache(maxsize=256)
@@ -161,7 +176,8 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
     update = f"{panel.update}{panel.depth if panel.depth > 4 else ''}"
-    entry = f"{letter}panel_{panel.order}_{sizes}_{update}{'_ragged' * panel.ragged}{'_timed' * panel.timed}"
+    place = f"_l{panel.leading}{'_exact' * panel.exact}" * panel.ragged
+    entry = f"{letter}panel_{panel.order}_{sizes}_{update}{place}{'_timed' * panel.timed}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
         "panel/fused.cu.jinja",
@@ -182,6 +198,9 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         tensor=panel.update == "tensor",
         timed=panel.timed,
         ragged=panel.ragged,
+        exact=panel.exact,
+        guards=panel.guarded,
+        lines_at_once=panel.threads // panel.nb if panel.threads % panel.nb == 0 else 0,
         depth=panel.depth,
         staged=False,
         spec=panel,

@@ -169,17 +169,21 @@ def test_fused_panels(fake_blas: FakeCublas, fake_gpu: FakeGpu, spd: Spd, upper:
 
 
 @pytest.mark.parametrize("upper", [False, True])
-def test_whole_matrices_in_one_launch(fake_gpu: FakeGpu, spd: Spd, upper: bool) -> None:
-    a = spd(2, 70)
+@pytest.mark.parametrize("border", [False, True])
+def test_whole_matrices_in_one_launch(fake_gpu: FakeGpu, spd: Spd, upper: bool, border: bool) -> None:
+    """But for a border: six rows behind two tiles."""
+    a, minors = spd(4, 70), [30, 65, 70]
+    for member, k in enumerate(minors, start=1):
+        a[member, k - 1, k - 1] = -1
     given = np.where(np.tri(70, dtype=bool).T if upper else np.tri(70, dtype=bool), a, np.nan).astype(np.float32)
     array = on_device(given)
-    l, info = large.factor_device(memory.view(array), upper, Plan(fused(upper), None, blocks=2))
+    l, info = large.factor_device(memory.view(array), upper, Plan(fused(upper), None, blocks=2, border=border))
     np.testing.assert_array_equal(get_backend("cuda").host(array), given)
     found = stored(get_backend("cuda").host(l), upper)
-    assert not get_backend("cuda").host(info).any()
-    assert ratios(a, found).max() <= 1.5
+    assert get_backend("cuda").host(info).tolist() == [0, *minors]
+    assert ratios(a[:1], found[:1]).max() <= 1.5
     np.testing.assert_array_equal(found, np.tril(found))
-    assert len(fake_gpu.launches) == 1
+    assert len(fake_gpu.launches) == 1 + border
 
 
 def test_large_ones_are_factored_one_by_one(fake_blas: FakeCublas, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:

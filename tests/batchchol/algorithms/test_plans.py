@@ -6,7 +6,7 @@ import pytest
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.on_chip import OnChip
-from batchchol.algorithms.plans import plan, tiled
+from batchchol.algorithms.plans import Plan, plan, plan_of, tiled, values_of
 from kernelgen import MAX_N, MAX_ON_CHIP
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel, largest_tile
@@ -54,3 +54,14 @@ def test_plans_of_tiles(dtype: str) -> None:
         assert cut.tile == panel.nb <= 64
     cuts = [tiled(n, batch, dtype)[1] for n, batch in ((257, 9), (512, 9), (512, 1), (8192, 9))]
     assert cuts == [Blocking(64, 128), Blocking(64, 256), Blocking(128, 128), Blocking(128, 256, ahead=True)]
+
+
+def test_borders() -> None:
+    """A few rows behind whole tiles, of orders to 1,024 and a few more."""
+    panel = FusedPanel("float32", "row", 64)
+    how = Plan(panel, None, border=True)
+    assert [how.border_rows(n) for n in (1, 64, 65, 136, 137, 191, 1024, 1032, 1089)] == [0, 0, 1, 8, 0, 0, 0, 8, 0]
+    assert plan_of(values_of(how), "float32", "row") == how
+    assert how.name.endswith(", a border of the last rows")
+    for without in (Plan(panel, None), Plan(Panel("float32", "row", 64), None, border=True)):
+        assert not without.border_rows(65)

@@ -20,6 +20,7 @@ from .test_panel import stored
 Array = NDArray[Any]
 Spd = Callable[..., Array]
 
+# Those with `leading` are for rows that begin anywhere: it becomes that of the matrices.
 PANELS = [
     FusedPanel("float32", "row", 32, ib=16, lb=8, threads=64),
     FusedPanel("float32", "col", 32, ib=8, lb=16, threads=128),
@@ -27,9 +28,9 @@ PANELS = [
     FusedPanel("float32", "row", 48, ib=16, lb=16, threads=96, update="tensor"),
     FusedPanel("float64", "col", 32, ib=16, lb=8, threads=64, update="tensor"),
     FusedPanel("float64", "row", 32, ib=16, lb=16, threads=64, update="tensor", depth=16),
-    FusedPanel("float32", "row", 32, ib=8, lb=8, threads=64, update="tensor", ragged=True),
-    FusedPanel("float64", "row", 48, ib=8, lb=16, threads=96, update="tensor", depth=8, ragged=True),
-    FusedPanel("float32", "row", 32, ib=16, lb=8, threads=128, ragged=True),
+    FusedPanel("float32", "row", 32, ib=8, lb=8, threads=64, update="tensor", leading=1),
+    FusedPanel("float64", "row", 48, ib=8, lb=16, threads=96, update="tensor", depth=8, leading=1),
+    FusedPanel("float32", "row", 32, ib=16, lb=8, threads=128, leading=1),
 ]
 NAMES = [f"{panel.dtype} {panel.order} {panel.update} {panel.depth}{' ragged' * panel.ragged}" for panel in PANELS]
 
@@ -38,6 +39,8 @@ def run(panel: FusedPanel, a: Array, *, columns: int | None = None, blocks: int 
     """What becomes of matrices, with NaN where there was nothing, and the info."""
     batch, n, _ = a.shape
     memory, made, info = stored(a, panel.order), np.full_like(a, np.nan), np.full(batch, -1, np.int32)
+    if panel.leading:
+        panel = replace(panel, leading=n, exact=n % panel.nb == 0)
     tiles = panel.tiles(n)
     # Behind an even number of counts, nine 64-bit times of each tile of a lower triangle.
     times = 1 + 9 * tiles * (tiles + 1) if panel.timed else 0
@@ -95,14 +98,16 @@ def test_rows_that_begin_anywhere_are_moved_by_elements(spd: Spd) -> None:
         panel = FusedPanel(dtype, "row", 32, lb=8, threads=64, update="tensor")
         assert [panel.at(n).ragged for n in range(256, 260)] == ragged
         assert not replace(panel, order="col").at(257).ragged
-    a = spd(1, 97)
-    for found, expected in zip(run(PANELS[6], a), run(replace(PANELS[6], ragged=False), a), strict=True):
-        np.testing.assert_array_equal(found, expected)
+        assert [panel.at(257, rows).exact for rows in (256, 257)] == [True, False]
+    for n in (97, 96):
+        a = spd(1, n)
+        for found, expected in zip(run(PANELS[6], a), run(replace(PANELS[6], leading=0), a), strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(SpecError, match="ragged=True: expected False for matrices in columns"):
-        replace(PANELS[1], ragged=True)
+    with pytest.raises(SpecError, match="leading=33: expected 0 for matrices in columns"):
+        replace(PANELS[1], leading=33)
     for wrong in ({"ib": 12}, {"nb": 40}, {"lb": 4}, {"threads": 80}, {"dtype": "float16"}, {"order": "C"}):
         with pytest.raises(SpecError, match=f"{next(iter(wrong))}="):
             replace(PANELS[0], **wrong)
