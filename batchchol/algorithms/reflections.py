@@ -14,14 +14,17 @@ from functools import cached_property
 from typing import Any
 
 from batchchol.algorithms.launching import OnGpu, workspace
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda import cublas, support
 from batchchol.backends.cuda.device import Device
 from kernelgen import Layout
 from kernelgen.emit import lu_panel
 from kernelgen.emit import qr_panel as kernels
+from kernelgen.emit.panel import addresses as address_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 LARGEST = lu_panel.LARGEST
+# The order above which a matrix fills a GPU by itself.
+ALONE = 2048
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,40 @@ class Reflections(OnGpu):
         self._copy(b, x, nrhs, batch, stream)
         calls, room = self._calls(a, tau, nrhs, batch, stream)
         project(calls, Rectangles(x, self.m, nrhs))
+        return room
+
+    def _gels(self, addresses: Sequence[int], nrhs: int, batch: int, stream: Any) -> Any:
+        a, b, x, info = addresses
+        m, n = self.m, self.n
+        factors, tau, y = (
+            workspace((batch, *sides), self.dtype, f"what becomes of {batch:,} matrices", stream)
+            for sides in ((m, n), (n,), (m, nrhs))
+        )
+        qr, product = int(factors.gpudata), int(y.gpudata)
+        made = self._geqrf((a, qr, int(tau.gpudata)), 0, batch, stream)
+        self.gpu.launch(kernels.zeros(self.dtype), batch, (qr, info, m, n), stream)
+        if not nrhs:
+            return factors, tau, made
+        used = self._ormqr((qr, int(tau.gpudata), b, product), nrhs, batch, stream)
+        solved = self._substitute(qr, product, nrhs, batch, stream)
+        support.part(self.gpu, product, x, (m, nrhs), (n, nrhs), batch, self.dtype, stream=stream)
+        return factors, tau, y, made, used, solved
+
+    def _substitute(self, r: int, y: int, nrhs: int, batch: int, stream: Any) -> Any:
+        """The solutions of R x = y in place of the first rows of y (batch, m, nrhs)."""
+        blas, itemsize = cublas.Cublas(self.dtype, "row"), ELEMENT_BYTES[self.dtype]
+        apart = self.m * self.n * itemsize, self.m * nrhs * itemsize
+        sizes = self.n, nrhs, self.n
+        if batch == 1 or self.n > ALONE:
+            for member in range(batch):
+                places = r + member * apart[0], y + member * apart[1]
+                blas.solve(*places, *sizes, upper=True, stream=stream)
+            return None
+        room = workspace((2, batch), "uint64", f"the addresses of {batch:,} matrices", stream)
+        tables = int(room.gpudata), int(room.gpudata) + room.nbytes // 2
+        for table, first, step in zip(tables, (r, y), apart, strict=True):
+            self.gpu.launch(address_kernel(), batch, (table, first, step, batch), stream)
+        blas.solve(*tables, *sizes, upper=True, batch=batch, stream=stream)
         return room
 
     def _copy(self, source: int, target: int, columns: int, batch: int, stream: Any) -> None:

@@ -189,7 +189,7 @@ class DeviceRectangles(NamedTuple):
 
     def _kernel(self, op: str, asked: Asked, m: int, n: int) -> Any:
         """What does an operation on matrices with these sides: a kernel, or panels of larger ones."""
-        if max(m, n) > MAX_N and op != "gels":
+        if max(m, n) > MAX_N:
             from batchchol.algorithms.reflections import LARGEST, Reflections
 
             check_sides(asked.argument, m, n, LARGEST)

@@ -38,3 +38,9 @@ def triangles(dtype: str, nb: int) -> KernelSource:
 def identities(dtype: str) -> KernelSource:
     """The kernel that writes columns of identities; an item is `COPIERS` * `EACH` elements of a matrix."""
     return source_of("qr_laset", "laset", dtype, 1, Launch(COPIERS, 1), each=EACH)
+
+
+@lru_cache(maxsize=4)
+def zeros(dtype: str) -> KernelSource:
+    """The kernel that finds zeros on diagonals; an item is a matrix."""
+    return source_of("qr_zeros", "zeros", dtype, 1, Launch(WARP, 1))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from batchchol import get_backend, lstsq, lstsq_ex
 from batchchol.algorithms.reflections import QrCalls, Rectangles, factor, generate, project
-from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios
+from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
 from kernelgen.emit import qr_panel as kernels
 from kernelgen.emit.lu_panel import LuPanel
 
 from ...cuda_programs import compile_program
+from ...fake_cublas import FakeCublas, forget, install
+from ...fake_pycuda import FakeGpu
+from ..backends.cuda.test_batches import on_device
 
 Array = NDArray[Any]
 SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -81,3 +86,31 @@ def test_factors_products_and_q(dtype: str, m: int, n: int, nb: int) -> None:
     calls, _room = calls_of(gpu, made, tau, nb, 2)
     project(calls, Rectangles(x.ctypes.data, m, 2))
     np.testing.assert_allclose(x, expected, rtol=0, atol=near)
+
+
+@pytest.fixture
+def fake_blas(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCublas]:
+    yield install(monkeypatch, fake_gpu)
+    forget()
+
+
+def test_least_squares(fake_blas: FakeCublas) -> None:
+    """Of several matrices at once, and of one on a stream."""
+    random, host, stream = np.random.default_rng(4), get_backend("cuda").host, 0x77
+    a, b = random.standard_normal((2, 140, 130)), random.standard_normal((2, 140, 3))
+    x, info = map(host, lstsq_ex(on_device(a), on_device(b)))
+    assert not info.any()
+    assert solve_ratios(a, b, x).max() <= BOUND["ieee"]
+    square = random.standard_normal((129, 129)).astype(np.float32)
+    fake_blas.calls.clear()
+    x = host(lstsq(on_device(square), on_device(square[:, 0].copy()), stream=stream))
+    assert np.abs(x - np.eye(129)[0]).max() < 1e-3
+    assert {each for _, each in fake_blas.calls} == {stream}
+
+
+def test_zeros_of_the_diagonal() -> None:
+    a, info = np.ones((4, 75, 70)), np.full(4, -1, np.int32)
+    a[1, 69, 69] = a[2, 40, 40] = a[2, 3, 3] = a[3, 40, 3] = 0
+    source = kernels.zeros("float64")
+    compile_program((source,)).launch(source, 4, a, info, np.int64(75), np.int64(70))
+    assert info.tolist() == [0, 70, 4, 0]
