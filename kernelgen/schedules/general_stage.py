@@ -126,6 +126,7 @@ class SplitStage:
 
     problem: Problem
     split: int
+    layout: str
 
     @property
     def members(self) -> int:
@@ -170,9 +171,13 @@ class SplitStage:
 
     @property
     def matrix(self) -> int:
-        """Scalars from one matrix to the next."""
+        """Scalars from one matrix to the next.
+
+        Packed matrices are written an element of each at a time, which an odd number of pieces has in most banks.
+        """
         size, banks = -(-self.problem.n // self.rows) * self.share, BANKS_BYTES // PIECE_BYTES
-        return size + (self.split - size // self.piece) % banks * self.piece
+        apart = (self.split if self.split < banks else banks // self.members) if self.layout == "canonical" else 1
+        return size + (apart - size // self.piece) % banks * self.piece
 
     @property
     def columns(self) -> int:

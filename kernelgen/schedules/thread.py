@@ -185,7 +185,7 @@ class ThreadSchedule(BaseSchedule):
             return ReflectorStage(problem, self.split, layout)
         if self.staged:
             return BlockStage(problem, self.split)
-        return (WarpsStage if self.split > WARP else SplitStage)(problem, self.split)
+        return WarpsStage(problem, self.split) if self.split > WARP else SplitStage(problem, self.split, layout)
 
     def triangle_stage(self, problem: Problem, layout: str, *, by_rows: bool) -> TriangleStage:
         """How a warp's threads stage the triangles that they solve by."""
