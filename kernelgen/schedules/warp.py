@@ -251,9 +251,9 @@ class WarpSchedule(BaseSchedule):
         require(not self.resident or (stays and (self.teams or 1) < MAX_TEAMS), "resident", self.resident, works)
 
     def _check_staged(self, problem: Problem, layout: str) -> None:
-        """Refuse an image of what is not a warp's arrays to factor, or is not left before further ones come."""
-        fits = problem.op == "potrf" and layout == "canonical" and self.warps == 1 and not self.resident
-        works = "single warps that factor arrays and do not go on have an image of them; use None"
+        """Refuse an image of what is not arrays to factor, or is not left before further ones come."""
+        fits = problem.op == "potrf" and layout == "canonical" and not self.resident
+        works = "teams that factor arrays and do not go on have an image of them; use None"
         require(not self.staged or fits, "staged", self.staged, works)
         taken = self.image_bytes(problem) * (self.teams or 1) + self._shared_bytes(problem, layout)
         works = f"n={problem.n} is {taken:,} bytes of shared memory, over {MAX_SHARED_BYTES:,}; use fewer"
@@ -261,7 +261,7 @@ class WarpSchedule(BaseSchedule):
 
     def image(self, problem: Problem) -> WarpImage:
         """Where a team's matrices are in shared memory if they are staged."""
-        return WarpImage(problem.n, self.matrices, problem.dtype)
+        return WarpImage(problem.n, self.matrices, problem.dtype, self.warps)
 
     def image_bytes(self, problem: Problem) -> int:
         """Those of a team's image, if there is one."""

@@ -14,7 +14,7 @@ TILE = 8
 
 @dataclass(frozen=True)
 class WarpImage:
-    """`matrices` of order `n` of a warp, one after another, moved by `turns` of instructions, a piece to each lane.
+    """`matrices` of order `n` of a team, one after another, moved by `turns` of instructions, a piece to each thread.
 
     Lines of whole pieces are an odd number of these apart, so that neighbours are in different banks. Of others the
     first one begins in a piece wherever it does so in memory.
@@ -23,6 +23,12 @@ class WarpImage:
     n: int
     matrices: int
     dtype: str
+    warps: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Those of the team."""
+        return WARP * self.warps
 
     @property
     def piece(self) -> int:
@@ -48,17 +54,17 @@ class WarpImage:
     @property
     def turns(self) -> int:
         """Instructions that move them all."""
-        return -(-self.pieces // WARP)
+        return -(-self.pieces // self.threads)
 
     @property
     def period(self) -> int:
-        """Turns until a lane has a piece that is as far from the beginning of its line again."""
+        """Turns until a thread has a piece that is as far from the beginning of its line again."""
         line = self.n // self.piece
-        return 1 if self.pitch == self.n else line // gcd(line, WARP)
+        return 1 if self.pitch == self.n else line // gcd(line, self.threads)
 
     def place(self, turn: int) -> int:
-        """Scalars from where a lane's piece is in the first turn of a period to where it is in another one's."""
-        pieces = turn // self.period * self.period * WARP
+        """Scalars from where a thread's piece is in the first turn of a period to where it is in another one's."""
+        pieces = turn // self.period * self.period * self.threads
         return pieces * self.piece if self.pitch == self.n else pieces // (self.n // self.piece) * self.pitch
 
     @property
@@ -66,9 +72,10 @@ class WarpImage:
         """Those of the room; the last row of tiles may end past that of the matrix."""
         return self.matrices * self.n * self.pitch + -self.n % TILE if self.lined else self.pieces * self.piece
 
-    def wanted(self, turn: int, *, by_rows: bool) -> int:
-        """The lanes, as bits, whose pieces of a turn may have an element of a triangle."""
-        return sum(self._wanted(turn * WARP + lane, by_rows) << lane for lane in range(WARP))
+    def wanted(self, turn: int, *, by_rows: bool) -> tuple[int, ...]:
+        """The lanes of each warp, as bits, whose pieces of a turn may have an element of a triangle."""
+        first = (turn * self.threads + WARP * warp for warp in range(self.warps))
+        return tuple(sum(self._wanted(piece + lane, by_rows) << lane for lane in range(WARP)) for piece in first)
 
     def _wanted(self, piece: int, by_rows: bool) -> bool:
         first, last = self.piece * piece, self.piece * (piece + 1)

@@ -27,6 +27,9 @@ CASES = [
     staged(20, order="row", dtype="float64", in_place=True),
     staged(24, order="row", matrices=2, update="tensor", in_place=True),
     staged(12, order="col", teams=4),
+    staged(41, order="row", warps=2, teams=1),
+    staged(36, order="row", warps=2, teams=1, update="tensor", unroll="full"),
+    staged(35, order="row", dtype="float64", warps=4, teams=1),
 ]
 emulated = CompiledTogether(CASES)
 
@@ -36,7 +39,7 @@ def test_factors_are_right(spec: KernelSpec) -> None:
     check_kernel(spec, 7, None, emulated(spec))
 
 
-@pytest.mark.parametrize("spec", [CASES[1], CASES[2], CASES[5], CASES[6], CASES[7]], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*CASES[1:3], *CASES[5:8], CASES[9]], ids=lambda spec: spec.name)
 def test_arrays_begin_anywhere(spec: KernelSpec) -> None:
     check_arrays_that_begin_anywhere(spec)
 
@@ -53,10 +56,13 @@ def test_failing_members_harm_no_neighbour() -> None:
 
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize(("n", "matrices", "dtype"), [(7, 4, "float32"), (40, 1, "float32"), (13, 2, "float64")])
-def test_every_element_of_the_triangle_is_wanted(n: int, matrices: int, dtype: str, by_rows: bool) -> None:
+@pytest.mark.parametrize("warps", [1, 4])
+def test_every_element_of_the_triangle_is_wanted(
+    n: int, matrices: int, dtype: str, warps: int, by_rows: bool
+) -> None:
     """Wherever the matrices begin in a piece, if not with one; and of large matrices some are not."""
-    image = WarpImage(n, matrices, dtype)
-    lanes = [image.wanted(turn, by_rows=by_rows) for turn in range(image.turns)]
+    image = WarpImage(n, matrices, dtype, warps)
+    lanes = [lanes for turn in range(image.turns) for lanes in image.wanted(turn, by_rows=by_rows)]
     inside = np.tril(np.ones((n, n), bool)) if by_rows else np.triu(np.ones((n, n), bool))
     places = np.flatnonzero(np.tile(inside.ravel(), matrices))
     for shift in range(1 if image.lined else image.piece):
@@ -65,11 +71,9 @@ def test_every_element_of_the_triangle_is_wanted(n: int, matrices: int, dtype: s
     assert sum(lane.bit_count() for lane in lanes) < image.pieces or n < 8
 
 
-@pytest.mark.parametrize(
-    "choices", [{"warps": 2}, {"resident": True}, {"layout": "chunked"}, {"op": "posv"}], ids=str
-)
+@pytest.mark.parametrize("choices", [{"resident": True}, {"layout": "chunked"}, {"op": "posv"}], ids=str)
 def test_others_have_no_image(choices: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match=r"^staged=True .*single warps that factor arrays"):
+    with pytest.raises(SpecError, match=r"^staged=True .*teams that factor arrays"):
         staged(9, **choices)
 
 
