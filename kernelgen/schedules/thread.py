@@ -65,12 +65,14 @@ class ThreadSchedule(BaseSchedule):
 
     SIMD targets alone have `prefetch`, whether each load of the input also prefetches the same element of the next
     group of matrices. There `staged` is whether a group is factored in a chunk of its own that stays in cache and
-    written out, past the caches, when it is done, and `half` whether a group of canonical arrays fills half of a
-    vector of the widest kind, so that larger matrices still fit that cache; on a GPU, for canonical arrays, whether
-    the threads of a warp read
-    and write their matrices together, by way of shared memory. GPUs alone have `threads`, those of a block, and
-    `blocks`, for how many of them a multiprocessor must have registers (the fewer, the more a thread may have; None
-    is one if `staged`, else it is left to the compiler).
+    written out, past the caches, when it is done. Of canonical arrays, `half` is whether a group fills half of the
+    widest vectors, so that larger matrices still fit that cache, and `overlap` whether the next group is staged
+    before the factors of one are written, which wait for its last roots.
+
+    On a GPU `staged` is, for canonical arrays, whether the threads of a warp read and write their matrices together,
+    by way of shared memory. GPUs alone have `threads`, those of a block, and `blocks`, for how many of them a
+    multiprocessor must have registers (the fewer, the more a thread may have; None is one if `staged`, else it is
+    left to the compiler).
 
     Kernels that factor and solve at once keep the factor on the chip. On a GPU it stays in registers, which takes
     straight-line code, or goes to shared memory if `staged`, as matrices in any layout may.
@@ -96,6 +98,7 @@ class ThreadSchedule(BaseSchedule):
     rhs: int | None = number(1, MAX_RHS, None, "right-hand sides in registers at a time")
     split: int | None = number(1, MAX_SPLIT, None, "threads of a matrix", only="gpu")
     half: bool | None = switch("whether vectors are half of the widest", only="simd")
+    overlap: bool | None = switch("whether the next matrices are staged before results are written", only="simd")
 
     @property
     def halves(self) -> bool:
@@ -108,7 +111,8 @@ class ThreadSchedule(BaseSchedule):
             prefetch = bool(operation.fixed.get("prefetch", True) if self.prefetch is None else self.prefetch)
             works = f"target {target.name!r} has no halves of its vectors, use None"
             require(not self.half or target.vector_bytes >= HALVED_VECTOR_BYTES, "half", True, works)
-            return {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs, "half": self.half or None}
+            settled = {"prefetch": prefetch, "staged": self.staged is not False, "rhs": rhs}
+            return settled | {"half": self.half or None, "overlap": self.overlap or None}
         staged = self.staged
         if (operation.forgets or operation.inverts) and not operation.general:
             rhs = self.rhs or 1 if operation.has_columns else self.rhs
@@ -124,8 +128,9 @@ class ThreadSchedule(BaseSchedule):
         check_tile(self, self.nb, problem, layout)
         self._check_fixed(problem.operation)
         factors = problem.op in ("potrf", "potrfdet")
-        works = "only factorizations of canonical arrays choose their groups, use None"
-        require(not self.half or (factors and layout == "canonical"), "half", True, works)
+        works = "only factorizations of canonical arrays choose how groups are staged, use None"
+        for name in ("half", "overlap"):
+            require(not getattr(self, name) or (factors and layout == "canonical"), name, True, works)
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         if problem.operation.general:
@@ -211,7 +216,7 @@ class ThreadSchedule(BaseSchedule):
         # On a CPU canonical arrays always are.
         said = self.staged and (layout != "canonical" or self.threads is not None)
         parts = ["prefetch"] * bool(self.prefetch) + ["staged"] * bool(said)
-        parts += ["half"] * self.halves
+        parts += ["half"] * self.halves + ["overlap"] * bool(self.overlap)
         parts += [] if self.split is None else [f"split{self.split}"]
         parts += [] if self.threads is None else [f"t{self.threads}"]
         parts += [] if self.blocks is None else [f"b{self.blocks}"]

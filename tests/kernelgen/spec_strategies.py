@@ -74,8 +74,9 @@ def thread_schedules(n: int, layout: str, target: str) -> st.SearchStrategy[Sche
     if not TARGETS[target].gpu:
         # Canonical arrays are always staged.
         choices = {"prefetch": st.booleans(), "staged": st.booleans() if layout != "canonical" else st.just(True)}
-        if target == "avx512" and layout == "canonical":
-            choices["half"] = st.sampled_from([None, True])
+        if layout == "canonical":
+            choices["overlap"] = st.sampled_from([None, True])
+            choices["half"] = st.sampled_from([None, True] if target == "avx512" else [None])
     tiles = st.integers(1, min(n, MAX_NB))
     unrolls = st.sampled_from(UNROLLS if straight_line_operations(n) <= FULL_UNROLL_BUDGET else UNROLLS[:1])
     return st.builds(ThreadSchedule, tiles, st.sampled_from(LOOKINGS), unrolls, **choices)

@@ -114,6 +114,7 @@ REFUSED = [
     ("prefetch", "yes", "True, False or None"),
     ("half", "yes", "True, False or None"),
     ("half", True, "target 'avx2' has no halves of its vectors, use None"),
+    ("overlap", True, "only factorizations of canonical arrays choose how groups are staged, use None"),
     ("staged", 0, "True, False or None"),
     ("threads", 0, "an integer from 1 to 512"),
     ("threads", 32, "target 'avx2' has no such choice"),
@@ -199,7 +200,7 @@ def test_every_field_is_refused_somewhere_above() -> None:
 
 def test_halves_of_vectors_are_for_factorizations_of_arrays() -> None:
     wide = changed(GOOD, "target", "avx512")
-    with pytest.raises(SpecError, match=r"^half=True .*only factorizations of canonical arrays choose their groups"):
+    with pytest.raises(SpecError, match=r"^half=True .*only factorizations of canonical arrays choose how groups"):
         changed(wide, "half", True)
     arrays = changed(wide, "layout", "canonical")
     assert (arrays.lanes, changed(arrays, "half", True).lanes) == (16, 8)

@@ -154,13 +154,22 @@ def test_every_target(target: str, dtype: str, math: str, layout: str) -> None:
 
 @pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(
-    ("n", "dtype", "math", "uplo"),
-    [(2, "float32", "fast", "upper"), (5, "float32", "ieee", "lower"), (12, "float64", "fast", "lower")],
+    ("n", "dtype", "math", "uplo", "batch", "choices"),
+    [
+        (2, "float32", "fast", "upper", 33, {"target": "avx512", "half": True}),
+        (5, "float32", "ieee", "lower", 33, {"target": "avx512", "half": True, "overlap": True}),
+        (12, "float64", "fast", "lower", 33, {"target": "avx512", "half": True}),
+        (1, "float32", "ieee", "lower", 1, {"overlap": True}),
+        (4, "float64", "ieee", "upper", 70, {"target": "generic", "overlap": True}),
+        (8, "float32", "ieee", "lower", 64, {"overlap": True}),
+    ],
 )
-def test_halves_of_vectors(n: int, dtype: str, math: str, uplo: str) -> None:
-    require_target("avx512")
-    spec = make_spec(n, 2, target="avx512", dtype=dtype, math=math, uplo=uplo, layout="canonical", half=True)
-    check_kernel(spec, 33, kernel=build_kernel(spec, generate(spec), COMMON_FLAGS))
+def test_how_groups_of_arrays_are_staged(
+    n: int, dtype: str, math: str, uplo: str, batch: int, choices: Mapping[str, Any]
+) -> None:
+    require_target(choices.get("target", "generic"))
+    spec = make_spec(n, min(n, 2), dtype=dtype, math=math, uplo=uplo, layout="canonical", **choices)
+    check_kernel(spec, batch, kernel=build_kernel(spec, generate(spec), COMMON_FLAGS))
 
 
 # Small matrices leave the least room for the errors of an approximate root.
