@@ -60,7 +60,7 @@ def calls(n: int, batch: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
 
 
 def microseconds(call: Callable[[], Any], count: int, *, wait: bool) -> tuple[float, float]:
-    """The median of what a call takes in samples of so many, and the interquartile range over it."""
+    """The median of what a call takes in samples of that many, and the interquartile range over it."""
     gpu, taken = device(), []
     for _ in range(SAMPLES):
         gpu.synchronize()

@@ -130,7 +130,7 @@ class CudaProgram:
     ran_last: ClassVar[list[CudaProgram]] = []
 
     def launch(self, source: KernelSource, items: int, *arguments: Any, orders: Sequence[str] = ORDERS) -> None:
-        """Run a kernel on so many items, and write what it made into the arrays among its arguments.
+        """Run a kernel on `items` items, and write what it made into the arrays among its arguments.
 
         It runs once for each order of its threads, on copies of the arrays between fences; the results must be the
         same bits.

@@ -285,7 +285,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--op", action="append", choices=sorted(OPERATIONS), help="only its kernels; may be repeated")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="only kernels, and only of such families")
     parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second of three parts of the kernels")
-    parser.add_argument("--seconds", type=float, default=inf, help="each tool begins with no kernel after so many")
+    parser.add_argument("--seconds", type=float, default=inf, help="a tool begins with no kernel later than that")
     parser.add_argument("--log", type=Path, help="folder for all that the tools say")
     parser.add_argument("--sanitizer", help="the compute-sanitizer to use")
     parser.add_argument("--work", action="store_true", help="only run the kernels, under no tool")

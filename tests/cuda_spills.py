@@ -42,7 +42,7 @@ AT_ONCE = 32
 
 
 def cases(n: int, dtype: str, arch: str, others: int | None) -> Iterator[dict[str, Any]]:
-    """The cases of an order: the usual two, and so many others; None: every case."""
+    """The cases of an order: the usual two, and some others; None: every case."""
     places: list[dict[str, Any]] = [{"layout": "chunked", "chunk": chunk} for chunk in CHUNKS]
     places += [{"layout": "canonical", "order": order} for order in ("row", "col")] + [{"layout": "interleaved"}]
     every = [

@@ -142,7 +142,7 @@ class FakeGpu:
         source = self.sources[entry]
         assert source.launch is not None
         if entry.startswith("multiply_add"):
-            # It is there to take time: so many steps.
+            # It is there to take time.
             self.clock += float(values[2]) * SECONDS_PER_STEP
             return
         # The geometry is the caller's: one code may be launched on blocks of any size.

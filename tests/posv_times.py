@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu", choices=SERIES)
     parser.add_argument("--target", nargs="+", help="SIMD instructions, the widest by default")
     parser.add_argument("--orders", type=int, nargs="+", default=(4, 8, 16, 24, 32, 48, 64, 96, 128))
-    parser.add_argument("--batches", type=int, nargs="+", help="one right-hand side for each of so many matrices")
+    parser.add_argument("--batches", type=int, nargs="+", help="batch sizes, with one right-hand side a matrix")
     parser.add_argument("--dtypes", nargs="+", default=("float32",), choices=("float32", "float64"))
     parser.add_argument("--maths", nargs="+", choices=("fast", "ieee"), help="by default all that the backend has")
     parser.add_argument("--out", type=Path)

@@ -282,7 +282,7 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
 
 
 def in_turn(backend: Any, ways: list[Timed], calls: int) -> list[tuple[float, ...]]:
-    """Seconds of calls, so many of each way in turn."""
+    """Seconds of calls, those of each way in turn."""
     taken = []
     for turn in range(WARM_UP + SAMPLES):
         first = [(turn * len(ways) + place) * calls for place in range(len(ways))]

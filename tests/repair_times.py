@@ -49,7 +49,7 @@ Call = Callable[[], object]
 
 
 def matrices(backend: CudaBackend, n: int, dtype: str, batch: int, layout: Layout, failing: int) -> list[Any]:
-    """Batches that together exceed the cache, with so many in a thousand that fail."""
+    """Batches that together exceed the cache, some in a thousand of which fail."""
     a = backend.empty(n, batch, layout, dtype)
     if failing:
         backend.fill(a, "failing", every=1000 // failing, kind="negative")

@@ -199,7 +199,7 @@ class Broken(Quick):
 
 
 def script(folder: str, data: str, count: int) -> None:
-    """A sweep of so many points with the slow bench, for a test that kills it."""
+    """A sweep of `count` points with the slow bench, for a test that kills it."""
     from batchchol.measure.dataset import DataSet
     from batchchol.measure.process import Measurer
     from batchchol.tune.sweep import sweep

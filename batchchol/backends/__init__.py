@@ -36,7 +36,7 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": cpu.CpuBackend, "cuda": _c
 
 
 def chosen_backend(name: str | None = None) -> str | None:
-    """The name of the backend that was asked for, by argument or by BATCHCHOL_BACKEND; None if nobody did.
+    """The name of the backend that was asked for, by argument or by BATCHCHOL_BACKEND; None if there was none.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def get_backend(name: str | None = None) -> Backend:
 def fastest_backend(name: str | None = None) -> tuple[Backend, str]:
     """The backend that was asked for, else the GPU's, else the CPU's; and in a line why it is not the GPU's, or "".
 
-    A GPU that nobody asked for counts if it runs a kernel: that takes a compiler, or kernels that were carried here.
+    A GPU that was not asked for counts if it runs a kernel: that takes a compiler, or kernels that were carried here.
 
     Raises
     ------

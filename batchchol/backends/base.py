@@ -29,7 +29,7 @@ class Availability:
 
 
 def check_protocol(backend: Backend, protocol: str | None) -> str:
-    """The protocol, or the backend's default if nobody says.
+    """The protocol, or else the backend's default.
 
     Raises
     ------
@@ -205,9 +205,9 @@ class Backend(Protocol):
     def default_layout(
         self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
     ) -> Layout:
-        """The layout in which it factors `batch` matrices of order `n` fastest; large batches, if nobody says.
+        """The layout in which it factors `batch` matrices of order `n` fastest; large batches by default.
 
-        That of batches for which nobody chose one. `math`, "ieee" or "fast": in which; both together, if nobody says.
+        That of batches whose layout is not given. `math`, "ieee" or "fast": in which; by default both together.
         """
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:

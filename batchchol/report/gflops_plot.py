@@ -163,7 +163,7 @@ def _plot(
     kinds: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     apart: float = 1 / 4,
 ) -> None:
-    """A line a label, over them the highest roofline known at each n; orders so many octaves `apart` have numbers."""
+    """A line a label, below the highest known roofline; ticks are at least `apart` octaves from each other."""
     for label, line in _by_label(points).items():
         style = {**styles[label], **kinds.get(line[0].kind, {})}
         axes.plot([point.n for point in line], [point.gflops for point in line], label=label, **style)

@@ -14,7 +14,7 @@ def generate_repairing(spec: KernelSpec) -> KernelSource | None:
     """The source of the kernel of a spec, with repair; None where it is a kernel of its own (`support_kernel`).
 
     Its arguments are those of the kernel of the spec, with `scalar *added` behind `info`, and at the end `double
-    first, long long growth, long long tries`: what fails is tried again so many times, with `first` times its mean
+    first, long long growth, long long tries`: what fails is tried again `tries` times, with `first` times its mean
     diagonal added, then `growth` times as much. `added` has room for `batch` elements, what was added to each at
     last: 0 to those that did not fail, or whose mean diagonal is not a positive number, which are not tried again.
     Logarithms of determinants are of what was repaired.

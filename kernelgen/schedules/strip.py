@@ -177,7 +177,7 @@ class StripSchedule(BaseSchedule):
     those of the block family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of
     four.
 
-    What solves too has `rhs` further warps (None is 1), each of which solves for every so many groups, one right-hand
+    What solves too has `rhs` further warps (None is 1), each of which solves for every `rhs`-th group, one right-hand
     side after the other, with each strip as soon as it is there. A place is free once the backward solve has left it.
     As there is no factor to write, matrices may be arrays as well.
     """
@@ -189,7 +189,7 @@ class StripSchedule(BaseSchedule):
     ahead: int = number(0, MAX_STRIPS, 0, "strips with room for two groups", only="gpu")
     third: int = number(0, MAX_STRIPS, 0, "strips with room for three groups", only="gpu")
     blocks: int | None = resident_blocks()
-    rhs: int | None = number(1, MAX_SOLVERS, None, "warps that solve, each every so many groups", only="gpu")
+    rhs: int | None = number(1, MAX_SOLVERS, None, "warps that solve; the groups go to them in turn", only="gpu")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs

@@ -33,7 +33,7 @@ NEEDED = {3: (3e-9, 1), 8: (3e-8, 2), 11: (3e-7, 3), 12: (3e-6, None)}
 
 
 def batch_of(spd: Spd, n: int = N, dtype: str = "float64", scale: float = 1) -> Array:
-    """Some matrices, of which those of NEEDED are not positive definite, or so many times less.
+    """Some matrices; those of NEEDED have a negative eigenvalue of that share of their mean, times `scale`.
 
     Their largest eigenvalue is 1.
     """

@@ -158,7 +158,7 @@ def _largest_ratio(spec: KernelSpec, kinds: NDArray[np.str_], a: Array, l: Array
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fuzz until so many matrices or seconds are over; 0, 1 after a failure, or 130 after Ctrl-C."""
+    """Fuzz until the matrices or the seconds are used up; 0, 1 after a failure, or 130 after Ctrl-C."""
     arguments = _parser().parse_args(argv)
     totals, start = Totals(), time.monotonic()
     try:
@@ -206,9 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzz.differential", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--matrices", type=int, default=1_000_000, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--matrices", type=int, default=1_000_000, help="how many at most (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="which matrices and kernels (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many (default: never)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="at most that long (default: no limit)")
     parser.add_argument("--case", type=int, help="run this case alone")
     return parser
 

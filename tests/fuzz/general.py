@@ -180,9 +180,9 @@ def run_there(spec: KernelSpec, a: Array, *beside: Array, chunk: int | None = No
 
 @dataclass(frozen=True)
 class Share:
-    """The cases of one of `of` processes: number `first` and every `of`-th after it, up to so many matrices.
+    """The cases of one of `of` processes: number `first` and every `of`-th after it, up to that many matrices.
 
-    A case has so many `batches`.
+    Each kernel runs on `batches` batches.
     """
 
     backend: str

@@ -335,7 +335,7 @@ def in_processes(given: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fuzz until so many matrices or seconds are over; 0, 1 after a failure, or 130 after Ctrl-C."""
+    """Fuzz until the matrices or the seconds are used up; 0, 1 after a failure, or 130 after Ctrl-C."""
     given = _parser().parse_args(argv)
     given.op = given.op or [*(KERNELS if given.backend == "cpu" else ()), *CALLS]
     totals, start = Totals(), time.monotonic()
@@ -357,9 +357,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.solves", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="where (default: %(default)s)")
     parser.add_argument("--op", nargs="+", choices=(*KERNELS, *CALLS), help="which operations (default: all)")
-    parser.add_argument("--matrices", type=int, default=1_000_000, help="stop after so many (default: %(default)s)")
+    parser.add_argument("--matrices", type=int, default=1_000_000, help="how many at most (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="which matrices and cases (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many (default: never)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="at most that long (default: no limit)")
     parser.add_argument("--case", type=int, help="run this case alone")
     parser.add_argument("--processes", type=int, default=1, help="which take turns with the cases")
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)

@@ -122,7 +122,7 @@ def happened_before(warps: list[list[Event]]) -> tuple[list[Event], list[int]]:
 
 
 def hazards(shape: StripShape, turns: int) -> set[str]:
-    """What may go wrong with barriers for so many groups, or in shared memory."""
+    """What may go wrong with barriers for that many groups, or in shared memory."""
     warps = warps_of(shape)
     events, before = happened_before(warps)
     at: dict[tuple[str, tuple[object, ...], int], list[int]] = defaultdict(list)

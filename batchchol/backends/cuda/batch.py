@@ -186,7 +186,7 @@ class DeviceBatch(Batch):
 def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None) -> Layout:
     """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size.
 
-    In one math, or in both together if nobody says.
+    In one math, or by default in both together.
     """
     gpu, named = device(), dtype_name(element_dtype("dtype", dtype))
     if n > MAX_N:

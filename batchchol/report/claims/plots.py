@@ -12,6 +12,17 @@ from batchchol.report import energy_figure
 from batchchol.report.claims.listed import Plot
 from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels
 
+# What pages call the contenders of a comparison.
+_NAMES = {
+    "batchchol factor": "ours",
+    "batchchol cholesky": "ours, arrays",
+    "magma": "MAGMA",
+    "mkl-compact": "MKL compact",
+    "numpy": "NumPy",
+    "scipy": "SciPy",
+    "torch": "PyTorch",
+}
+
 
 def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
     """Draw GFLOP/s over n, or joules and time, to where pages have it or to a folder.
@@ -32,7 +43,7 @@ def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
         return draw_panels(
             panels, stem, title=plot.title, caption=f"{source}. Dotted: dated figures, not of this run."
         )
-    points = [Point(row.contender, row.n, row.gflops, row.roofline_gflops) for row in rows]
+    points = [Point(_named(row.contender), row.n, row.gflops, row.roofline_gflops) for row in rows]
     return draw(points, stem, title=plot.title, subtitle=source)
 
 
@@ -53,4 +64,8 @@ def _points(plot: Plot, place: int) -> Iterator[Point]:
     others = {each.library for each in references()} - set(plot.references)
     for n, batch in cases:
         for dated in lines(getattr(first, "gpu", ""), first.dtype, others, [n], batch):
-            yield Point(dated.library, dated.n, dated.gflops, math.nan, "reference")
+            yield Point(_named(dated.library), dated.n, dated.gflops, math.nan, "reference")
+
+
+def _named(contender: str) -> str:
+    return _NAMES.get(contender, contender)

@@ -90,7 +90,7 @@ def built_on_a_gpu(specs: Iterable[KernelSpec]) -> Backend:
 def check(
     backend: Backend, spec: KernelSpec, layout: Layout, groups: int, repetitions: int = REPETITIONS["real"]
 ) -> None:
-    """Each block of a whole GPU has so many groups of matrices, and the last group is not complete."""
+    """Each block of a whole GPU has several groups of matrices, and the last group is not complete."""
     launch = generate(spec).launch
     assert launch is not None
     matrices = launch.items * (launch.resident or 1) * int(backend.device()["multiprocessors"])

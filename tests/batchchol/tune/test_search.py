@@ -50,7 +50,7 @@ def answer(point: Point) -> float | None:
 
 
 def asked(name: str, points: Sequence[Point], seed: int, count: int) -> list[Point]:
-    """The first so many points that a strategy asks for, each told before the next."""
+    """The first `count` points that a strategy asks for, each told before the next."""
     strategy = make(name, [points], seed)[0]
     found = []
     for _ in range(count):
