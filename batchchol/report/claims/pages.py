@@ -53,8 +53,8 @@ def rendered(text: str, listed: Listed) -> str:
 
 
 def unmarked(text: str) -> str:
-    """A page without its claims: what is left must have no measured numbers."""
-    return _TABLE.sub("", _NUMBER.sub("", text))
+    """A page with … for its claims: what is left must have no measured numbers."""
+    return _TABLE.sub("…", _NUMBER.sub("…", text))
 
 
 def _shown(name: str, listed: Listed) -> str:
