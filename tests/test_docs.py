@@ -145,6 +145,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.stem)
+def test_rows_of_tables_have_a_cell_for_each_head(page: Path) -> None:
+    """A cell too many is not shown."""
+    code = re.compile(r"`[^`]*`")
+    for table in re.findall(r"(?:^\|.*\n)+", text(page), re.MULTILINE):
+        cells = {len(re.findall(r"(?<!\\)\|", code.sub("", line))): line for line in table.splitlines()}
+        assert len(cells) == 1, [*cells.values()]
+
+
 def test_the_site_has_every_page_once() -> None:
     listed = [
         name
