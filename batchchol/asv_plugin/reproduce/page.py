@@ -13,7 +13,7 @@ from batchchol.files import make_folder, replace_file
 from batchchol.report.claims.listed import Group
 from batchchol.report.claims.quantities import quantity
 
-_HEADINGS = ("claim", "published", "here", "here / published", "99% interval", "rounds", "verdict")
+_HEADINGS = ("claim", "verdict", "published", "here", "here / published", "99% interval", "rounds")
 _LEFT = ("claim", "verdict")
 _OF_SEVERAL = {Holds.YES: "hold", Holds.NO: "do not hold"}
 SHAPES = (
@@ -55,7 +55,7 @@ def cells(each: Judged) -> list[str]:
     known = each.ratio is not None and 0 < each.low <= each.high < float("inf")
     interval = f"{each.low:.3g} to {each.high:.3g}" if known else ""
     verdict = each.holds.value + " (shape)" * each.shape
-    return [each.claim.text(), each.here_text, ratio, interval, str(each.rounds or ""), verdict]
+    return [verdict, each.claim.text(), each.here_text, ratio, interval, str(each.rounds or "")]
 
 
 def write(judged: Sequence[Judged], about: Mapping[str, str], path: Path) -> None:

@@ -234,5 +234,5 @@ def test_the_command_measures_a_real_case(tmp_path: Path, capsys: pytest.Capture
     assert "round 1" in said.err
     shown = (out / "reproduced.html").read_text()
     assert "A tiny &lt;case&gt;." in shown
-    assert "tiny/n4/b16384/ns" in shown
+    assert "<code>n4/b16384/ns" in shown
     assert "http" not in shown
