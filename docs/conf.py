@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 import batchchol  # noqa: E402
 from batchchol.report.claims.listed import load  # noqa: E402
-from batchchol.report.claims.pages import rendered  # noqa: E402
+from batchchol.report.claims.pages import linked, rendered  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -49,6 +49,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
+LISTED = load(ROOT)
 _FOLDERS = ("history", "report_h200")
 # Where the site has what a link of a page leads to outside this folder.
 _ELSEWHERE = {"](../datasets/README.md": "](data.md", "](../README.md#": "](results.md#"}
@@ -59,10 +60,9 @@ def _link_within_the_site(_: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace(there, here)
 
 
-def _list_claims(_: Sphinx, page: str, source: list[str]) -> None:
-    """All of them, thousands of numbers: only the site has their list."""
-    if page == "claims":
-        source[0] = rendered(source[0], load(ROOT))
+def _show_claims(_: Sphinx, page: str, source: list[str]) -> None:
+    """Numbers lead to the list of all of them, which only the site has: there are thousands."""
+    source[0] = rendered(source[0], LISTED) if page == "claims" else rendered(source[0], LISTED, linked)
 
 
 def _copy_pages_of_their_own(app: Sphinx, error: Exception | None) -> None:
@@ -83,7 +83,7 @@ def _skip_fields(_app: Sphinx, _what: str, _name: str, member: object, skip: boo
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", _list_claims)
+    app.connect("source-read", _show_claims)
     app.connect("source-read", _link_within_the_site)
     app.connect("build-finished", _copy_pages_of_their_own)
     app.connect("autodoc-process-docstring", _keep_bars)

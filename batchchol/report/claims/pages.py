@@ -7,7 +7,7 @@ table stands between `<!-- claims: TABLE -->` and `<!-- /claims -->`; the table 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from batchchol.errors import BatchcholError
@@ -18,12 +18,23 @@ from batchchol.report.claims.quantities import quantity
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
 _EVERY = "all"
+Show = Callable[[str, str], str]
+"""From a claim's name and its number to what stands on a page."""
 # Markdown takes a line that begins with a comment for HTML: a paragraph would end there, and its marks be shown.
 _FIRST = re.compile(r"^[ >]*(?:[-*+] +)?<!--=", re.MULTILINE)
 
 
-def rendered(text: str, listed: Listed) -> str:
-    """A page as it has to be: what stands between its comments is what the data say.
+def _alone(name: str, number: str) -> str:
+    return number
+
+
+def linked(name: str, number: str) -> str:
+    """A number of the site, which leads to its group in the list of claims, and says its name."""
+    return f'[{number}](claims.md#{name.partition("/")[0]} "{name}")'
+
+
+def rendered(text: str, listed: Listed, show: Show = _alone) -> str:
+    """A page as it has to be: what stands between its comments is what the data say, as `show` makes it.
 
     Raises
     ------
@@ -43,11 +54,11 @@ def rendered(text: str, listed: Listed) -> str:
 
     def number(found: re.Match[str]) -> str:
         begin, name, style, end = found.groups()
-        return f"{begin}{listed.find(name).text(style or '')}{end}"
+        return f"{begin}{show(name, listed.find(name).text(style or ''))}{end}"
 
     def table(found: re.Match[str]) -> str:
         begin, name, end = found.groups()
-        return f"{begin}\n{_shown(name, listed)}\n{end}"
+        return f"{begin}\n{_shown(name, listed, show)}\n{end}"
 
     return _TABLE.sub(table, _NUMBER.sub(number, text))
 
@@ -57,20 +68,21 @@ def unmarked(text: str) -> str:
     return _TABLE.sub("…", _NUMBER.sub("…", text))
 
 
-def _shown(name: str, listed: Listed) -> str:
+def _shown(name: str, listed: Listed, show: Show) -> str:
     if name == _EVERY:
         parts = [*(_everything(group) for group in listed.groups), *(_looked_up(lookup) for lookup in listed.lookups)]
         return "\n".join(parts)
     if name not in listed.tables:
         raise BatchcholError(f"claims: got the table {name!r}, expected one of {', '.join([*listed.tables, _EVERY])}")
-    return _filled(listed.tables[name], listed)
+    return _filled(listed.tables[name], listed, show)
 
 
-def _filled(table: Table, listed: Listed) -> str:
+def _filled(table: Table, listed: Listed, show: Show) -> str:
     def cell(column: Column, line: Mapping[str, Any]) -> str:
         if line["n"] in column.empty:
             return ""
-        texts = [listed.find(claim.format(**line)).text(column.style) for claim in column.claims]
+        names = [claim.format(**line) for claim in column.claims]
+        texts = [show(name, listed.find(name).text(column.style)) for name in names]
         return ", ".join(texts) if texts else column.text.format(**line)
 
     lines = ([cell(column, line) for column in table.columns] for line in table.lines)

@@ -15,7 +15,7 @@ import pytest
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.report.claims.__main__ import main
 from batchchol.report.claims.listed import LIST, Listed, load
-from batchchol.report.claims.pages import rendered
+from batchchol.report.claims.pages import linked, rendered
 from batchchol.report.claims.plots import drawn
 from batchchol.report.claims.quantities import THREE_DIGITS, written
 from batchchol.report.claims.timed import read_timed
@@ -62,6 +62,14 @@ def test_every_claim_is_of_a_number_on_a_page(listed: Listed) -> None:
 def test_the_site_lists_every_claim(listed: Listed) -> None:
     page = rendered((ROOT / "docs" / "claims.md").read_text(), listed)
     assert all(f"## {group.name}\n" in page for group in [*listed.groups, *listed.lookups])
+
+
+def test_numbers_of_the_site_lead_to_their_claims(listed: Listed) -> None:
+    assert rendered("by <!--=h200/copy ,.0f-->1<!--/-->", listed, linked).endswith(
+        '[4,235](claims.md#h200 "h200/copy")<!--/-->'
+    )
+    text = rendered("<!-- claims: epyc -->\n<!-- /claims -->", listed, linked)
+    assert '| [21.6](claims.md#epyc "epyc/n8/b16384/ns") |' in text
 
 
 def test_every_group_is_published_and_measured_here(listed: Listed) -> None:
