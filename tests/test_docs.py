@@ -154,6 +154,14 @@ def test_rows_of_tables_have_a_cell_for_each_head(page: Path) -> None:
         assert len(cells) == 1, [*cells.values()]
 
 
+def test_statements_are_judged_as_in_the_report() -> None:
+    judged = re.findall(r'class="verdict ([\w-]+)"', text(DOCS / "report_h200" / "report.html"))
+    # What follows those of the study's text says no more than what is shown.
+    statements = judged[: judged.index("shown")]
+    assert re.findall(r"\| \*\*(\w+)\*\*", text(DOCS / "report.md")) == statements
+    assert Counter(statements) == {"agrees": 5, "partly": 7, "differs": 2}, "docs/report.md counts them in words"
+
+
 def test_the_site_has_every_page_once() -> None:
     listed = [
         name
