@@ -11,6 +11,7 @@ from batchchol.defaults.pipelines import FEW, MANY, SOME, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from batchchol.defaults.strips import by_strips
+from batchchol.defaults.wholes import by_whole
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import require
 
@@ -86,12 +87,11 @@ def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     """The kernel for `nrhs` right-hand sides where the one for a single one is not the better choice."""
     if nrhs <= COLUMNS_OF_WARPS or not TARGETS[request.target].gpu:
         return None
-    if found := _by_threads(request, nrhs):
-        return found
-    if _few(request):
-        return None
     with suppress(SpecError):
-        return by_blocks(request.plain, request.chunk, request.arch, nrhs=nrhs)
+        plain = request.plain
+        if found := _by_threads(request, nrhs) or by_whole(plain, request.arch, nrhs=nrhs):
+            return found
+        return None if _few(request) else by_blocks(plain, request.chunk, request.arch, nrhs=nrhs)
     return None
 
 
@@ -135,7 +135,8 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
 def shared_by_several(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
     """The kernel whose threads share matrices, if that is the better choice for a batch of `BATCHES`."""
     strips = by_strips(plain, chunk, arch) if size == BATCHES[-1] else None
-    return by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
+    other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
+    return other or by_whole(plain, arch)
 
 
 def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:

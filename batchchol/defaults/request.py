@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchchol.defaults.tables import Case
-from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule
+from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule, WholeSchedule
 from kernelgen.refusals import whole
 from kernelgen.schedules.general_stage import least_split
 
@@ -97,6 +97,7 @@ class Request:
             # Shared memory has no room for as many larger matrices as a warp has threads.
             if self.problem.op not in WarpSchedule.operations:
                 raise
-            with suppress(SpecError):
-                return KernelSpec(self.problem, self.layout, self.order, WarpSchedule(warps=2), *where)
+            for other in (WarpSchedule(warps=2), WholeSchedule()):
+                with suppress(SpecError):
+                    return KernelSpec(self.problem, self.layout, self.order, other, *where)
             raise

@@ -203,8 +203,9 @@ def test_matrices_too_large_for_one_kernel_are_solved_by_two(cuda: Backend) -> N
     entrants = solves.entrants(
         cuda, comparison.GpuVenue(cuda), "posv", n, batch, dtype, ("ieee",), (), dict[str, str]()
     )
-    for entrant in (*entrants,)[:2]:
-        assert [spec.problem.op for spec in entrant.specs] == ["potrf", "potrs"]
+    # Arrays of them are whole on the chip.
+    for entrant, ops in zip(entrants, (["potrf", "potrs"], ["posv"]), strict=False):
+        assert [spec.problem.op for spec in entrant.specs] == ops
         (way,) = entrant.make(arena)
         assert way.spec == " + ".join(spec.name for spec in entrant.specs)
         way.calls[0]()

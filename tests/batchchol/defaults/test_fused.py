@@ -56,7 +56,8 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
     request = asked(n, layout, batch, math)
     assert two_kernels(request) == (chosen == "two")
-    assert two_kernels(request, MANY_COLUMNS) == (n > 28)
+    whole = layout == ARRAYS and n > 56
+    assert two_kernels(request, MANY_COLUMNS) == (n > 28 and not whole)
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
@@ -71,11 +72,25 @@ def test_every_order_of_arrays_has_one_kernel(math: str) -> None:
             assert not two_kernels(asked(n, ARRAYS, batch, math))
 
 
+@pytest.mark.parametrize("nrhs", [1, 2, 3, MANY_COLUMNS])
+def test_larger_arrays_of_float64_are_whole_on_the_chip(nrhs: int) -> None:
+    for n, batch in ((41, FEW), (100, MANY), (MAX_N, MANY)):
+        request = asked(n, ARRAYS, batch, dtype="float64")
+        assert not two_kernels(request, nrhs)
+        found = of_several(request, nrhs)
+        assert (found is None) == (nrhs <= 2)
+        assert (
+            found or default_spec(n, op="posv", dtype="float64", layout="canonical", order="row", target="cuda")
+        ).family == "whole"
+    old = Request(Problem(64, "float64", op="posv"), "cuda", batch=MANY, arch="sm_75").on(ARRAYS)
+    assert two_kernels(old, nrhs)
+
+
 def test_what_has_no_tensor_cores_or_is_of_float64_has_two() -> None:
     old = Request(Problem(40, op="posv"), "cuda", batch=MANY, arch="sm_75").on(ARRAYS)
     assert two_kernels(old)
     assert two_kernels(asked(19, ARRAYS, FEW, dtype="float64"))
-    assert two_kernels(asked(100, ARRAYS, FEW, dtype="float64"))
+    assert two_kernels(asked(100, LARGE, FEW, dtype="float64"))
     with pytest.raises(SpecError):
         default_spec(100, op="posv", dtype="float64", target="cuda")
 

@@ -1,0 +1,44 @@
+"""Arrays whose matrices are whole on the chip, factored and solved by at once: a rule.
+
+Fitted to datasets/posv_whole_h200.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from batchchol.defaults.runnable import has_pdl, runs_on
+from kernelgen import KernelSpec, SpecError, WholeSchedule
+
+# The GPU that the rule is for.
+FITTED = "sm_90"
+# Orders for one right-hand side: 65,536 matrices of n = 64 take 1,174 us, two kernels 1,678. For smaller ones, and in
+# float32, other families are faster.
+ORDERS: Mapping[str, range] = MappingProxyType({"float64": range(41, 129), "float32": range(0)})
+# Orders for several, and how many are solved for at a time.
+OF_SEVERAL: Mapping[str, range] = MappingProxyType({"float64": range(41, 129), "float32": range(57, 129)})
+RHS = 8
+# Orders, warps, and blocks of a multiprocessor.
+WARPS: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType(
+    {
+        "float64": ((64, 1, 8), (96, 3, 5), (128, 4, 2)),
+        "float32": ((64, 1, 16), (96, 3, 7), (128, 4, 5)),
+    }
+)
+
+
+def by_whole(plain: KernelSpec, arch: str | None, *, nrhs: int = 1) -> KernelSpec | None:
+    """The kernel of the whole family that does the operation of `plain`, if it is the better choice."""
+    n, dtype = plain.problem.n, plain.problem.dtype
+    several = nrhs > 1
+    if plain.layout != "canonical" or n not in (OF_SEVERAL if several else ORDERS)[dtype]:
+        return None
+    _, warps, blocks = next(each for each in WARPS[dtype] if n <= each[0])
+    with suppress(SpecError):
+        schedule = WholeSchedule(warps, blocks, rhs=RHS if several else 1, pdl=has_pdl(arch) or None)
+        found = replace(plain, schedule=schedule)
+        return found if runs_on(found, arch, FITTED) else None
+    return None
