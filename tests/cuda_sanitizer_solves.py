@@ -176,7 +176,7 @@ def _whole() -> Iterator[Case]:
     for turn, n in enumerate(ORDERS):
         layout = Layout.canonical("col") if turn % 5 == 4 else Layout.canonical()
         dtype, uplo = ("float32", "float32", "float64")[turn % 3], ("lower", "upper")[turn // 3 % 2]
-        problem = Problem(n, dtype, uplo, "posv", ("ieee", "fast")[turn // 2 % 2])
+        problem = Problem(n, dtype, uplo, ("posv", "posv", "potrs")[turn % 5 % 3], ("ieee", "fast")[turn // 2 % 2])
         schedule = WholeSchedule(1 + turn % 4, rhs=(1, 2, 8)[turn % 3], pdl=True if turn % 2 else None)
         spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
         yield Case(spec, layout, SMALL_BATCHES[turn % len(SMALL_BATCHES)])

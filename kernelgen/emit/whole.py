@@ -11,7 +11,7 @@ from kernelgen.spec import KernelSpec
 def generate_whole(spec: KernelSpec, schedule: WholeSchedule) -> KernelSource:
     """The CUDA source of one kernel that factors, called as those of the thread family are, or solves as well.
 
-    The latter's entry is that of `generate_posv`.
+    The latter's entry is that of `generate_posv`, by given factors that of `generate_solve`.
     """
     problem, shape = spec.problem, schedule.shape(spec.problem)
     text = render("whole/whole.cu.jinja", **variables_of(spec), shape=shape)

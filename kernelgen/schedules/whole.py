@@ -88,12 +88,12 @@ class WholeSchedule(BaseSchedule):
     Left looking: a panel of eight columns loses the products of all before it, by tensor cores, when its turn comes.
     The first warp factors its diagonal tile meanwhile; then every thread has a row, which it solves for. `blocks` are
     those of the block family. What solves too has `rhs` right-hand sides (None is 1) as rows below the matrix at a
-    time, and the factor in shared memory until they are solved for.
+    time, and the factor in shared memory until they are solved for; it comes there if it is given.
     """
 
     family: ClassVar[str] = "whole"
     larger: ClassVar[bool] = True
-    operations: ClassVar[tuple[str, ...]] = ("potrf", "posv")
+    operations: ClassVar[tuple[str, ...]] = ("potrf", "posv", "potrs")
 
     warps: int = number(1, MAX_WARPS, 4, "warps of a block", only="gpu")
     blocks: int | None = resident_blocks()

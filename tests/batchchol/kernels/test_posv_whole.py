@@ -1,4 +1,4 @@
-"""Kernels of the whole family that factor and solve at once, emulated, against float64."""
+"""Kernels of the whole family that solve, by matrices and by factors, emulated, against float64."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchchol.operations import potrs as by_factors
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import KernelSpec, SpecError, generate
 from kernelgen.schedules.whole import WholeShape
@@ -18,7 +19,7 @@ from kernelgen.schedules.whole import WholeShape
 from ...cuda_checks import CompiledTogether
 from ...cuda_kernels import EmulatedKernel
 from ...cuda_programs import EmulationError
-from ...kernel_runs import Array, make_spec, run_posv
+from ...kernel_runs import Array, make_spec, run_posv, run_solver
 from ...matrices import DATA, with_bad_pivots
 
 whole_posv = partial(make_spec, op="posv", target="cuda", family="whole", layout="canonical", order="row")
@@ -73,6 +74,22 @@ def test_right_hand_sides_are_apart(case: str) -> None:
     assert not solved.info.any()
     assert np.array_equal(solved.x[..., ::2], good[..., ::2])
     assert np.isnan(solved.x[..., 1]).all()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        whole_posv(33, op="potrs", warps=2, rhs=8, uplo="upper"),
+        whole_posv(20, op="potrs", dtype="float64", warps=1, rhs=2, order="col"),
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_solves_by_given_factors(spec: KernelSpec) -> None:
+    n, dtype = spec.problem.n, spec.problem.dtype
+    a, b = system(n, dtype)
+    l = np.linalg.cholesky(a.astype(float)).astype(dtype)
+    b = np.concatenate([b] * 3, axis=2)
+    assert by_factors.ratios(l, b, run_solver(spec, l, b)).max() <= by_factors.ratio_bound(n, "ieee")
 
 
 def test_panels_have_room_for_right_hand_sides() -> None:
