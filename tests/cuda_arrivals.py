@@ -23,6 +23,10 @@ _EVERY_LANE = (
     (r"if \(lane == 0 && ((?:awaited|half).*)\)(?=\n +arrive\()", r"if (\1)"),
     (r"(INLINE int warps_of\(const int first, .*?return )([^;]*);", r"\1WARP * (\2);"),
     (r"(set_up\(.* \+ b, )(.*)\);", r"\1WARP * (\2));"),
+    # Of what solves: the factor of a strip's diagonal tile, and those who have used a panel.
+    (r"if \(lane == 0\)(?=\n +arrive\()", "if (true)"),
+    (r"if \(last && (?:own_lane\(\)|lane) == 0\)(?=\n +arrive\()", "if (last)"),
+    (r"(\+ EMPTY, .*warps_of\(right, TILES\) : 0\) \+ )(\d+)\);", r"\1WARP * \2);"),
 )
 
 

@@ -37,7 +37,7 @@ from .cuda_sanitizers import (
     parse,
     summary_of,
 )
-from .kernel_runs import run_kernel
+from .kernel_runs import run_kernel, run_posv
 
 # Runs the command that follows its options, and finds three hazards under racecheck if it is asked to. By way of a
 # shell, since Linux takes no spaces in the path of an interpreter.
@@ -237,3 +237,19 @@ def test_general_solves_have_kernels_of_factors_too() -> None:
     made = [tuple(each.problem.op for each in by_factors(spec)) for spec in general]
     assert set(made) == {("getrf", "getrs")}
     assert len(made) > 20
+
+
+SOLVING = [case for case in solves() if case.spec.family in ("block", "strip") and 20 < case.spec.problem.n < 36]
+
+
+@pytest.mark.parametrize("case", SOLVING[::4], ids=lambda case: case.spec.name)
+def test_racecheck_sees_solves_in_which_every_lane_arrives(case: Case) -> None:
+    """Of several groups, which take each other's places."""
+    n, chunk, dtype = case.spec.problem.n, case.layout.chunk, case.spec.problem.dtype
+    source = generate(case.spec)
+    seen = with_every_lane_arriving(source)
+    assert not re.search(r"if \(.*(lane|lane\(\)|threadIdx\.x % (32|WARP)) == 0.*\n +arrive\(", seen.text)
+    a, b = matrices(33, n, dtype), matrices(33, n, dtype)[:, :, :2].copy()
+    kernels = (EmulatedKernel.of(case.spec, each) for each in (source, seen))
+    plain, every = (run_posv(case.spec, a, b, chunk, solver=kernel).x for kernel in kernels)
+    assert plain.tobytes() == every.tobytes()
