@@ -76,6 +76,29 @@ class LargerFused(
         return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})
 
 
+class LargerBorders(
+    Question,
+    names=("backend", "order", "batch", "dtype", "nb", "border"),
+    backend=grid.CUDA,
+    order=(257, 385, 513),
+    batch=(1024,),
+    dtype=("float32", "float64"),
+    nb=(48, 64),
+    border=(False, True),
+):
+    """Order × type × order of tiles × whether the row behind whole ones has a kernel of its own, of many matrices."""
+
+    def device_factor(self, *_: Any) -> Taken:
+        named = dict(self.named)
+        if not named["border"]:
+            del named["border"]
+        resident = 4 if named["dtype"] == "float32" else 2
+        with skipping():
+            how = {"ib": 8, "lb": 8, "threads": 2 * named["nb"], "resident": resident, "blocks": 3}
+            sample = library.fused(**named, **how, samples=SAMPLES)
+        return Taken(sample.seconds, {"ratio": sample.ratio, **library.circumstances(sample)})
+
+
 class LargerPanels(
     Question,
     names=("backend", "order", "dtype", "looking", "columns", "width", "graph"),

@@ -261,20 +261,21 @@ def sample_fused(
     resident: int = 1,
     update: str = "tensor",
     blocks: int = 132,
+    border: bool = False,
     protocol: str | None = None,
     samples: int = 20,
 ) -> Sample:
-    """`sample_large` of one launch that factors whole matrices.
+    """`sample_large` of one launch that factors whole matrices, but for a border.
 
     Parameters
     ----------
     nb, ib, lb, threads, resident, update
         Of `kernelgen.emit.fused_panel.FusedPanel`.
-    blocks
-        Blocks of threads to a matrix.
+    blocks, border
+        Of `batchchol.algorithms.plans.Plan`.
     """
     panel = FusedPanel(dtype, "row", nb, ib, lb, threads, resident, update)
-    return _sample(Plan(panel, None, blocks), n, batch, protocol, samples)
+    return _sample(Plan(panel, None, blocks, border=border), n, batch, protocol, samples)
 
 
 def sample_panels(

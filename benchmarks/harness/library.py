@@ -247,6 +247,8 @@ def fused(order: int, batch: int, backend: str, **options: Any) -> Sample:
     except ImportError as error:
         raise BackendUnavailable(f"panels are not fused: {error}") from error
     get_backend(backend)
+    if "border" in options and "border" not in signature(sample_fused).parameters:
+        raise BackendUnavailable("panels have no border")
     return sample_fused(order, batch, **options)
 
 
