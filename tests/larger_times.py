@@ -7,6 +7,11 @@ place, on the default stream; seconds between events around single calls, median
 three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the plan that the library uses. Orders to
 128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
 which cuBLAS updates all of the rest.
+
+Part "launches" has what Haidar and others (2017) compare: all steps of `ib` columns in one launch, and launches for
+each. Part "inverses" has rows below a tile of order `n` solved for by it, and multiplied by its inverse, which is
+there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of matrices, `n` by 512 and 512 by `n`, in
+cuBLAS's modes; `ratio` is the largest error over that of 512 rounded additions, 512 u |A| |B|.
 """
 
 from __future__ import annotations
@@ -24,13 +29,16 @@ import numpy as np
 
 from batchchol import get_backend
 from batchchol.algorithms.blocked import Blocking
+from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
+from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, hybrids, plan, tiled
 from batchchol.backends.cuda.cublas import Cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 from kernelgen.emit.fused_panel import FusedPanel
+from kernelgen.emit.panel import Panel
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
@@ -41,7 +49,15 @@ MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [
     (n, 1024) for n in (257, 289, 321, 384, 385, 512, 513, 1024)
 ]
 BOUND, PANELS = 10_240, (256, 512, 1024)
-PARTS = ("bound", "one", "many")
+PARTS = ("bound", "one", "many", "launches", "inverses", "modes")
+STEPS = [(n, ib) for n in (64, 128, 512) for ib in (8, 16, 32)]
+# As cublas_api.h has them.
+MODES = {
+    "float32": {"default": 0, "TF32": 3, "emulated by nine BF16": 4},
+    "float64": {"default": 0, "emulated in fixed point": 8},
+}
+SIDE, INNER = 8192, 512
+TILES, ROWS_BELOW, MATRICES_BELOW = (16, 32, 64), 448, 1024
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 CALLS, WARM_UP = 5, 1
@@ -70,6 +86,9 @@ def rows(parts: Sequence[str] = PARTS) -> Iterator[dict[str, Any]]:
         "bound": [bound(dtype) for dtype in DTYPES],
         "one": [case("one", n, 1, dtype) for n, dtype in product(ONE, DTYPES)],
         "many": [case("many", n, batch, dtype) for (n, batch), dtype in product(MANY, DTYPES)],
+        "launches": [launches(n, ib, dtype) for dtype, (n, ib) in product(DTYPES, STEPS)],
+        "modes": [modes(dtype) for dtype in DTYPES],
+        "inverses": [inverses(nb, dtype) for dtype, nb in product(DTYPES, TILES)],
     }
     for each in chain.from_iterable(found[part] for part in parts):
         yield from each
@@ -172,6 +191,92 @@ def bound(dtype: str) -> Iterator[dict[str, Any]]:
         flops = 2 * side * side * nb
         named = {"part": "bound", "dtype": dtype, "n": BOUND, "batch": 1, "who": "gemm", "how": nb, "chosen": False}
         yield {**named, "seconds": f"{seconds:.6g}", "gflops": f"{flops / seconds / 1e9:.6g}", "ratio": ""}
+
+
+def launches(n: int, ib: int, dtype: str) -> Iterator[dict[str, Any]]:
+    """One matrix by one launch, of a tile or of tiles of 64, and by three for each step."""
+    cupy = import_module("cupy")
+
+    a = matrices(n, 1, dtype)
+    work, info = cupy.empty_like(a), cupy.empty(1, np.int32)
+    ways = {
+        "one launch": in_one_launch(n, ib, dtype),
+        "launches for each step": Plan(Panel(dtype, "row", ib, ib=ib, threads=64), Blocking(ib, ib, "left")),
+    }
+    for how, each in ways.items():
+        call = partial(factor_at, device(), each, work.data.ptr, work.data.ptr, info.data.ptr, n, 1)
+        seconds = median(call, lambda: cupy.copyto(work, a))
+        named = {
+            "part": "launches",
+            "dtype": dtype,
+            "n": n,
+            "batch": 1,
+            "who": "batchchol",
+            "how": f"{how}, ib = {ib}",
+        }
+        found = {"seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}"}
+        yield {**named, "chosen": False, **found, "ratio": f"{largest_ratio(a, work):.3g}"}
+
+
+def in_one_launch(n: int, ib: int, dtype: str) -> Plan:
+    """Of a tile, or of tiles of 64."""
+    if n <= 128:
+        return Plan(Panel(dtype, "row", n, ib=ib, threads=512), None)
+    return Plan(FusedPanel(dtype, "row", 64, ib=ib, update="tensor"), None)
+
+
+def inverses(nb: int, dtype: str) -> Iterator[dict[str, Any]]:
+    """Rows below tiles by substitution, and by products with inverses, as many bytes."""
+    cupy = import_module("cupy")
+
+    n = nb + ROWS_BELOW
+    a = cupy.random.default_rng(0).random((MATRICES_BELOW, n, n), dtype=np.dtype(dtype).type)
+    a[:, np.arange(nb), np.arange(nb)] += nb
+    calls = DeviceCalls(device(), Panel(dtype, "row", nb, rows=64, threads=128), a.data.ptr, 0, n, MATRICES_BELOW)
+    tile, below = Block.diagonal(0, nb), Block(nb, 0, ROWS_BELOW, nb)
+    to, first = Block(nb, nb, ROWS_BELOW, nb), a.data.ptr
+    addresses = [(first + (each.row * n + each.column) * a.itemsize, n, n * n) for each in (to, below, tile)]
+    multiply = partial(calls.blas.product, *addresses, (ROWS_BELOW, nb, nb), batch=MATRICES_BELOW)
+    for how, call in (("solved for", partial(calls.trsm, tile, below)), ("multiplied", multiply)):
+        seconds = median(call, lambda: None)
+        flops = float(MATRICES_BELOW * ROWS_BELOW * nb * nb)
+        named = {"part": "inverses", "dtype": dtype, "n": nb, "batch": MATRICES_BELOW, "who": "batchchol"}
+        found = {"seconds": f"{seconds:.6g}", "gflops": f"{flops / seconds / 1e9:.6g}"}
+        yield {**named, "how": f"{how}, {ROWS_BELOW} rows", "chosen": False, **found, "ratio": ""}
+
+
+def modes(dtype: str) -> Iterator[dict[str, Any]]:
+    """A product by cuBLAS in its modes; those that a GPU does not have are refused, or as the default."""
+    cupy = import_module("cupy")
+    library = import_module("cupy_backends.cuda.libs.cublas")
+
+    random, handle = cupy.random.default_rng(0), library.create()
+    a, b = (random.standard_normal((SIDE, INNER)).astype(dtype) for _ in range(2))
+    c, one, zero = cupy.empty((SIDE, SIDE), dtype), np.ones(1, dtype), np.zeros(1, dtype)
+    gemm = getattr(library, {"float32": "sgemm", "float64": "dgemm"}[dtype])
+    sizes, scalars = (1, 0, SIDE, SIDE, INNER), (one.ctypes.data, zero.ctypes.data)
+    call = partial(
+        gemm, handle, *sizes, scalars[0], b.data.ptr, INNER, a.data.ptr, INNER, scalars[1], c.data.ptr, SIDE
+    )
+    exact = a[:256].astype(np.float64) @ b.astype(np.float64).T
+    unit = np.finfo(dtype).eps / 2
+    for how, mode in MODES[dtype].items():
+        named = {"part": "modes", "dtype": dtype, "n": SIDE, "batch": 1, "who": "cublas", "how": how, "chosen": False}
+        try:
+            library.setMathMode(handle, mode)
+        except RuntimeError as error:
+            yield {**named, "how": f"{how}: {error}", "seconds": "", "gflops": "", "ratio": ""}
+            continue
+        seconds = median(call, lambda: None)
+        allowed = INNER * unit * (abs(a[:256]).astype(np.float64) @ abs(b).astype(np.float64).T)
+        ratio = float((abs(c[:256] - exact) / allowed).max())
+        flops = 2.0 * SIDE * SIDE * INNER
+        yield {
+            **named,
+            "seconds": f"{seconds:.6g}",
+            "gflops": f"{flops / seconds / 1e9:.6g}",
+            "ratio": f"{ratio:.3g}",
+        }
 
 
 def matrices(n: int, batch: int, dtype: str) -> Any:
