@@ -8,10 +8,12 @@ three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the p
 128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
 which cuBLAS updates all of the rest.
 
-Part "launches" has what Haidar and others (2017) compare: all steps of `ib` columns in one launch, and launches for
-each. Part "inverses" has rows below a tile of order `n` solved for by it, and multiplied by its inverse, which is
-there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of matrices, `n` by 512 and 512 by `n`, in
-cuBLAS's modes; `ratio` is the largest error over that of 512 rounded additions, 512 u |A| |B|.
+Part "every" has orders in steps of 32 and those above by one, 1,024 matrices of each, by what is chosen and by
+cuSOLVER's better fill mode alone. Part "launches" has what Haidar and others (2017) compare: all steps of `ib`
+columns in one launch, and launches for each. Part "inverses" has rows below a tile of order `n` solved for by it, and
+multiplied by its inverse, which is there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of
+matrices, `n` by 512 and 512 by `n`, in cuBLAS's modes; `ratio` is the largest error over that of 512 rounded
+additions, 512 u |A| |B|.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import chain, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,12 @@ COLUMNS = (*("part", "dtype", "n", "batch", "who", "how", "chosen", "seconds", "
 DTYPES = ("float32", "float64")
 ONE = (512, 1024, 2048, 4096, 8192, 16_384)
 MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [
-    (n, 1024) for n in (257, 289, 321, 384, 385, 512, 513, 1024)
+    (n, 1024) for n in (257, 289, 321, 384, 385, 449, 512, 513, 577, 641, 768, 1024)
 ]
+# The orders between, and those just above whole tiles.
+EVERY = [n + more for n in range(256, 1025, 32) for more in (0, 1) if 256 < n + more <= ALONE]
 BOUND, PANELS = 10_240, (256, 512, 1024)
-PARTS = ("bound", "one", "many", "launches", "inverses", "modes")
+PARTS = ("bound", "one", "many", "every", "launches", "inverses", "modes")
 STEPS = [(n, ib) for n in (64, 128, 512) for ib in (8, 16, 32)]
 # As cublas_api.h has them.
 MODES = {
@@ -86,6 +90,7 @@ def rows(parts: Sequence[str] = PARTS) -> Iterator[dict[str, Any]]:
         "bound": [bound(dtype) for dtype in DTYPES],
         "one": [case("one", n, 1, dtype) for n, dtype in product(ONE, DTYPES)],
         "many": [case("many", n, batch, dtype) for (n, batch), dtype in product(MANY, DTYPES)],
+        "every": [case("every", n, 1024, dtype) for n, dtype in product(EVERY, DTYPES)],
         "launches": [launches(n, ib, dtype) for dtype, (n, ib) in product(DTYPES, STEPS)],
         "modes": [modes(dtype) for dtype in DTYPES],
         "inverses": [inverses(nb, dtype) for dtype, nb in product(DTYPES, TILES)],
@@ -111,15 +116,17 @@ def case(part: str, n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
         named = {"part": part, "dtype": dtype, "n": n, "batch": batch, "who": who, "how": how}
         return {**named, "chosen": chosen, **found, "ratio": ratio}
 
-    for how, call in cusolver(work, info):
+    brief = part == "every"
+    for how, call in islice(cusolver(work, info), 1 if brief else None):
         yield row("cusolver", how, call)
-    yield row("torch", "", torch_call(a))
+    if not brief:
+        yield row("torch", "", torch_call(a))
     if n <= 128:
         yield row("batchchol", "cholesky_ex", library_call(a), chosen=True)
         return
     gpu, default = device(), plan(n, batch, dtype, upper=False)
     addresses = (work.data.ptr, work.data.ptr, info.data.ptr)
-    for each in dict.fromkeys((default, *others(n, batch, dtype))):
+    for each in dict.fromkeys((default, *([] if brief else others(n, batch, dtype)))):
         call = partial(factor_at, gpu, each, *addresses, n, batch)
         yield row("batchchol", each.name, call, chosen=each == default, checked=True)
     for each in ahead(n, batch, dtype):
