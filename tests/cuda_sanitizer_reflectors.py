@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from batchchol.backends import lapack_qr
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
 from kernelgen.gpu import WARP
+from kernelgen.schedules.lane_stage import LANES
 from kernelgen.schedules.reflector_stage import SPLITS
 
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -24,11 +26,15 @@ def reflections() -> Iterator[Case]:
     for turn in range(len(OPERATIONS) * len(ORDERS)):
         op, n, layout = OPERATIONS[turn % 3], ORDERS[turn // 3], LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op=op, math=("ieee", "fast")[turn // 4 % 2])
-        for split in (None, *SPLITS) if turn % 2 else SPLITS[turn // 2 % 3 :]:
+        splits = (None, *SPLITS) if turn % 2 else SPLITS[turn // 2 % 3 :]
+        # Lanes with whole columns, if they can, in every other case.
+        ways = [*product(LANES, (True,) * (turn // 2 % 2)), *product(splits, (None,))]
+        for split, staged in ways:
             try:
                 # As many matrices as are read together, and fewer.
                 threads = 8 * split if split and split <= WARP and turn % 2 else None
-                schedule = ThreadSchedule(1, "right", "full", split=split, threads=threads, pdl=turn // 3 % 2 > 0)
+                pdl = turn // 3 % 2 > 0
+                schedule = ThreadSchedule(1, "right", "full", staged=staged, split=split, threads=threads, pdl=pdl)
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             except SpecError:
                 continue

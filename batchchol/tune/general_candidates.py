@@ -25,7 +25,8 @@ _RESIDENT, _BESIDE = (None, 2, 3, 4, 6, 8, 10, 12, 16, 20), 24
 def general_specs(problem: Problem, layout: str, target: str) -> Iterator[KernelSpec]:
     """The candidates for a problem in a layout, canonical in rows, those on chunks for the default one alone."""
     order = "row" if layout == "canonical" else "col"
-    for schedule in _of_gpus(layout) if TARGETS[target].gpu else _of_cpus():
+    splits = (*_SPLITS, 2) if problem.operation.rectangular else _SPLITS
+    for schedule in _of_gpus(layout, splits) if TARGETS[target].gpu else _of_cpus():
         with suppress(SpecError):
             yield KernelSpec(problem, layout, order, schedule, target)
 
@@ -34,9 +35,9 @@ def _of_cpus() -> Iterator[ThreadSchedule]:
     yield from (ThreadSchedule(1, "right", unroll) for unroll in ("tiles", "full"))
 
 
-def _of_gpus(layout: str) -> Iterator[ThreadSchedule]:
+def _of_gpus(layout: str, splits: tuple[int | None, ...]) -> Iterator[ThreadSchedule]:
     stride = DEFAULT_THREADS if layout == "chunked" else None
-    for split, staged in product(_SPLITS, (None, True)):
+    for split, staged in product(splits, (None, True)):
         for threads in _THREADS if split is None or split <= WARP else (None,):
             yield ThreadSchedule(1, "right", "full", staged=staged, split=split, threads=threads, stride=stride)
 
@@ -47,7 +48,7 @@ def general_variations(spec: KernelSpec) -> list[ThreadSchedule]:
     assert isinstance(schedule, ThreadSchedule), "general matrices have no other family"
     if not TARGETS[spec.target].gpu:
         return [schedule]
-    stage = schedule.general_stage(problem, spec.layout)
+    stage = schedule.general_stage(problem, spec.layout, spec.order)
     elements = getattr(stage, "registers", problem.rows * problem.n)
     warps = (schedule.threads or DEFAULT_THREADS) // WARP
     fitting = [each for each in _RESIDENT if each is None or share_of_registers(each * warps) >= elements + _BESIDE]

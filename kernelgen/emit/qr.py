@@ -10,6 +10,7 @@ from kernelgen.programs.lu import backward_program
 from kernelgen.programs.qr import factor_program, generate_program, project_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
+from kernelgen.schedules.lane_stage import LaneStage
 from kernelgen.schedules.reflector_stage import RHS, STEP, ReflectorStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
@@ -46,13 +47,17 @@ def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
-    stage = schedule.general_stage(problem, spec.layout)
+    stage = schedule.general_stage(problem, spec.layout, spec.order)
     strides = element_strides(spec, _leading(spec))
     variables = variables_of(spec) | {"m": problem.rows, "strides": strides, "warp": WARP, "stage": stage}
     # Columns are scaled: no square of a norm is small.
     scaled = (problem.dtype, problem.math) == ("float32", "ieee")
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
-    if isinstance(stage, ReflectorStage):
+    resident = None
+    if isinstance(stage, LaneStage):
+        resident = schedule.blocks or stage.resident(threads)
+        text = render("thread/qr_lanes.cu.jinja", **variables, resident=resident)
+    elif isinstance(stage, ReflectorStage):
         variables["together"] = stage.together(threads)
         text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
     else:
@@ -60,7 +65,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         text = render("thread/qr.cu.jinja", **variables, programs=programs)
     items = threads // (schedule.split or 1)
     shared, cache = stage.shared_bytes(threads), schedule.cache or "shared"
-    launch = Launch(threads, items, shared, cache, pdl=bool(schedule.pdl))
+    launch = Launch(threads, items, shared, cache, resident, pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

@@ -1,0 +1,202 @@
+"""How lanes of a warp share a matrix that is factored by Householder reflectors: whole columns in their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, REGISTERS, RESERVED_BYTES, SCHEDULERS, WARP
+from kernelgen.problem import Problem
+from kernelgen.targets import ELEMENT_BYTES
+
+# Lanes that may share a matrix.
+LANES = (2, 4, 8, 16)
+# Of the 255 registers of a thread, those that can be elements of its columns.
+MAX_REGISTERS = 144
+# Multiply-adds of the code of all loops: what is longer is fetched too slowly.
+CODE = 3_200
+# Registers of a thread beside those of its columns and of the one that is shown.
+BESIDE = 36
+# Shared memory of a multiprocessor.
+MULTIPROCESSOR_BYTES = MAX_SHARED_BYTES + RESERVED_BYTES
+# Instructions of a step beside its multiply-adds.
+STEP = 60
+
+
+class Step(NamedTuple):
+    """A reflector: its column is in slot `at` of its owner, `rows` are left; slots from `start` on are changed."""
+
+    at: int
+    start: int
+    rows: int
+
+
+class Loop(NamedTuple):
+    """`turns` times the same steps, from reflector `first` on; `slots` are those that end, or begin, with it."""
+
+    first: int
+    turns: int
+    steps: tuple[Step, ...]
+    slots: range
+
+
+@dataclass(frozen=True)
+class LaneStage:
+    """A matrix of m x n whose columns `split` lanes of a warp have in registers, `vector` neighbours each in turn.
+
+    The column that makes a reflector is shown to the other lanes by shuffles. Every step writes a row of R out, and
+    the rows below move up in the registers, so that the same code can take the next step.
+    """
+
+    problem: Problem
+    split: int
+    layout: str = "canonical"
+    order: str = "col"
+
+    @property
+    def vector(self) -> int:
+        """Neighbouring columns of a lane, which arrays have next to each other in memory."""
+        most = PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+        if self.layout != "canonical" or self.order != "row":
+            return 1
+        fitting = (each for each in (4, 2) if each <= most and self.problem.n % (each * self.split) == 0)
+        return next(fitting, 1)
+
+    @property
+    def slots(self) -> int:
+        """Columns of a lane, the last of which not every lane has."""
+        return -(-self.problem.n // (self.split * self.vector)) * self.vector
+
+    @property
+    def registers(self) -> int:
+        """Those of a thread that have elements of its columns."""
+        return self.slots * self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
+
+    @property
+    def fits(self) -> bool:
+        """Whether lanes have registers for their columns, and each has one."""
+        works = self.problem.op in ("geqrf", "orgqr") and self.problem.n >= self.split
+        return works and self.split in LANES and self.registers <= MAX_REGISTERS
+
+    @property
+    def members(self) -> int:
+        """Matrices of a warp."""
+        return WARP // self.split
+
+    @property
+    def steps(self) -> int:
+        """Reflectors that there are: the last row alone has none."""
+        return min(self.problem.rows - 1, self.problem.n)
+
+    @property
+    def piece(self) -> int:
+        """Scalars of a piece of memory."""
+        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def shows(self) -> bool:
+        """Whether the column that makes a reflector is shown in shared memory, which leaves room for more warps."""
+        words = self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
+        size = (self.shown + 2 * self.members * self.line) * ELEMENT_BYTES[self.problem.dtype]
+        more = min(_warps(self.registers + BESIDE), MULTIPROCESSOR_BYTES // size // SCHEDULERS * SCHEDULERS)
+        return _warps(self.registers + words + BESIDE) < more
+
+    @property
+    def pitch(self) -> int:
+        """Scalars from one canonical matrix to the next in shared memory: lanes read different banks."""
+        size, banks = self.problem.rows * self.problem.n, BANKS_BYTES // ELEMENT_BYTES[self.problem.dtype]
+        size = -(-size // self.piece) * self.piece
+        return size + (max(self.split * self.vector, self.piece) - size) % banks
+
+    @property
+    def matrices(self) -> int:
+        """Scalars of a warp's matrices there: tau follow, and then the columns that are shown."""
+        rows = self.problem.rows if self.layout == "canonical" else self.problem.rows | 1
+        return self.members * (self.pitch if self.layout == "canonical" else rows * self.problem.n)
+
+    @property
+    def shown(self) -> int:
+        """Where columns are shown."""
+        scalars = self.members * min(self.problem.rows, self.problem.n) * (2 - self.problem.operation.factors)
+        return -(-(self.matrices + scalars) // self.piece) * self.piece
+
+    @property
+    def line(self) -> int:
+        """Scalars from one matrix's shown column to the next."""
+        return (-(-self.problem.rows // self.piece) | 1) * self.piece
+
+    @property
+    def scalars(self) -> int:
+        """Those of a warp in shared memory."""
+        return self.shown + 2 * self.members * self.line * self.shows
+
+    def shared_bytes(self, threads: int) -> int:
+        """Those of a block of threads."""
+        return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
+
+    def resident(self, threads: int) -> int:
+        """Blocks of a multiprocessor, for which there are registers and shared memory."""
+        words = 0 if self.shows else self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
+        warps = _warps(self.registers + words + BESIDE)
+        room = MULTIPROCESSOR_BYTES // (self.shared_bytes(threads) + RESERVED_BYTES)
+        return max(1, min(warps * WARP // threads, room))
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """Those of the factorization: straight-line code if the budget allows, or the fewest turns that it does."""
+        each = self.split
+        while (found := tuple(self._loops(each))) and _code(found, self.slots) > CODE and each > 1:
+            each //= 2
+        return found
+
+    @property
+    def backward(self) -> tuple[Loop, ...]:
+        """Those that make Q of reflectors, from the last one back; `first` is the one that a loop begins with."""
+        each = self.split
+        while (found := tuple(self._backward(each))) and _code(found, self.slots) > CODE and each > 1:
+            each //= 2
+        return found
+
+    def _backward(self, owners: int) -> Iterator[Loop]:
+        span, body = self.split * self.vector, owners * self.vector
+        for first in reversed(range(0, self.problem.n, span)):
+            last, slot = min(first + span, self.problem.n), first // self.split
+            turns, rest = divmod(last - first, body)
+            started = range(slot, slot + self.vector)
+            if rest:
+                yield Loop(last - 1, 1, self._steps(last - rest, rest)[::-1], started)
+            if turns:
+                yield Loop(last - rest - 1, turns, self._steps(first, body)[::-1], range(0) if rest else started)
+
+    @property
+    def open(self) -> int:
+        """The first slot that has columns left after all loops."""
+        return max((loop.slots.stop for loop in self.loops), default=0)
+
+    def _loops(self, owners: int) -> Iterator[Loop]:
+        """Loops whose body takes the columns of so many owners one after another."""
+        span, body = self.split * self.vector, owners * self.vector
+        for first in range(0, self.steps, span):
+            last, slot = min(first + span, self.steps), first // self.split
+            turns, rest = divmod(last - first, body)
+            finished = range(slot, slot + self.vector) if last == first + span else range(0)
+            if turns:
+                yield Loop(first, turns, self._steps(first, body), range(0) if rest else finished)
+            if rest:
+                yield Loop(last - rest, 1, self._steps(last - rest, rest), finished)
+
+    def _steps(self, first: int, count: int) -> tuple[Step, ...]:
+        span, rows = self.split * self.vector, self.problem.rows
+        starts = ((k, k // span * self.vector) for k in range(first, first + count))
+        return tuple(Step(start + k % self.vector, start, rows - k) for k, start in starts)
+
+
+def _warps(registers: int) -> int:
+    """Warps of a multiprocessor by registers of a thread, which come by eights: as many of each scheduler."""
+    each = min(-(-registers // 8) * 8, 255)
+    return REGISTERS // SCHEDULERS // (WARP * each) * SCHEDULERS
+
+
+def _code(loops: tuple[Loop, ...], slots: int) -> int:
+    return sum(2 * step.rows * (slots - step.start) + step.rows + STEP for loop in loops for step in loop.steps)
