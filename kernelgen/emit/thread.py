@@ -17,6 +17,9 @@ from kernelgen.targets import ELEMENT_BYTES, TARGETS
 # Denormals are part of what `fast` gives up; double precision has no such mode.
 FAST_FLAGS = {"float32": ("-ftz=true",), "float64": ()}
 
+# Registers that a staged triangle may take, or else some were spilled.
+HELD_REGISTERS = {"float32": 300, "float64": 224}
+
 _DEFINED = re.compile(r"^#define (\w+)", re.MULTILINE)
 
 
@@ -83,7 +86,8 @@ def _generate(
         array_strides=strides,
         work_strides=strides,
         element_bytes=ELEMENT_BYTES[problem.dtype],
-        in_place=spec.in_place,
+        in_place=spec.in_place or stays_in_stage(spec.problem, schedule),
+        late=stays_in_stage(spec.problem, schedule),
         stride=stride_expression(spec),
         **_program(spec, schedule),
     )
@@ -118,6 +122,16 @@ def variables_of(spec: KernelSpec) -> dict[str, Any]:
     }
 
 
+def stays_in_stage(problem: Problem, schedule: ThreadSchedule) -> bool:
+    """Whether a staged triangle is more than fits registers: it is then read by columns, each when its turn comes.
+
+    Only a left-looking order does not ask for all of it at once.
+    """
+    words = ELEMENT_BYTES[problem.dtype] // 4 * problem.n * (problem.n + 1) // 2
+    left = schedule.looking == "left" and schedule.nb == 1
+    return bool(schedule.staged) and left and words > HELD_REGISTERS[problem.dtype]
+
+
 def stride_expression(spec: KernelSpec) -> str:
     """The distance between neighbouring elements of one matrix, as the code of the entry has it."""
     if spec.layout == "canonical":
@@ -127,10 +141,12 @@ def stride_expression(spec: KernelSpec) -> str:
 
 def _program(spec: KernelSpec, schedule: ThreadSchedule) -> dict[str, Any]:
     """The tile program, and whether its tiles stay in registers: in straight-line code they can."""
-    program = tile_program(spec.problem.n, schedule.nb, schedule.looking, in_place=spec.in_place)
+    late = stays_in_stage(spec.problem, schedule)
+    program = tile_program(spec.problem.n, schedule.nb, schedule.looking, in_place=spec.in_place or late)
     if schedule.unroll == "full":
-        # What is staged is read and written apart from the program.
-        placed = tuple(p for p in resident(program) if not (schedule.staged and isinstance(p.op, Load | Store)))
+        # What is staged is read and written apart from the program, unless it stays in the stage.
+        read_whole = schedule.staged and not late
+        placed = tuple(p for p in resident(program) if not (read_whole and isinstance(p.op, Load | Store)))
         return {"resident": True, "program": placed, "microkernels": microkernels_of(p.op for p in placed)}
     return {"resident": False, "program": program, "microkernels": microkernels_of(operations(program))}
 

@@ -90,6 +90,13 @@ def test_every_order(spec: KernelSpec) -> None:
     check_kernel(spec, 45, kernel=emulated(spec))
 
 
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_triangles_that_would_not_fit_registers_stay_in_the_stage(order: str) -> None:
+    spec = staged_spec(15, 1, looking="left", order=order, dtype="float64", threads=32)
+    assert "read_matrix" not in generate(spec).text
+    check_kernel(spec, 37)
+
+
 @pytest.mark.parametrize("math", ["ieee", "fast"])
 def test_same_bits_as_without_a_stage(math: str) -> None:
     spec = staged_spec(12, 4, math=math, order="row")
