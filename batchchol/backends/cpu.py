@@ -25,7 +25,7 @@ from batchchol.backends.rapl import Rapl
 from batchchol.batches import host_memory
 from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
-from batchchol.batches.host_memory import ALIGNMENT, address_of
+from batchchol.batches.host_memory import address_of
 from batchchol.batches.layouts import padded, stride
 from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
@@ -40,7 +40,6 @@ from kernelgen.targets import ELEMENT_BYTES
 
 # Of matrices and factors together; fewer are still in the second-level cache when they are read.
 STREAM_BYTES = 1 << 23
-UNALIGNED_BYTES = 1 << 12
 
 
 def signature(operation: Operation) -> tuple[type[Any], ...]:
@@ -82,9 +81,7 @@ class CpuKernel:
         groups, moved = -(-batch // self._lanes), batch * self._bytes
         info, threads = np.empty(groups * self._lanes, np.int32), available_threads(moved)
         function = self.function
-        # At both ends of a matrix that begins in the midst of a line caches are written to: little of a large one.
-        fits = target % ALIGNMENT == 0 or self._bytes >= UNALIGNED_BYTES
-        if used and self.streaming and source != target and moved >= STREAM_BYTES and fits:
+        if used and self.streaming and source != target and moved >= STREAM_BYTES:
             function = self.streaming
         if moved < SHARE_BYTES:
             self._check(function(source, target, address_of(info), batch, 0, groups), 1)

@@ -16,6 +16,8 @@ from kernelgen.targets import ELEMENT_BYTES, SIMD_TARGETS, Target
 
 # The first-level data cache that all of the targets' machines have at least.
 CACHE_WAYS, CACHE_WAY_BYTES = 8, 4096
+# Of a matrix of these bytes the two cache lines at its ends are a small part.
+LARGE_BYTES = 1 << 12
 
 
 def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
@@ -32,11 +34,10 @@ def generate_thread(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def streams(spec: KernelSpec) -> bool:
     """Whether a kernel's source has a second function, which writes factors past the caches.
 
-    A matrix of an array is whole cache lines then, and few vectors fill one.
+    Few vectors fill a cache line then, and matrices are moved by more than an element.
     """
-    problem = spec.problem
-    whole = problem.n % 4 == 0 and spec.machine.vector_bytes >= 32
-    return whole and spec.layout == "canonical" and problem.op == "potrf"
+    transposed = spec.layout == "canonical" and spec.problem.n**2 >= spec.lanes
+    return transposed and spec.problem.op == "potrf" and spec.machine.vector_bytes >= 32
 
 
 def factorization_variables(
@@ -60,6 +61,11 @@ def factorization_variables(
         "leading": leading,
         "in_place": in_place,
         "streams": streams(spec),
+        # Where matrices are whole cache lines those are written as they are transposed, else by groups: small ones
+        # too, if they begin in the midst of a line.
+        "whole_lines": streams(spec) and problem.n % 4 == 0,
+        "by_groups": streams(spec)
+        and (problem.n % 4 > 0 or problem.n**2 * ELEMENT_BYTES[problem.dtype] < LARGE_BYTES),
         **target_variables(spec.machine, problem.dtype),
     }
 

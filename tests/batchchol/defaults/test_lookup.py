@@ -36,7 +36,7 @@ def test_every_order_has_a_default_that_can_be_generated(target: str, dtype: str
             continue
         source = generate(spec)
         assert spec.name in source.text
-        assert (source.entry, source.lanes) == (spec.name, TARGETS[target].lanes(dtype))
+        assert (source.entry, source.lanes) == (spec.name, spec.machine.lanes(dtype))
 
 
 def test_without_a_target_the_spec_is_for_this_machine() -> None:
