@@ -67,6 +67,8 @@ STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 1
 ROOMY_THREADS = 64
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
 SIMD_FULL_UNROLL_MAX_N = 16
+# Of larger matrices two groups do not fit the first-level cache.
+SIMD_OVERLAP_MAX_N = 16
 
 
 def schedules(n: int, target: str, layout: str = "chunked", dtype: str = "float32") -> Iterator[ThreadSchedule]:
@@ -162,7 +164,7 @@ def shared_schedules(n: int) -> Iterator[SharedSchedule]:
 
 
 def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
-    """A good candidate with the choices that matter less: on a CPU prefetching and halves of vectors.
+    """A good candidate with the choices that matter less: on a CPU prefetching, and how arrays are staged.
 
     On a GPU blocks, caches and `pdl`.
     """
@@ -199,8 +201,14 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             varied = fitting or _direct(schedule)
         case ThreadSchedule():
             wide = spec.layout == "canonical" and TARGETS[spec.target].vector_bytes >= HALVED_VECTOR_BYTES
-            halves = (None, True) if wide else (None,)
-            varied = [replace(schedule, prefetch=each, half=half) for each in (True, False) for half in halves]
+            small = spec.layout == "canonical" and spec.problem.n <= SIMD_OVERLAP_MAX_N
+            halves, overlaps = ((None, True) if has else (None,) for has in (wide, small))
+            varied = [
+                replace(schedule, prefetch=prefetch, half=half, overlap=overlap)
+                for prefetch in (True, False)
+                for half in halves
+                for overlap in overlaps
+            ]
     early = (pdl and TARGETS[spec.target].gpu and "pdl" not in spec.problem.operation.fixed) or None
     return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
 
