@@ -45,7 +45,10 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
 
 
 def test_evidence_is_put_into_a_table_whose_choices_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, known = tmp_path / "tables.json", shipped()
+    path, known = tmp_path / "tables.json", dict(shipped())
+    # Arrays were measured apart.
+    chunked = {case: found for case, found in known["avx512"].cases.items() if case.layout == "chunked"}
+    known["avx512"] = replace(known["avx512"], cases=chunked)
     bare = {case: tuple(replace(e, evidence=()) for e in found) for case, found in known["avx512"].cases.items()}
     path.write_text(render([replace(known["avx512"], cases=bare), known["generic"]]))
     data = str(H200.with_name("tune_avx512_xeon.csv"))
