@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log2
 from pathlib import Path
 
-from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.lookup import default_choice, default_layout
 from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.shipped import source_of
 from batchchol.measure.dataset import read_correct
@@ -61,10 +61,12 @@ def _best(known: Iterable[Row], request: Request) -> Point | None:
 
 
 def _of_tables(request: Request) -> Iterator[Point]:
-    """What the tables name for each chunk that they know."""
+    """What the tables name for each chunk that they know, that of batches first."""
     cases = source_of(request.target, request.arch).table.cases
     chunks = {case.chunk for case in cases if case.chunk is not None} | {DEFAULT_THREADS}
-    for chunk in sorted(chunks, key=lambda chunk: (chunk != DEFAULT_THREADS, chunk)):
+    where = {"target": request.target, "dtype": request.problem.dtype, "arch": request.arch}
+    usual = default_layout(request.problem.n, batch=request.batch, math=request.problem.math, **where).chunk
+    for chunk in sorted(chunks, key=lambda chunk: (chunk != usual, chunk != DEFAULT_THREADS, chunk)):
         with suppress(SpecError):
             spec = default_choice(replace(request, chunk=chunk)).spec
             yield Point(spec, request.batch or TYPICAL_BATCH, chunk)
