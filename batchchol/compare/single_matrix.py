@@ -20,7 +20,7 @@ from batchchol.measure.stopwatch import Stopwatch
 from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import KernelSource
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.shared import SINGLE_NB, generate_single
 
 CUSOLVER = "cusolver"
 WAYS = ("shared", CUSOLVER)
@@ -34,6 +34,8 @@ def sample_single(
     *,
     dtype: str = "float32",
     math: str = "ieee",
+    looking: str = "left",
+    nb: int = SINGLE_NB,
     protocol: str | None = None,
     samples: int = 20,
 ) -> Sample:
@@ -50,6 +52,8 @@ def sample_single(
         Of its elements.
     math : {"ieee", "fast"}
         Accuracy class: the kernel's, and the bound of both.
+    looking, nb : str, int
+        The kernel's order of evaluation and tile size, see `generate_single`.
     protocol : {"queued", "single"}, optional
         By default the first.
     samples : int
@@ -72,7 +76,7 @@ def sample_single(
     if way not in WAYS:
         raise ValueError(f"way: got {way!r}, expected one of {', '.join(map(repr, WAYS))}")
     # Refuses what cannot be built before anything is allocated.
-    source = generate_single(n, dtype, math)
+    source = generate_single(n, dtype, math, looking, nb)
     backend = get_backend("cuda")
     chosen = check_protocol(backend, protocol)
     gpu, a = device(), matrix(n, dtype)

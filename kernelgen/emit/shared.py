@@ -30,7 +30,9 @@ def generate_shared(spec: KernelSpec, schedule: SharedSchedule) -> KernelSource:
     return _generate(spec, schedule, problem, words, element_strides(spec, problem.n))
 
 
-def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> KernelSource:
+def generate_single(
+    n: int, dtype: str = "float32", math: str = "ieee", looking: str = "left", nb: int = SINGLE_NB
+) -> KernelSource:
     """The CUDA source of a kernel that factors one matrix on one block of threads.
 
     Its entry is that of the other kernels. Arrays are canonical, column after column; the lower triangle is read
@@ -44,6 +46,10 @@ def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> Kerne
         Of its elements.
     math : {"ieee", "fast"}
         Accuracy class of roots and reciprocals.
+    looking : {"right", "left", "top"}
+        When updates are applied.
+    nb : int
+        Tile size, 1 to 32, a thread to each element; that of a matrix that is smaller is its order.
 
     Raises
     ------
@@ -53,8 +59,10 @@ def generate_single(n: int, dtype: str = "float32", math: str = "ieee") -> Kerne
     n = integer("n", n, 1, MAX_SINGLE_N)
     one_of("dtype", dtype, tuple(ELEMENT_BYTES))
     one_of("math", math, MATHS)
-    schedule = SharedSchedule(min(n, SINGLE_NB), "left", 1, cache="shared")
-    name = f"potrf_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }_n{n}_single_{math}_{CUDA.name}"
+    schedule = SharedSchedule(min(n, nb), looking, 1, cache="shared")
+    usual = (looking, nb) == ("left", SINGLE_NB)
+    how = "single" if usual else f"single_{looking}_nb{schedule.nb}"
+    name = f"potrf_{ {'float32': 'f32', 'float64': 'f64'}[dtype] }_n{n}_{how}_{math}_{CUDA.name}"
     single = _Single(name, n, dtype, math)
     return _generate(single, schedule, single, "potrf of a single matrix, lower triangle", (1, n))
 

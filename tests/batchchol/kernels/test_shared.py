@@ -177,19 +177,26 @@ def test_every_barrier_is_needed(place: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "math"),
-    [(1, "float32", "ieee"), (32, "float64", "fast"), (33, "float32", "fast"), (131, "float32", "ieee")],
+    ("n", "dtype", "math", "looking", "nb"),
+    [
+        (1, "float32", "ieee", "left", 32),
+        (32, "float64", "fast", "left", 32),
+        (33, "float32", "fast", "left", 32),
+        (131, "float32", "ieee", "left", 32),
+        (37, "float32", "ieee", "right", 8),
+        (37, "float32", "ieee", "top", 16),
+    ],
 )
-def test_single_matrices(n: int, dtype: str, math: str) -> None:
+def test_single_matrices(n: int, dtype: str, math: str, looking: str, nb: int) -> None:
     expected = reference("wishart", 1, n, dtype)
     a = np.asfortranarray(np.where(np.tri(n, dtype=bool), expected.a[0], np.nan)).T.astype(dtype)
-    source = generate_single(n, dtype, math)
-    l, info = factor_single(source, a)
+    source = generate_single(n, dtype, math, looking, nb)
+    l, info = factor_single(source, a, nb=nb)
     assert info == 0
     assert ratios(expected.a, l[None]).max() <= RATIO_BOUND[math]
     assert expected.distance(l[None]).max() <= FORWARD_BOUND[math]
     assert not np.triu(l, 1).any()
-    assert np.array_equal(factor_single(source, a, in_place=True)[0], l)
+    assert np.array_equal(factor_single(source, a, in_place=True, nb=nb)[0], l)
 
 
 def test_a_large_single_matrix_that_fails_at_its_last_pivot() -> None:
@@ -202,10 +209,12 @@ def test_a_large_single_matrix_that_fails_at_its_last_pivot() -> None:
     assert np.array_equal(l[:, :-1], (np.eye(n) + np.diag(np.ones(n - 1), -1))[:, :-1])
 
 
-def factor_single(source: KernelSource, a: np.ndarray, *, in_place: bool = False) -> tuple[np.ndarray, int]:
+def factor_single(
+    source: KernelSource, a: np.ndarray, *, in_place: bool = False, nb: int = 32
+) -> tuple[np.ndarray, int]:
     """The factor and info of the matrix whose columns are the rows of `a`."""
     assert source.launch is not None
-    assert (source.launch.items, source.launch.threads) == (1, min(len(a), 32) ** 2)
+    assert (source.launch.items, source.launch.threads) == (1, min(len(a), nb) ** 2)
     a = a.copy(order="C")
     l, info = a if in_place else np.full_like(a, UNTOUCHED), np.full(1, -7, np.int32)
     launch(source, 1, a, l, info, np.int64(1), np.int64(1))
@@ -219,6 +228,8 @@ def factor_single(source: KernelSource, a: np.ndarray, *, in_place: bool = False
         ((1025,), "n=1025 .*from 1 to 1024"),
         ((4, "float16"), "dtype='float16' .*'float32', 'float64'"),
         ((4, "float32", "exact"), "math='exact' .*'ieee', 'fast'"),
+        ((4, "float32", "ieee", "down"), "looking='down'"),
+        ((40, "float32", "ieee", "top", 33), "nb=33"),
     ],
 )
 def test_refusals_of_single_matrices(arguments: tuple[Any, ...], message: str) -> None:
