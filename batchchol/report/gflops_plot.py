@@ -92,7 +92,9 @@ def draw(points: Iterable[Point], stem: Path, *, title: str, subtitle: str = "")
     return save(lambda: _figure(everything, title, subtitle), stem)
 
 
-def draw_panels(panels: Sequence[Panel], stem: Path, *, title: str, caption: str = "") -> list[Path]:
+def draw_panels(
+    panels: Sequence[Panel], stem: Path, *, title: str, caption: str = "", width: float = _PANEL_WIDTH
+) -> list[Path]:
     """Draw panels as `draw` does, beside each other over the same GFLOP/s; a label is the same line in each.
 
     Parameters
@@ -102,6 +104,8 @@ def draw_panels(panels: Sequence[Panel], stem: Path, *, title: str, caption: str
         Where to, as in `draw`.
     title, caption : str
         Above and below all of them.
+    width : float
+        Inches of a panel, but for the names at its lines.
 
     Raises
     ------
@@ -111,12 +115,12 @@ def draw_panels(panels: Sequence[Panel], stem: Path, *, title: str, caption: str
     require_matplotlib()
     if not panels or not all(panel.points for panel in panels):
         raise BatchcholError("panels: got one without points, expected at least one point to draw in each")
-    return save(lambda: _panels_figure(panels, title, caption), stem)
+    return save(lambda: _panels_figure(panels, title, caption, width), stem)
 
 
-def _panels_figure(panels: Sequence[Panel], title: str, caption: str) -> Figure:
+def _panels_figure(panels: Sequence[Panel], title: str, caption: str, width: float) -> Figure:
     longest = max(len(point.label) for panel in panels for point in panel.points)
-    width, height = _PANEL_WIDTH + _NAME_CHARACTER * longest, _PANEL_HEIGHT
+    width, height = width + _NAME_CHARACTER * longest, _PANEL_HEIGHT
     lines = textwrap.wrap(caption, round(width * len(panels) * _CAPTION_CHARACTERS)) if caption else []
     figure = figure_of((width * len(panels), height + _CAPTION_LINE_INCHES * len(lines)), _DOTS_PER_INCH)
     figure.suptitle(title, x=0.005, ha="left", fontsize=12)

@@ -178,8 +178,9 @@ class Plot:
 
     With `lines`, names and what their rows have (patterns as in a group's `own`), each is the best of those rows, and
     the batches of a case have panels beside each other, with these titles; `own` names those that are this library's,
-    `references` are libraries of which there are dated figures alone. With `energy` the lines are drawn in joules and
-    in time, of one batch an order.
+    `references` are libraries of which there are dated figures alone. Where there are groups `beside` it, a panel is
+    of each group, at its first batches. `width` is a panel's, in inches. With `energy` the lines are drawn in joules
+    and in time, of one batch an order.
     """
 
     stem: Path
@@ -189,12 +190,14 @@ class Plot:
     panels: Sequence[str] = ()
     own: Sequence[str] = ()
     references: Sequence[str] = ()
+    beside: Sequence[Group] = ()
+    width: float | None = None
     energy: bool = False
 
-    def best(self, name: str, point: tuple[int, int]) -> AnyRow | None:
-        """The fastest row of a line at n, batch; None if there is none."""
+    def best(self, name: str, point: tuple[int, int], group: Group | None = None) -> AnyRow | None:
+        """The fastest row of a line at n, batch, of a group, by default its own; None if there is none."""
         wanted = self.lines[name]
-        rows = [row for row in self.group.published() if (row.n, row.batch) == point and _has(row, wanted)]
+        rows = [row for row in (group or self.group).published() if (row.n, row.batch) == point and _has(row, wanted)]
         return min(rows, key=lambda row: row.seconds, default=None)
 
 
@@ -263,13 +266,17 @@ def load(root: Path) -> Listed:
         groups = {name: _group(name, root, entry, entries) for name, entry in entries.items()}
         tables = {name: _table(entry) for name, entry in found["tables"].items()}
         plots = [
-            Plot(**{**entry, "stem": path.with_name(name), "group": groups[entry["group"]]})
+            Plot(**{**entry, "stem": path.with_name(name), **_groups_of(entry, groups)})
             for name, entry in found.get("plots", {}).items()
         ]
         lookups = [Lookup(name=name, root=root, **entry) for name, entry in found.get("lookups", {}).items()]
         return Listed(root, pages(root), [*groups.values()], tables, plots, lookups)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
+
+
+def _groups_of(entry: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str, Any]:
+    return {"group": groups[entry["group"]], "beside": tuple(groups[name] for name in entry.get("beside", ()))}
 
 
 def _group(name: str, root: Path, entry: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> Group:

@@ -9,7 +9,7 @@ from pathlib import Path
 from batchchol.compare.references import lines, references
 from batchchol.compare.rows import Row
 from batchchol.report import energy_figure
-from batchchol.report.claims.listed import Plot
+from batchchol.report.claims.listed import Group, Plot
 from batchchol.report.gflops_plot import Panel, Point, draw, draw_panels
 
 # What pages call the contenders of a comparison.
@@ -39,10 +39,14 @@ def drawn(plot: Plot, folder: Path | None = None) -> list[Path]:
         caption = f"{source}. Joules of all that the device uses, when idle too."
         return energy_figure.draw(_measured(plot), stem, title=plot.title, caption=caption)
     if plot.lines:
-        panels = [Panel(title, tuple(_points(plot, place))) for place, title in enumerate(plot.panels)]
-        return draw_panels(
-            panels, stem, title=plot.title, caption=f"{source}. Dotted: dated figures, not of this run."
-        )
+        panels = [
+            Panel(title, tuple(_points(plot, *where)))
+            for title, where in zip(plot.panels, _places(plot), strict=True)
+        ]
+        dated = any(point.kind == "reference" for panel in panels for point in panel.points)
+        caption = f"{source}.{' Dotted: dated figures, not of this run.' * dated}"
+        wide = {} if plot.width is None else {"width": plot.width}
+        return draw_panels(panels, stem, title=plot.title, caption=caption, **wide)
     points = [Point(_named(row.contender), row.n, row.gflops, row.roofline_gflops) for row in rows]
     return draw(points, stem, title=plot.title, subtitle=source)
 
@@ -53,14 +57,21 @@ def _measured(plot: Plot) -> dict[str, Sequence[Row]]:
     return {name: [row for row in rows if isinstance(row, Row) and row.joules > 0] for name, rows in found.items()}
 
 
-def _points(plot: Plot, place: int) -> Iterator[Point]:
+def _places(plot: Plot) -> list[tuple[Group, int]]:
+    """Of each panel the group, and which of its batches."""
+    if plot.beside:
+        return [(group, 0) for group in (plot.group, *plot.beside)]
+    return [(plot.group, place) for place in range(len(plot.panels))]
+
+
+def _points(plot: Plot, group: Group, place: int) -> Iterator[Point]:
     """Those of one panel: of each line the best at every order, then the references."""
-    first, cases = plot.group.published()[0], [(n, batches[place]) for n, batches in plot.group.cases]
+    first, cases = group.published()[0], [(n, batches[place]) for n, batches in group.cases]
     for name in plot.lines:
         for case in cases:
-            if row := plot.best(name, case):
+            if row := plot.best(name, case, group):
                 kind = "own" if name in plot.own else "peer"
-                yield Point(name, row.n, row.gflops, row.roofline_gflops, kind)
+                yield Point(name, row.n, row.gflops, getattr(row, "roofline_gflops", math.nan), kind)
     others = {each.library for each in references()} - set(plot.references)
     for n, batch in cases:
         for dated in lines(getattr(first, "gpu", ""), first.dtype, others, [n], batch):
