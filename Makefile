@@ -38,6 +38,7 @@ lint: $(VENV)/installed-test$(GPU_SUFFIX)
 
 docs: $(VENV)/installed-docs
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --builder html docs build/docs
+	$(BIN)/python -m tests.site build/docs
 	@echo "The site: build/docs/index.html"
 
 gate: $(VENV)/installed-test$(GPU_SUFFIX)
