@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,31 @@ def test_a_night_compares_with_what_was_measured_last(text: str) -> None:
     assert "BASE: ${{ inputs.base }}\n" in job(text, "gpu")
     assert "HEAD~1" not in text
     assert "schedule" in job(text, "proof").splitlines()[0]
+
+
+def test_a_night_adds_to_the_history_whatever_the_gate_says(text: str) -> None:
+    steps = job(text, "gpu").split("- name: ")[-2:]
+    assert [step.splitlines()[0] for step in steps] == ["Add the night to the history", "Keep the history"]
+    assert all("if: ${{ !cancelled() && github.event_name == 'schedule' }}\n" in step for step in steps)
+    assert "OUT: history\n        run: .ci/nightly\n" in steps[0]
+    assert "path: history/\n" in steps[1]
+
+
+@pytest.mark.parametrize(("suite", "history", "status"), [(0, 0, 0), (1, 0, 1), (1, 1, 2)])
+def test_a_night_measures_what_is_due_and_keeps_the_rest(
+    tmp_path: Path, suite: int, history: int, status: int
+) -> None:
+    python, said = tmp_path / "python", tmp_path / "said"
+    python.write_text(
+        f'#!/bin/sh\necho "$*" >> "{said}"\ncase $3 in\nsuite) exit {suite} ;;\nhistory) exit {history} ;;\nesac\n'
+    )
+    python.chmod(0o755)
+    night = WORKFLOW.parents[2] / ".ci" / "nightly"
+    given = {**os.environ, "PYTHON": str(python), "BACKEND": "cpu", "DUE": "3", "KEEP": "30", "OUT": str(tmp_path)}
+    assert subprocess.run([night], env=given, check=False).returncode == status
+    called = [
+        "-m batchchol suite --backend cpu --profile ci --due 3",
+        "-m batchchol history --thin 30",
+        f"-m batchchol publish --out {tmp_path}",
+    ]
+    assert said.read_text().splitlines() == called[: 2 if history else 3]
