@@ -46,6 +46,7 @@ html_static_path = ["theme"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # a page from disk may not read others
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
