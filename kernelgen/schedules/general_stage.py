@@ -154,14 +154,9 @@ class SplitStage:
         return -(-self.problem.n // self.piece) * self.piece
 
     @property
-    def line(self) -> int:
-        """Scalars from one row to the next: behind it there is an element of a right-hand side."""
-        return self.padded + self.piece * self.problem.operation.forgets
-
-    @property
     def share(self) -> int:
         """Scalars from a thread's rows to those of the next: an odd number of pieces."""
-        return self.piece * (self.rows * self.line // self.piece | 1)
+        return self.piece * (self.rows * self.padded // self.piece | 1)
 
     @property
     def together(self) -> int:
@@ -170,12 +165,17 @@ class SplitStage:
         return 0 if rest else WARP // pieces // self.rows * self.rows
 
     @property
+    def beside(self) -> int:
+        """Where the elements of a right-hand side begin that is eliminated from beside a matrix."""
+        return -(-self.problem.n // self.rows) * self.share
+
+    @property
     def matrix(self) -> int:
         """Scalars from one matrix to the next.
 
         Packed matrices are written an element of each at a time, which an odd number of pieces has in most banks.
         """
-        size, banks = -(-self.problem.n // self.rows) * self.share, BANKS_BYTES // PIECE_BYTES
+        size, banks = self.beside + self.padded * self.problem.operation.forgets, BANKS_BYTES // PIECE_BYTES
         apart = (self.split if self.split < banks else banks // self.members) if self.layout == "canonical" else 1
         return size + (apart - size // self.piece) % banks * self.piece
 
