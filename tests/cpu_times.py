@@ -2,7 +2,7 @@
 
     python -m tests.cpu_times
 
-writes datasets/cholesky_xeon.csv (--out FILE for another). A row is a call on one case: the least microseconds of a
+writes datasets/cholesky_xeon.csv (--out FILE for another). A row is a call on one case: the least seconds of a
 thread's own time, of calls that take turns, a few of each at a time. `copyto` and `cholesky, out=` write to memory
 that has its pages, `copy` and `cholesky` return new arrays; `factor` is that of packed batches, `out=` as well.
 """
@@ -28,7 +28,10 @@ from batchchol.measure.provenance import about, installed
 
 OUT = Path(__file__).parents[1] / "datasets" / "cholesky_xeon.csv"
 ORDERS, BATCHES = (4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64), (16_384, 1024)
-COLUMNS = ("call", "n", "batch", "dtype", "us", "turns", "cpu", "compiler", "library", "version", "commit", "date")
+COLUMNS = (
+    *("library", "n", "batch", "dtype", "threads", "seconds", "turns"),
+    *("cpu", "compiler", "packages", "version", "commit", "date"),
+)
 # Calls at a time, after one that is not counted: the caches are those of a loop.
 CALLS = 3
 
@@ -48,11 +51,11 @@ def calls_on(a: Any) -> dict[str, tuple[Call, Call]]:
     factors, copied, batch = np.zeros_like(a), np.zeros_like(a), batchchol.Batch.from_dense(a)
     packed = batch.like("lower")
     calls: dict[str, Call] = {
-        "cholesky, out=": lambda: batchchol.cholesky(a, out=factors),
-        "cholesky": lambda: batchchol.cholesky(a),
-        "factor": lambda: batchchol.factor(batch, out=packed),
-        "copyto": lambda: np.copyto(copied, a),
-        "copy": a.copy,
+        "batchchol.cholesky, out=": lambda: batchchol.cholesky(a, out=factors),
+        "batchchol.cholesky": lambda: batchchol.cholesky(a),
+        "batchchol.factor": lambda: batchchol.factor(batch, out=packed),
+        "numpy.copyto": lambda: np.copyto(copied, a),
+        "numpy.copy": a.copy,
         "numpy.linalg.cholesky": lambda: np.linalg.cholesky(a),
     }
     prepared = {name: (call, lambda: None) for name, call in calls.items()}
@@ -104,15 +107,15 @@ def main() -> None:
     os.environ["BATCHCHOL_THREADS"] = "1"
     backend = get_backend("cpu")
     described = about(backend) | {name: backend.device()[name] for name in ("cpu", "compiler")}
-    described["library"] = ", ".join(f"{name} {installed(name)}" for name in ("numpy", "mkl") if installed(name))
+    described["packages"] = ", ".join(f"{name} {installed(name)}" for name in ("numpy", "mkl") if installed(name))
     with given.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         for dtype, batch, n in ((d, b, n) for d in given.dtypes for b in BATCHES for n in ORDERS):
             least, turns = least_microseconds(calls_on(matrices(n, batch, dtype)), given.seconds)
-            case = described | {"n": n, "batch": batch, "dtype": dtype, "turns": turns}
+            case = described | {"n": n, "batch": batch, "dtype": dtype, "threads": 1, "turns": turns}
             for name, us in least.items():
-                writer.writerow(case | {"call": name, "us": f"{us:.1f}"})
+                writer.writerow(case | {"library": name, "seconds": f"{us / 1e6:.4g}"})
             file.flush()
             print(dtype, batch, n, *(f"{name} {us:.1f};" for name, us in least.items()), flush=True)
 
