@@ -9,6 +9,7 @@ import pytest
 
 from .larger_steps import _covered, _panel_times, _spent
 from .larger_steps_plot import figure
+from .larger_timeline_plot import figure as timeline
 
 # Begin and end, cycles of 2 ns: begin, loaded, updated, its factor there, solved for, stored; waited.
 TILES = [
@@ -53,3 +54,15 @@ def test_the_figure_has_what_was_measured() -> None:
     single, double = figure(rows).axes
     for axes in (single, double):
         assert [line.get_ydata()[0] for line in axes.lines] == [5, 5, 5, 5, 5, 4]
+
+
+def test_the_timeline_has_a_bar_for_each_call_on_its_stream() -> None:
+    pytest.importorskip("matplotlib")
+    about = {"dtype": "float64", "n": "1024", "nb": "512", "gpu": "a GPU", "date": "today"}
+    calls = [("plain", "first", "panel", 0, 5), ("plain", "first", "syrk", 5, 9)]
+    calls += [("ahead", "first", "gemm", 0, 5), ("ahead", "beside", "panel", 1, 4)]
+    names = ("variant", "stream", "what", "begin_us", "end_us")
+    plain, ahead = timeline([about | dict(zip(names, map(str, call), strict=True)) for call in calls]).axes
+    assert [axes.get_title(loc="left") for axes in (plain, ahead)] == ["plain: 0.01 ms", "ahead: 0.01 ms"]
+    assert [tick.get_text() for tick in ahead.get_yticklabels()] == ["beside stream", "first stream"]
+    assert [text.get_text() for text in ahead.texts] == ["panel", "gemm"]
