@@ -204,7 +204,8 @@ def inversions() -> Iterator[Case]:
 def _schedules(op: str, turn: int, n: int) -> Iterator[ThreadSchedule]:
     """The choices whose turn it is, then such as larger matrices leave room for."""
     if op == "posv":
-        common: dict[str, Any] = {"rhs": (1, 2)[turn // 2 % 2], "threads": (32, 64)[turn // 4 % 2]}
+        rhs = (1, 2, 4)[turn // 2 % 3] if n < 24 else 1 + turn // 2 % 2
+        common: dict[str, Any] = {"rhs": rhs, "threads": (32, 64)[turn // 4 % 2]}
         common["pdl"] = True if turn // 8 % 2 else None
         yield ThreadSchedule(1, unroll="full", staged=(None, True)[turn // 6 % 2], **common)
         yield ThreadSchedule(min((8, 4, 3)[turn % 3], n), staged=True, **common)

@@ -11,7 +11,7 @@ from batchchol.defaults.pipelines import FEW, MANY, SOME, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from batchchol.defaults.strips import by_strips
-from batchchol.defaults.wholes import by_whole
+from batchchol.defaults.wholes import by_whole, of_several_at_once
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import require
 
@@ -88,10 +88,13 @@ def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     if nrhs <= COLUMNS_OF_WARPS or not TARGETS[request.target].gpu:
         return None
     with suppress(SpecError):
-        plain = request.plain
-        if found := _by_threads(request, nrhs) or by_whole(plain, request.arch, nrhs=nrhs):
+        plain, few = request.plain, _few(request)
+        if found := _by_threads(request, nrhs):
             return found
-        return None if _few(request) else by_blocks(plain, request.chunk, request.arch, nrhs=nrhs)
+        # None of float32 was measured for few matrices.
+        if not few or request.problem.dtype == "float64":
+            found = of_several_at_once(plain, request.arch, nrhs)
+        return found or (None if few else by_blocks(plain, request.chunk, request.arch, nrhs=nrhs))
     return None
 
 

@@ -29,7 +29,7 @@ LANES_OF_ARRAYS = tuple(each for each in LANES if each[1] > 1)
 FEW, SOME, LANES_OF_FEW = 1_024, 4_096, ((8, 2, 0),)
 # Orders of packed matrices and of arrays, for one right-hand side and for several: of many matrices, and of fewer.
 PACKED: Mapping[str, range] = MappingProxyType({"float32": range(29, 65), "float64": range(25, 41)})
-ARRAYS: Mapping[str, Container[int]] = MappingProxyType({"float32": (32, *range(37, 57)), "float64": range(25, 41)})
+ARRAYS: Mapping[str, Container[int]] = MappingProxyType({"float32": (32, *range(37, 57)), "float64": range(25, 40)})
 PACKED_OF: Mapping[int, range] = MappingProxyType({FEW: range(37, 65), SOME: range(24, 65)})
 ARRAYS_OF: Mapping[int, range] = MappingProxyType({FEW: range(0), SOME: range(32, 65)})
 OF_SEVERAL = range(29, 65)

@@ -56,8 +56,8 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
     request = asked(n, layout, batch, math)
     assert two_kernels(request) == (chosen == "two")
-    whole = layout == ARRAYS and n > 56
-    assert two_kernels(request, MANY_COLUMNS) == (n > 28 and not whole)
+    at_once = layout == ARRAYS and batch == MANY
+    assert two_kernels(request, MANY_COLUMNS) == (n > 28 and not at_once)
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
@@ -74,7 +74,7 @@ def test_every_order_of_arrays_has_one_kernel(math: str) -> None:
 
 @pytest.mark.parametrize("nrhs", [1, 2, 3, MANY_COLUMNS])
 def test_larger_arrays_of_float64_are_whole_on_the_chip(nrhs: int) -> None:
-    for n, batch in ((41, FEW), (100, MANY), (MAX_N, MANY)):
+    for n, batch in ((40, FEW), (100, MANY), (MAX_N, MANY)):
         request = asked(n, ARRAYS, batch, dtype="float64")
         assert not two_kernels(request, nrhs)
         found = of_several(request, nrhs)
@@ -95,7 +95,15 @@ def test_what_has_no_tensor_cores_or_is_of_float64_has_two() -> None:
         default_spec(100, op="posv", dtype="float64", target="cuda")
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [(ARRAYS, "float32"), (LARGE, "float32"), (LARGE, "float64")], ids=str)
+@pytest.mark.parametrize(("n", "family"), [(29, "warp"), (47, "warp"), (48, "whole"), (128, "whole")])
+def test_tensor_cores_solve_for_several_right_hand_sides_of_arrays_at_once(n: int, family: str) -> None:
+    found = of_several(asked(n, ARRAYS, MANY), SEVERAL)
+    assert found is not None
+    assert (found.family, getattr(found.schedule, "rhs", None)) == (family, 8)
+    assert of_several(asked(n, ARRAYS, FEW), SEVERAL) is None
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [(ARRAYS, "float64"), (LARGE, "float32"), (LARGE, "float64")], ids=str)
 def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
     request = asked(32, layout, MANY, dtype=dtype)
     assert of_several(request, SEVERAL - 1) is None
