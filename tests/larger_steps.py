@@ -9,7 +9,9 @@ by gemm, right looking by syrk. `part` bound has what a factorization could reac
 of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
 which no block updates: what is not hidden. Panels that are factored ahead are timed without the update beside them:
 that hides as much of them as it lasts itself. As phase "chain" it has the seconds of n columns of a tile that one
-block factors, with no wait for others and no update between tiles, and their share of the whole time.
+block factors, with no wait for others and no update between tiles, and their share of the whole time. `part` panels
+has one float64 matrix of 8,192 by panels of `nb` columns, in launches of `at` columns, updated `phase` at a time:
+seconds of a call, and the share that no update hides.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +31,7 @@ from numpy.typing import NDArray
 
 from batchchol import get_backend
 from batchchol.algorithms import blocked
+from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.large import blocks_to_a_matrix, factor_at
 from batchchol.algorithms.level3 import Block
@@ -43,6 +47,12 @@ _OWN = ("part", "dtype", "n", "batch", "nb", "looking", "at", "who", "phase", "s
 COLUMNS = (*_OWN, *ABOUT)
 # Those of Haidar, Abdelfattah, Tomov and Dongarra (2017).
 N, NB = 20_480, 512
+# Columns of a launch and of a panel, and the looking, with look-ahead if it is right.
+CUTS = (
+    *((width, columns, "right") for width, columns in ((1024, 2048), (2048, 2048), (1024, 1024), (512, 1024))),
+    *((width, columns, "right") for width, columns in ((512, 512), (512, 2048), (2048, 4096))),
+    *((width, columns, "left") for width, columns in ((1024, 2048), (512, 2048), (2048, 2048), (1024, 1024))),
+)
 ONE = (512, 1024, 2048, 4096, 8192, 16_384)
 PHASES = ("load", "wait", "update", "wait for the factor", "solve", "store and factor")
 # 64-bit words of a tile's times, as the kernel has them.
@@ -72,6 +82,8 @@ def rows(*, only_phases: bool = False) -> Iterator[dict[str, Any]]:
         if not only_phases:
             yield from steps(dtype)
             pool.free_all_blocks()
+            if dtype == "float64":
+                yield from panels(8192, dtype)
         column = column_seconds(dtype)
         for n in ONE:
             yield from phases(n, dtype, column)
@@ -207,6 +219,26 @@ def phases(n: int, dtype: str, column: float) -> Iterator[dict[str, Any]]:
     for name, seconds in (("bare", bare), ("chain", n * column)):
         share = f"{seconds / total:.4g}"
         yield {"part": "phase", **named, "phase": name, "seconds": f"{seconds:.6g}", "share": share}
+
+
+def panels(n: int, dtype: str) -> Iterator[dict[str, Any]]:
+    """One matrix by panels of other sizes, and what no update hides of each; medians of five and of three."""
+    cupy = import_module("cupy")
+
+    a = matrices(n, 1, dtype)
+    work, info = a.copy(), cupy.empty(1, np.int32)
+    for lb, (width, columns, looking) in product((16, 32), CUTS):
+        panel = FusedPanel(dtype, "row", 64, 16, lb, 256, 1, "tensor", 16)
+        how = Plan(panel, Blocking(width, columns, looking, looking == "right", fused=True))
+        call = partial(factor_at, device(), how, work.data.ptr, work.data.ptr, info.data.ptr, n, 1)
+        seconds = median(call, lambda: cupy.copyto(work, a))
+        timed, shares = replace(how, panel=replace(panel, timed=True)), []
+        for _ in range(3):
+            _, bare, total = _spent(_timed(timed, a.copy(), info, n).done)
+            shares.append(bare / total)
+        named = {"part": "panels", "dtype": dtype, "n": n, "nb": columns, "looking": looking, "at": width}
+        found = {"seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}"}
+        yield {**named, "who": "batchchol", "phase": f"lb = {lb}", **found, "share": f"{np.median(shares):.4g}"}
 
 
 def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
