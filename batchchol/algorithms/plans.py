@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -140,15 +140,22 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     for nb, ib, lb, across, resident, depth in axes:
         with suppress(SpecError):
             panel = FusedPanel(dtype, "row", nb, ib, lb, across * nb, resident, "tensor", depth)
-            found.append(Plan(panel, None))
-            if batch > 1 and (bordered := Plan(panel, None, border=True)).border_rows(n):
-                found.append(bordered)
+            found += [
+                each
+                for each in (Plan(panel, None, blocks, border=border) for blocks, border in _shares(n, batch))
+                if each.border_rows(n) or not each.border
+            ]
     if n > ALONE and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor", depth=_DEPTHS[dtype][-1])
         for width, columns in product((256, 512, 1024), (1024, 2048)):
             found.append(Plan(panel, Blocking(width, columns, "left", fused=True)))
             found.append(Plan(panel, Blocking(width, columns, ahead=True, fused=True)))
     return list(dict.fromkeys(found))
+
+
+def _shares(n: int, batch: int) -> Iterator[tuple[int | None, bool]]:
+    """Blocks to a matrix, and whether it has a border: the GPU's share, or, of many, some more."""
+    return product((None, 4 if n > 500 else 3), (False, True)) if batch > 1 and n > 256 else iter([(None, False)])
 
 
 def hybrids(n: int, dtype: str) -> list[Plan]:
