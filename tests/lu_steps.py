@@ -36,7 +36,7 @@ from batchchol.operations.lu import factor_ratios
 from .larger_times import ABOUT, DATASETS, DTYPES, median
 
 COLUMNS = ("dtype", "n", "batch", "nb", "way", "seconds", "gflops", "ratio", *ABOUT)
-CASES = ((256, 1024), (512, 512), (1024, 128), (2048, 32))
+CASES = ((256, 1024), (512, 512), (1024, 128), (128, 2048), (384, 512), (192, 1024), (768, 128), (2048, 32))
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 
