@@ -12,7 +12,6 @@ from batchchol.backends import lapack_qr
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.lane_stage import LANES
 from kernelgen.schedules.reflector_stage import SPLITS
 
 from .cuda_sanitizer_cases import LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -26,9 +25,9 @@ def reflections() -> Iterator[Case]:
     for turn in range(len(OPERATIONS) * len(ORDERS)):
         op, n, layout = OPERATIONS[turn % 3], ORDERS[turn // 3], LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, ("float32", "float64")[turn // 2 % 2], op=op, math=("ieee", "fast")[turn // 4 % 2])
-        splits = (None, *SPLITS) if turn % 2 else SPLITS[turn // 2 % 3 :]
-        # Lanes with whole columns, if they can, in every other case.
-        ways = [*product(LANES, (True,) * (turn // 2 % 2)), *product(splits, (None,))]
+        splits = (None, 2, *SPLITS) if turn % 2 else (2, *SPLITS)[turn // 2 % 3 :]
+        # Columns shown in shared memory, where lanes can have whole ones, in every other case.
+        ways = [*product(splits, (True,) * (turn // 2 % 2)), *product(splits, (None,))]
         for split, staged in ways:
             try:
                 # As many matrices as are read together, and fewer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -9,6 +10,7 @@ from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split, registers_of_one
+from kernelgen.schedules.lane_stage import has_whole_columns
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 from kernelgen.targets import ELEMENT_BYTES
@@ -34,6 +36,18 @@ PANELS = MappingProxyType({"float32": {64: 32, 80: 64, MAX_N: 128}, "float64": {
 PANELS_FROM = MappingProxyType({"float32": 41, "float64": 33})
 # Threads of a block that has as many matrices as they suffice for, and the GPU that the rule is for.
 PANEL_THREADS, FITTED = 64, "sm_90"
+# Lanes of a warp that share a matrix of QR factorizations, and have its whole columns, by orders: of packed ones and
+# of arrays in rows. (On an H200 65,536 of n = 16, packed: 49 µs by four lanes, 121 by eight threads that show columns
+# in shared memory; Q of them by two lanes 33, before 83. 16,384 arrays of n = 48: 197 and 328.)
+LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
+    {
+        ("geqrf", "float32", False): {range(15, 25): 4, range(25, 33): 8},
+        ("geqrf", "float32", True): {range(15, 24): 8, range(24, 25): 4, range(25, 29): 8, range(29, 33): 16}
+        | {range(41, 49): 16},
+        ("orgqr", "float32", False): {range(15, 17): 2, range(17, 25): 4, range(25, 33): 8},
+        ("orgqr", "float32", True): {range(16, 17): 4, range(15, 25): 8},
+    }
+)
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
 # 3 x 3 take 7.9 µs so, and 11.5 by warps alone.
 TINY = 36
@@ -52,7 +66,10 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     staged = gpu and problem.op == "gesv" and problem.n in STAGED[problem.dtype, plain.layout == "canonical"]
-    split = least_split(problem) if gpu and not staged else None
+    lanes = _by_lanes(problem, plain.layout, plain.order) if gpu else None
+    split = lanes or (least_split(problem) if gpu and not staged else None)
+    # Lanes have whole columns unless it is said that columns are shown in shared memory.
+    staged = staged or (gpu and split is not None and lanes is None and has_whole_columns(problem, split))
     schedule = ThreadSchedule(
         1,
         str(problem.operation.fixed["looking"]),
@@ -77,6 +94,15 @@ def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
     looking = str(problem.operation.fixed["looking"])
     schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride)
     return replace(plain, schedule=schedule)
+
+
+def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:
+    """The lanes that have whole columns of a matrix of QR factorizations, None where others are faster."""
+    canonical = layout == "canonical"
+    if problem.rows != problem.n or (canonical and order != "row"):
+        return None
+    shares = LANES.get((problem.op, problem.dtype, canonical), {})
+    return next((lanes for orders, lanes in shares.items() if problem.n in orders), None)
 
 
 def _blocks(problem: Problem) -> int | None:

@@ -53,10 +53,8 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     # Columns are scaled: no square of a norm is small.
     scaled = (problem.dtype, problem.math) == ("float32", "ieee")
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
-    resident = None
     if isinstance(stage, LaneStage):
-        resident = schedule.blocks or stage.resident(threads)
-        text = render("thread/qr_lanes.cu.jinja", **variables, resident=resident)
+        text = render("thread/qr_lanes.cu.jinja", **variables)
     elif isinstance(stage, ReflectorStage):
         variables["together"] = stage.together(threads)
         text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
@@ -65,7 +63,7 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
         text = render("thread/qr.cu.jinja", **variables, programs=programs)
     items = threads // (schedule.split or 1)
     shared, cache = stage.shared_bytes(threads), schedule.cache or "shared"
-    launch = Launch(threads, items, shared, cache, resident, pdl=bool(schedule.pdl))
+    launch = Launch(threads, items, shared, cache, pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

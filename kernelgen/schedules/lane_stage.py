@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, REGISTERS, RESERVED_BYTES, SCHEDULERS, WARP
+from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.problem import Problem
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -16,10 +16,6 @@ LANES = (2, 4, 8, 16)
 MAX_REGISTERS = 144
 # Multiply-adds of the code of all loops: what is longer is fetched too slowly.
 CODE = 3_200
-# Registers of a thread beside those of its columns and of the one that is shown.
-BESIDE = 36
-# Shared memory of a multiprocessor.
-MULTIPROCESSOR_BYTES = MAX_SHARED_BYTES + RESERVED_BYTES
 # Instructions of a step beside its multiply-adds.
 STEP = 60
 
@@ -89,58 +85,9 @@ class LaneStage:
         """Reflectors that there are: the last row alone has none."""
         return min(self.problem.rows - 1, self.problem.n)
 
-    @property
-    def piece(self) -> int:
-        """Scalars of a piece of memory."""
-        return PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
-
-    @property
-    def shows(self) -> bool:
-        """Whether the column that makes a reflector is shown in shared memory, which leaves room for more warps."""
-        words = self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
-        size = (self.shown + 2 * self.members * self.line) * ELEMENT_BYTES[self.problem.dtype]
-        more = min(_warps(self.registers + BESIDE), MULTIPROCESSOR_BYTES // size // SCHEDULERS * SCHEDULERS)
-        return _warps(self.registers + words + BESIDE) < more
-
-    @property
-    def pitch(self) -> int:
-        """Scalars from one canonical matrix to the next in shared memory: lanes read different banks."""
-        size, banks = self.problem.rows * self.problem.n, BANKS_BYTES // ELEMENT_BYTES[self.problem.dtype]
-        size = -(-size // self.piece) * self.piece
-        return size + (max(self.split * self.vector, self.piece) - size) % banks
-
-    @property
-    def matrices(self) -> int:
-        """Scalars of a warp's matrices there: tau follow, and then the columns that are shown."""
-        rows = self.problem.rows if self.layout == "canonical" else self.problem.rows | 1
-        return self.members * (self.pitch if self.layout == "canonical" else rows * self.problem.n)
-
-    @property
-    def shown(self) -> int:
-        """Where columns are shown."""
-        scalars = self.members * min(self.problem.rows, self.problem.n) * (2 - self.problem.operation.factors)
-        return -(-(self.matrices + scalars) // self.piece) * self.piece
-
-    @property
-    def line(self) -> int:
-        """Scalars from one matrix's shown column to the next."""
-        return (-(-self.problem.rows // self.piece) | 1) * self.piece
-
-    @property
-    def scalars(self) -> int:
-        """Those of a warp in shared memory."""
-        return self.shown + 2 * self.members * self.line * self.shows
-
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
-        return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
-
-    def resident(self, threads: int) -> int:
-        """Blocks of a multiprocessor, for which there are registers and shared memory."""
-        words = 0 if self.shows else self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
-        warps = _warps(self.registers + words + BESIDE)
-        room = MULTIPROCESSOR_BYTES // (self.shared_bytes(threads) + RESERVED_BYTES)
-        return max(1, min(warps * WARP // threads, room))
+        """Those of a block of threads: none."""
+        return 0
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -192,10 +139,9 @@ class LaneStage:
         return tuple(Step(start + k % self.vector, start, rows - k) for k, start in starts)
 
 
-def _warps(registers: int) -> int:
-    """Warps of a multiprocessor by registers of a thread, which come by eights: as many of each scheduler."""
-    each = min(-(-registers // 8) * 8, 255)
-    return REGISTERS // SCHEDULERS // (WARP * each) * SCHEDULERS
+def has_whole_columns(problem: Problem, split: int) -> bool:
+    """Whether lanes can have whole columns of the matrices of a problem."""
+    return problem.operation.rectangular and LaneStage(problem, split).fits
 
 
 def _code(loops: tuple[Loop, ...], slots: int) -> int:

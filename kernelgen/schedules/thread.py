@@ -36,8 +36,7 @@ from kernelgen.schedules.general_stage import (
     most_general_order,
     registers_of_one,
 )
-from kernelgen.schedules.lane_stage import LANES, LaneStage
-from kernelgen.schedules.lane_stage import MAX_REGISTERS as MAX_LANE_REGISTERS
+from kernelgen.schedules.lane_stage import LaneStage
 from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
 from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
 from kernelgen.schedules.reflector_stage import ReflectorStage
@@ -83,8 +82,9 @@ class ThreadSchedule(BaseSchedule):
     both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
     several threads (None is one), which then solve for `nb` rows at a time. So may a GPU's kernels of general
     matrices, rows of which then stay where they are until they are written; if `staged` as well, whole warps have a
-    matrix in shared memory, and exchange its rows there panel by panel. Of QR factorizations and Q, lanes of a warp
-    then have whole columns, of matrices that are brought to shared memory while those before are worked on.
+    matrix in shared memory, and exchange its rows there panel by panel. Of QR factorizations and Q, a few lanes
+    of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of columns, which
+    they show in shared memory, as many threads and those of other operations do in any case.
     """
 
     family: ClassVar[str] = "thread"
@@ -190,8 +190,9 @@ class ThreadSchedule(BaseSchedule):
         if self.split is None:
             return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
         if problem.operation.rectangular:
-            if self.staged:
-                return LaneStage(problem, self.split, layout, order)
+            lanes = LaneStage(problem, self.split, layout, order)
+            if lanes.fits and not self.staged:
+                return lanes
             return ReflectorStage(problem, self.split, layout)
         if self.staged:
             return BlockStage(problem, self.split)
@@ -248,9 +249,10 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(gpu or schedule.staged is True, "staged", schedule.staged, works)
     if not gpu:
         return
-    works = "only LU by a thread or by whole warps to a matrix, and QR by lanes, have it in shared memory, use None"
+    works = "only LU by a thread or by whole warps to a matrix, and QR by few lanes, have such a choice, use None"
     alone = (schedule.split or 0) % WARP == 0 and (problem.operation.factors or schedule.split is not None)
-    alone = schedule.split is not None if problem.operation.rectangular else alone
+    if problem.operation.rectangular:
+        alone = LaneStage(problem, schedule.split or WARP, layout).fits
     require(not schedule.staged or alone, "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
@@ -262,9 +264,7 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     stage = schedule.general_stage(problem, layout)
     if isinstance(stage, ReflectorStage):
         _check_shares(stage, threads)
-    elif isinstance(stage, LaneStage):
-        _check_lanes(stage)
-    else:
+    elif not isinstance(stage, LaneStage):
         _check_registers(problem, stage, threads, split)
     shared = stage.shared_bytes(threads)
     works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
@@ -293,14 +293,6 @@ def _check_registers(
     most = most_general_order(problem.dtype, split)
     works = f"a matrix takes {registers} registers of {who}, over {limit}; use up to {most}, or a larger split"
     require(registers <= limit, "n", problem.n, works)
-
-
-def _check_lanes(stage: LaneStage) -> None:
-    """Refuse what lanes of a warp cannot have in their registers."""
-    works = (
-        f"of {', '.join(map(str, LANES))} lanes each has whole columns, of geqrf and orgqr, in {MAX_LANE_REGISTERS}"
-    )
-    require(stage.fits, "split", stage.split, f"{works} registers at most")
 
 
 def _check_shares(stage: ReflectorStage, threads: int) -> None:

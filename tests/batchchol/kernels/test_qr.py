@@ -25,9 +25,8 @@ FULL_RANK = 3
 
 
 def qr_spec(op: str, n: int, **choices: Any) -> KernelSpec:
-    if op in ("ormqr", "gels"):
-        choices |= dict.fromkeys({"staged", "blocks"} & choices.keys())
-        choices |= {"split": max(4, choices["split"])} if choices.get("split") else {}
+    if op in ("ormqr", "gels") and choices.get("split"):
+        choices |= {"staged": None, "split": max(4, choices["split"])}
     return make_spec(n, 1, op=op, looking="right", **choices)
 
 
@@ -48,20 +47,19 @@ _GPU_CASES: tuple[tuple[int, int, str, str, str, str, int], ...] = (
 )
 # Threads share a matrix: several matrices of a warp, loops over panels, two threads a column, two warps a matrix;
 # also together with those of other matrices, where neighbours in memory are read at once.
-_SPLIT_CASES: tuple[tuple[int, int, str, str, str, str, int, int], ...] = (
-    (9, 6, "canonical", "row", "float32", "ieee", 4, 32),
-    (7, 7, "chunked", "col", "float64", "fast", 8, 64),
-    (36, 33, "canonical", "col", "float32", "ieee", 16, 32),
-    (41, 34, "canonical", "row", "float32", "ieee", 64, 64),
-    (68, 17, "interleaved", "row", "float64", "ieee", 32, 128),
+_SPLIT_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], ...] = (
+    (9, 6, "canonical", "row", "float32", "ieee", 4, 32, True),
+    (7, 7, "chunked", "col", "float64", "fast", 8, 64, None),
+    (36, 33, "canonical", "col", "float32", "ieee", 16, 32, True),
+    (41, 34, "canonical", "row", "float32", "ieee", 64, 64, None),
+    (68, 17, "interleaved", "row", "float64", "ieee", 32, 128, None),
 )
-# Lanes have whole columns of matrices that are staged, and go on to others: neighbours in memory at once, straight on
-# and in loops, columns shown in shared memory.
-_LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int], ...] = (
-    (10, 8, "canonical", "row", "float32", "ieee", 2, 32),
-    (13, 12, "chunked", "col", "float64", "ieee", 4, 64),
-    (30, 16, "canonical", "row", "float32", "fast", 4, 32),
-    (32, 14, "interleaved", "row", "float32", "ieee", 4, 32),
+# Lanes of a warp have whole columns: neighbours in memory at once, straight on and in loops, a column to spare.
+_LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], ...] = (
+    (10, 8, "canonical", "row", "float32", "ieee", 2, 32, None),
+    (13, 12, "chunked", "col", "float64", "ieee", 4, 64, None),
+    (30, 16, "canonical", "row", "float32", "fast", 4, 32, None),
+    (17, 17, "interleaved", "row", "float32", "ieee", 4, 32, None),
 )
 SHAPES = (
     [
@@ -76,13 +74,8 @@ SHAPES = (
     ]
     + [
         {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": "full"}
-        | {"target": "cuda", "split": split, "threads": threads, "staged": True, "blocks": 1}
-        for m, n, layout, order, dtype, math, split, threads in _LANE_CASES
-    ]
-    + [
-        {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": "full"}
-        | {"target": "cuda", "split": split, "threads": threads}
-        for m, n, layout, order, dtype, math, split, threads in _SPLIT_CASES
+        | {"target": "cuda", "split": split, "threads": threads, "staged": staged}
+        for m, n, layout, order, dtype, math, split, threads, staged in (*_LANE_CASES, *_SPLIT_CASES)
     ]
 )
 WIDE = {"m": 3, "n": 5, "layout": "canonical", "order": "row", "dtype": "float32", "math": "ieee", "unroll": "full"}
