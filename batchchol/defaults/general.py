@@ -10,7 +10,7 @@ from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import least_split, registers_of_one
-from kernelgen.schedules.lane_stage import has_whole_columns
+from kernelgen.schedules.lane_stage import LaneStage, has_whole_columns
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 from kernelgen.targets import ELEMENT_BYTES
@@ -48,6 +48,8 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
         ("orgqr", "float32", True): {range(16, 17): 4, range(15, 25): 8},
     }
 )
+# Blocks of a multiprocessor, of SPLIT_THREADS each, up to so many registers of a lane's columns.
+LANE_BLOCKS = MappingProxyType({64: 4, 104: 3})
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
 # 3 x 3 take 7.9 µs so, and 11.5 by warps alone.
 TINY = 36
@@ -77,7 +79,7 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         staged=staged or None,
         split=split,
         threads=_threads(problem, split, plain.layout) if gpu else None,
-        blocks=_blocks(problem) if gpu and not split else None,
+        blocks=(_lane_blocks(problem, lanes) if lanes else None if split else _blocks(problem)) if gpu else None,
         stride=stride,
         pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
     )
@@ -103,6 +105,12 @@ def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:
         return None
     shares = LANES.get((problem.op, problem.dtype, canonical), {})
     return next((lanes for orders, lanes in shares.items() if problem.n in orders), None)
+
+
+def _lane_blocks(problem: Problem, lanes: int) -> int | None:
+    """Blocks of a multiprocessor that leave lanes registers for their columns; `fast` would take all otherwise."""
+    registers = LaneStage(problem, lanes).registers
+    return next((blocks for most, blocks in LANE_BLOCKS.items() if registers <= most), None)
 
 
 def _blocks(problem: Problem) -> int | None:
