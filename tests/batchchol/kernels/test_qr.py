@@ -188,6 +188,22 @@ def test_what_is_far_below_the_rest_of_its_column(shape: dict[str, Any]) -> None
     assert_like_lapack(a, factors, scalars)
 
 
+def test_neighbours_that_are_not_aligned() -> None:
+    """Lanes read several elements at once from memory that is aligned to them, else one by one."""
+    spec, random = qr_spec("geqrf", **SHAPES[10]), np.random.default_rng(6)
+    (m, n), count, kernel = (SHAPES[10]["m"], SHAPES[10]["n"]), 21, kernel_for(spec)
+    a = random.standard_normal((count, m, n)).astype(np.float32)
+    results = []
+    for offset in (0, 1):
+        given, made = (np.zeros(a.size + 4, np.float32)[offset : a.size + offset] for _ in range(2))
+        given[:], tau = a.ravel(), np.zeros((count, n), np.float32)
+        places = (each.ctypes.data for each in (given, made, tau))
+        kernel.program.launch_unfenced(kernel.source, count, *places, 1, count)
+        results.append((made.tobytes(), tau.tobytes()))
+    assert results[0] == results[1]
+    assert factor_ratios(a, made.reshape(a.shape), tau).max() <= BOUND["ieee"]
+
+
 @pytest.mark.parametrize("op", ["geqrf", "gels"])
 @pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[5], SHAPES[7], SHAPES[10], SHAPES[-4]], ids=str)
 def test_numbers_that_are_not_finite_harm_no_neighbour(op: str, shape: dict[str, Any]) -> None:
