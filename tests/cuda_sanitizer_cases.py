@@ -62,6 +62,8 @@ def cases() -> Iterator[Case]:
                 layout = Layout.chunked(schedule.stride or 32, ("col", "row")[turn // 2 % 2])
             if isinstance(schedule, WarpSchedule) and schedule.stride:
                 layout = Layout.chunked(schedule.stride)
+            if isinstance(schedule, WarpSchedule) and layout.kind == "canonical":
+                schedule = replace(schedule, staged=bool(turn // 2 % 2))
             if isinstance(schedule, WholeSchedule):
                 layout = Layout.canonical(("row", "col")[turn // 2 % 2])
             dtype = "float32" if turn % 3 < 2 or isinstance(schedule, SINGLE) else "float64"

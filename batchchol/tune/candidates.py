@@ -61,8 +61,8 @@ WARP_REGISTERS = (48, 80)
 STRIP_MIN_N, STRIP_WARPS, STRIP_AHEAD = 64, (16, 20, 24), (1, 2, 4)
 # Rows of the first panel to a warp of the whole family, and registers of a float32 thread; of float64 twice as many.
 WHOLE_ROWS, WHOLE_REGISTERS = (24, 32, 48), 80
-# The most registers of a staged triangle, a few of them in local memory; sizes of blocks.
-STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 300, (32, 64, 128), (32, 64, 128, 256)
+# The most registers of a staged triangle, and of the part of it that is in use at a time; sizes of blocks.
+STAGED_REGISTERS, BLOCK_THREADS, STAGED_THREADS = 224, (32, 64, 128), (32, 64, 128, 256)
 # The size of a block whose threads have all the registers that they can use.
 ROOMY_THREADS = 64
 # Straight-line code takes ever longer to compile: above this it is not among a CPU's candidates.
@@ -75,7 +75,7 @@ def schedules(n: int, target: str, layout: str = "chunked", dtype: str = "float3
     """The candidates for order n; only the best are tried with their `variations`."""
     if TARGETS[target].gpu:
         words = ELEMENT_BYTES[dtype] // 4
-        if layout == "canonical" and words * n * (n + 1) // 2 <= STAGED_REGISTERS:
+        if layout == "canonical" and words * (n + 1) ** 2 // 4 <= STAGED_REGISTERS:
             # In registers, tiles and their order are the compiler's.
             yield ThreadSchedule(1, "left", "full", staged=True)
         else:
