@@ -88,7 +88,7 @@ def least_microseconds(calls: dict[str, tuple[Call, Call]], seconds: float) -> t
         turns += 1
         for name, (call, prepare) in calls.items():
             slow = turns > 1 and least[name] > SLOW_MICROSECONDS
-            taken = [_microseconds(call, prepare) for _ in range(1 if slow or turns == 1 else CALLS + 1)]
+            taken = [_microseconds(call, prepare) for _ in range(1 if slow else CALLS + 1)]
             least[name] = min(least[name], *(taken[1:] or taken))
     return least, turns
 
@@ -108,6 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each case")
+    parser.add_argument("--batches", type=lambda text: [*map(int, text.split(","))], default=BATCHES)
     parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32", "float64"])
     given = parser.parse_args()
     os.environ["BATCHCHOL_THREADS"] = "1"
@@ -117,7 +118,7 @@ def main() -> None:
     with given.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        for dtype, batch, n in ((d, b, n) for d in given.dtypes for b in BATCHES for n in ORDERS):
+        for dtype, batch, n in ((d, b, n) for d in given.dtypes for b in given.batches for n in ORDERS):
             least, turns = least_microseconds(calls_on(matrices(n, batch, dtype)), given.seconds)
             case = described | {"n": n, "batch": batch, "dtype": dtype, "threads": 1, "turns": turns}
             for name, us in least.items():
