@@ -64,6 +64,8 @@ def factorization_variables(
         # Where matrices are whole cache lines those are written as they are transposed, else by groups: small ones
         # too, if they begin in the midst of a line.
         "whole_lines": streams(spec) and problem.n % 4 == 0,
+        # Stores that cross lines take a quarter longer, one more vector of a few lines longer than that.
+        "several_lines": problem.n**2 * ELEMENT_BYTES[problem.dtype] >= 256,
         "by_groups": streams(spec)
         and (problem.n % 4 > 0 or problem.n**2 * ELEMENT_BYTES[problem.dtype] < LARGE_BYTES),
         **target_variables(spec.machine, problem.dtype),
