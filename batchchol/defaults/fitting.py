@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from batchchol.defaults.elsewhere import spared
 from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
@@ -38,14 +39,22 @@ def fit(
     """
     unmeasured = case.dtype != plain.problem.dtype
     entered = fitted(plain, in_math(entry.schedule, case.math, plain.problem.math), chunk)
-    spec = None if entered is None else lightened(entered, arch, measured_on)
+    light = None if entered is None else lightened(entered, arch, measured_on)
+    spec = None if light is None else spared(light, arch, measured_on)
     if spec is not None and ((serves and not unmeasured) or not spills(spec)):
-        return Fitted(spec, "" if spec == entered else "with less ahead: there is less shared memory", entry.evidence)
+        return Fitted(spec, _unlike(spec, light, entered), entry.evidence)
     if not unmeasured or not TARGETS[plain.target].gpu or (other := block_that_fits(plain, chunk)) is None:
         return None
     family, dtype = entry.schedule.family, plain.problem.dtype
     why = f"its {family} kernel {'cannot be built' if spec is None else 'would spill registers'}"
     return Fitted(other, f"but in {dtype} {why}: the nearest kernel that fits", ())
+
+
+def _unlike(spec: KernelSpec, light: KernelSpec | None, entered: KernelSpec | None) -> str:
+    """How a spec differs from what was entered."""
+    if spec != light:
+        return "changed so that it spills no registers there"
+    return "" if spec == entered else "with less ahead: there is less shared memory"
 
 
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:

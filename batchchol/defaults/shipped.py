@@ -47,7 +47,7 @@ def source_of(target: str, arch: str | None = None) -> Source:
     chosen = min(reversed(newest_first), key=lambda table: _distance(_number(table.name), wanted))
     if _number(chosen.name) == wanted:
         return Source(chosen, f"table {chosen.name}")
-    return Source(chosen, f"table {chosen.name}, the nearest to {arch} of those that were measured")
+    return Source(chosen, f"table {chosen.name}, the nearest to {arch} of those that were measured: predicted")
 
 
 def _distance(number: int, other: int) -> tuple[int, int]:

@@ -243,7 +243,8 @@ def _course(material: Material) -> Iterator[Drawing]:
     if not set(_FAMILIES) <= set(similar["family"]):
         return
     for number, (column, words) in enumerate(_COURSE, start=1):
-        tables = {family: _table(similar[similar["family"] == family], column) for family in _FAMILIES}
+        alike = _comparable(similar, column)
+        tables = {family: _table(alike[alike["family"] == family], column) for family in _FAMILIES}
         if min(len(table.columns) for table in tables.values()) < 2:
             continue
         yield Drawing(
@@ -267,6 +268,15 @@ def _course(material: Material) -> Iterator[Drawing]:
             course_rule.BLOCK_RULE.against(similar).short,
             partial(figures.rule, shares, course_rule.BLOCK_THREADS),
         )
+
+
+def _comparable(rows: Any, column: str) -> Any:
+    """The points whose other choices were measured with as many values of a parameter as any were."""
+    for other in ("nb", "looking", "layout"):
+        if other != column:
+            counts = rows.groupby(other)[column].nunique()
+            rows = rows[rows[other].isin(counts.index[counts == counts.max()])]
+    return rows
 
 
 def _overtaking(tables: Mapping[str, Any]) -> str:

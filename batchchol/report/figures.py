@@ -284,9 +284,10 @@ def by_family(tables: Mapping[str, Any], name: str) -> Figure:
     styles = sequence(known) if ordered(first) else distinct(known)
     for axes, (family, table) in zip(every, tables.items(), strict=True):
         lines(axes, table, styles, name if ordered(table) else "")
-        over_orders(axes, table.index, GFLOPS if axes is every[0] else "", bottom=None)
+        over_orders(axes, table.index, GFLOPS if axes is every[0] else "")
         axes.set_title(f"family {family}", loc="left", fontsize=11)
-    # Both have one scale: only now is its top known.
+    # All have one scale: only now is its top known.
+    every[0].autoscale(axis="y")
     every[0].set_ylim(bottom=0)
     for axes in every:
         name_lines(axes, 9)

@@ -214,11 +214,14 @@ def test_an_architecture_without_a_table_is_served_by_the_nearest(tables: Callab
     archs = ["sm_80", "sm_86", "sm_90a", "sm_85", "sm_100", "sm_70", None]
     assert [nb(16, arch=arch) for arch in archs] == [2, 2, 3, 2, 3, 2, 3]
     assert source_of("cuda", "sm_90").reason == "table sm_90"
-    assert source_of("cuda", "sm_100").reason == "table sm_90, the nearest to sm_100 of those that were measured"
+    assert (
+        source_of("cuda", "sm_100").reason
+        == "table sm_90, the nearest to sm_100 of those that were measured: predicted"
+    )
     assert source_of("cuda").reason == "table sm_90, the newest: the architecture is not known"
     choice = choice_of(16, target="cuda", arch="sm_70")
     assert choice.origin.endswith(
-        "nearest to sm_70 of those that were measured; float32, ieee, chunked, up to order 128"
+        "nearest to sm_70 of those that were measured: predicted; float32, ieee, chunked, up to order 128"
     )
 
 

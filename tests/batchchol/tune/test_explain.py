@@ -84,7 +84,10 @@ def test_what_is_served_by_something_else_says_so(
     tables(TABLE)
     said = explain(capsys, "--n", "31", "--batch", "3000", "--arch", "sm_100", "--layout", "interleaved")
     assert "factor(batch): interleaved\n  because    it was asked for" in said
-    assert "table sm_90, the nearest to sm_100 of those that were measured; float32, ieee, chunks of 16, up" in said
+    assert (
+        "table sm_90, the nearest to sm_100 of those that were measured: predicted; float32, ieee, chunks of 16, up"
+        in said
+    )
     assert "(n=32, batch=16,384; chunked) on a GPU" in said
     assert "expected" not in said, "for that layout nobody knows"
     double = explain(capsys, "--n", "32", "--batch", "16384", "--arch", "sm_90", "--dtype", "float64")
