@@ -42,7 +42,8 @@ def fit(
     light = None if entered is None else lightened(entered, arch, measured_on)
     spec = None if light is None else spared(light, arch, measured_on)
     if spec is not None and ((serves and not unmeasured) or not spills(spec)):
-        return Fitted(spec, _unlike(spec, light, entered), entry.evidence)
+        # What was measured is of the kernel that was not changed.
+        return Fitted(spec, _unlike(spec, light, entered), entry.evidence if spec == light else ())
     if not unmeasured or not TARGETS[plain.target].gpu or (other := block_that_fits(plain, chunk)) is None:
         return None
     family, dtype = entry.schedule.family, plain.problem.dtype
