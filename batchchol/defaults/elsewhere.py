@@ -20,6 +20,10 @@ FILE = "elsewhere.json"
 """By architecture and kernel, see `kind_of`: what is changed of its schedule; null: it is passed over."""
 
 
+CHANGED = "changed so that it spills no registers there"
+"""What is said of a kernel that is not the one whose times a table has."""
+
+
 def spared(spec: KernelSpec, arch: str | None, measured_on: str) -> KernelSpec | None:
     """The spec as GPUs of an architecture run it without spilling registers; None if it is to be passed over.
 

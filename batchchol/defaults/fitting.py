@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from batchchol.defaults.elsewhere import spared
+from batchchol.defaults.elsewhere import CHANGED, spared
 from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
@@ -42,8 +42,7 @@ def fit(
     light = None if entered is None else lightened(entered, arch, measured_on)
     spec = None if light is None else spared(light, arch, measured_on)
     if spec is not None and ((serves and not unmeasured) or not spills(spec)):
-        # What was measured is of the kernel that was not changed.
-        return Fitted(spec, _unlike(spec, light, entered), entry.evidence if spec == light else ())
+        return Fitted(spec, _unlike(spec, light, entered), entry.evidence)
     if not unmeasured or not TARGETS[plain.target].gpu or (other := block_that_fits(plain, chunk)) is None:
         return None
     family, dtype = entry.schedule.family, plain.problem.dtype
@@ -54,7 +53,7 @@ def fit(
 def _unlike(spec: KernelSpec, light: KernelSpec | None, entered: KernelSpec | None) -> str:
     """How a spec differs from what was entered."""
     if spec != light:
-        return "changed so that it spills no registers there"
+        return CHANGED
     return "" if spec == entered else "with less ahead: there is less shared memory"
 
 

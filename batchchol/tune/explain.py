@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import Literal, NamedTuple
 
+from batchchol.defaults.elsewhere import CHANGED
 from batchchol.defaults.entries import Tuned
 from batchchol.defaults.lookup import (
     Choice,
@@ -134,7 +135,7 @@ def _why_kept(entry: Tuned) -> str:
 def _evidence(
     choice: Choice, batch: int, layout: Layout, measured: Mapping[str, str]
 ) -> tuple[Timing | None, tuple[Schedule, float] | None]:
-    if not choice.evidence:
+    if not choice.evidence or CHANGED in choice.origin:
         return None, None
     found = min(choice.evidence, key=lambda each: abs(log2(each.batch / max(batch, 1))))
     said = _otherwise(choice, found, layout)
