@@ -31,8 +31,9 @@ EXAMPLES: Mapping[str, tuple[str, int]] = MappingProxyType(
             # Five of them are the comparison's: who takes part, and how each of the peers solves; one is the gate's.
             # Eight more are what posv, which factors and then solves in the same way, has in common with it; two are
             # its staged kernels'. Six are PyTorch's operators, and five the inverses', which speak of it. One is
-            # tuning's, which times all operations but potrf alike.
-            49,
+            # tuning's, which times all operations but potrf alike. Three are those of `whole`, which also solves by
+            # factors.
+            52,
         ),
     }
 )
