@@ -16,6 +16,7 @@ from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice, generation
 from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
+from batchchol.defaults.wholes import by_given_factors
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.problem import MATHS
 
@@ -222,14 +223,14 @@ def _chosen_kernel(
     key: object,
 ) -> Kernel:
     rest = device, form, upper
-    if op == "posv" and given is None:
+    if op in ("posv", "potrs") and given is None:
         problem = Problem(form.n, form.dtype, "upper" if upper else "lower", op, math or MATHS[0])
         request = Request(problem, device.target, batch=form.batch, arch=device.architecture).on(form.layout)
-        if two_kernels(request, nrhs):
+        if op == "posv" and two_kernels(request, nrhs):
             return factor_then_solve(
                 device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO)
             )
-        given = of_several(request, nrhs)
+        given = of_several(request, nrhs) if op == "posv" else by_given_factors(request, nrhs)
     return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
 
 

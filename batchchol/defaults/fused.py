@@ -91,9 +91,9 @@ def of_several(request: Request, nrhs: int) -> KernelSpec | None:
         plain, few = request.plain, _few(request)
         if found := _by_threads(request, nrhs):
             return found
-        # None of float32 was measured for few matrices.
-        if not few or request.problem.dtype == "float64":
-            found = of_several_at_once(plain, request.arch, nrhs)
+        # None of float32 was measured for some.
+        if nearest_size(request.size) != SOME or request.problem.dtype == "float64":
+            found = of_several_at_once(plain, request.arch, nrhs, few=few)
         return found or (None if few else by_blocks(plain, request.chunk, request.arch, nrhs=nrhs))
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from batchchol.defaults.fused import BATCHES, by_warps, of_several, two_kernels
 from batchchol.defaults.pipelines import MANY as MANY_COLUMNS
 from batchchol.defaults.pipelines import SEVERAL
 from batchchol.defaults.request import Request
+from batchchol.defaults.wholes import by_given_factors
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 
@@ -100,7 +102,9 @@ def test_tensor_cores_solve_for_several_right_hand_sides_of_arrays_at_once(n: in
     found = of_several(asked(n, ARRAYS, MANY), SEVERAL)
     assert found is not None
     assert (found.family, getattr(found.schedule, "rhs", None)) == (family, 8)
-    assert of_several(asked(n, ARRAYS, FEW), SEVERAL) is None
+    few = of_several(asked(n, ARRAYS, FEW), SEVERAL)
+    assert getattr(few and few.schedule, "rhs", None) == (8 if n <= 32 else None)
+    assert of_several(asked(n, ARRAYS, SOME), SEVERAL) is None
 
 
 @pytest.mark.parametrize(("layout", "dtype"), [(ARRAYS, "float64"), (LARGE, "float32"), (LARGE, "float64")], ids=str)
@@ -127,3 +131,15 @@ def test_threads_solve_for_as_many_right_hand_sides_as_they_have_registers_for(
     for batch in (FEW, MANY) if n < 20 else (MANY,):
         found = of_several(asked(n, ARRAYS if width else LARGE, batch, dtype=dtype), nrhs)
         assert getattr(found and found.schedule, "rhs", None) == width
+
+
+def test_given_factors_are_whole_for_several_right_hand_sides() -> None:
+    """Of larger arrays, where a GPU has the tensor cores."""
+    request = asked(64, ARRAYS, MANY)
+    request = replace(request, problem=replace(request.problem, op="potrs"))
+    found = by_given_factors(request, 3)
+    assert found is not None
+    assert (found.family, getattr(found.schedule, "rhs", None)) == ("whole", 8)
+    for other in (request.on(LARGE), replace(request, target="avx2"), replace(request, arch="sm_75")):
+        assert by_given_factors(other, 3) is None
+    assert by_given_factors(request, 2) is None
