@@ -9,7 +9,7 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import least_split, registers_of_one
+from kernelgen.schedules.general_stage import SplitStage, least_split, registers_of_one
 from kernelgen.schedules.lane_stage import LaneStage, has_whole_columns
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
@@ -18,10 +18,11 @@ from kernelgen.targets import ELEMENT_BYTES
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
 # Orders of which a GPU's threads solve fastest with the matrix in shared memory, of arrays and of packed matrices.
-# (131,072 of n = 16, packed: 97 µs on an H200, by four threads to a matrix 127; of float64 n = 12, arrays: 115, 159.)
+# (131,072 on an H200: packed n = 16 101 µs, by four threads to a matrix 108; arrays of n = 14 107 and 115, of n = 16
+# 115 and 94; of float64 n = 12, arrays: 115, 159.)
 STAGED = MappingProxyType(
     {
-        ("float32", True): range(11, 17),
+        ("float32", True): range(11, 16),
         ("float32", False): range(15, 17),
         ("float64", True): range(11, 14),
         ("float64", False): range(11, 14),
@@ -29,6 +30,9 @@ STAGED = MappingProxyType(
 )
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
+# Blocks of a multiprocessor that has eight threads to a float32 array, by the registers of a thread's rows: the
+# compiler takes more of them by itself. (131,072 of n = 32 464 µs so, else 480: datasets/lu_rows_h200.csv.)
+SPLIT_BLOCKS = MappingProxyType({72: 4, 128: 3})
 # Threads to a matrix in shared memory, panel by panel, up to each order, and from which order on; below, threads have
 # its rows in registers: datasets/lu_kernels_h200.csv. (Arrays: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384 of
 # n = 128 3.47 ms, by warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
@@ -79,7 +83,7 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         staged=staged or None,
         split=split,
         threads=_threads(problem, split, plain.layout) if gpu else None,
-        blocks=(_lane_blocks(problem, lanes) if lanes else None if split else _blocks(problem)) if gpu else None,
+        blocks=(_lane_blocks(problem, lanes) if lanes else _blocks(problem, split, plain.layout)) if gpu else None,
         stride=stride,
         pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
     )
@@ -113,12 +117,15 @@ def _lane_blocks(problem: Problem, lanes: int) -> int | None:
     return next((blocks for most, blocks in LANE_BLOCKS.items() if registers <= most), None)
 
 
-def _blocks(problem: Problem) -> int | None:
+def _blocks(problem: Problem, split: int | None, layout: str) -> int | None:
     """Those of a multiprocessor, None for any number: left to itself the compiler takes more registers.
 
     On an H200 262,144 arrays of n = 12 take 90 µs so, else 102.
     """
-    return RESIDENT if problem.op == "geqrf" and registers_of_one(problem) in ROOMY else None
+    if split == 8 and layout == "canonical" and problem.dtype == "float32" and problem.op in ("getrf", "gesv"):
+        registers = SplitStage(problem, split, layout).registers
+        return next(blocks for most, blocks in SPLIT_BLOCKS.items() if registers <= most)
+    return RESIDENT if not split and problem.op == "geqrf" and registers_of_one(problem) in ROOMY else None
 
 
 def _threads(problem: Problem, split: int | None, layout: str) -> int | None:
