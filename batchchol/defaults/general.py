@@ -46,10 +46,13 @@ PANEL_THREADS, FITTED = 64, "sm_90"
 LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
     {
         ("geqrf", "float32", False): {range(15, 25): 4, range(25, 33): 8},
-        ("geqrf", "float32", True): {range(15, 24): 8, range(24, 25): 4, range(25, 29): 8, range(29, 33): 16}
-        | {range(41, 49): 16},
+        ("geqrf", "float32", True): {range(24, 25): 4, range(15, 25): 8, range(25, 49): 16},
         ("orgqr", "float32", False): {range(15, 17): 2, range(17, 25): 4, range(25, 33): 8},
-        ("orgqr", "float32", True): {range(16, 17): 4, range(15, 25): 8},
+        ("orgqr", "float32", True): {range(16, 17): 4, range(15, 25): 8, range(41, 49): 16},
+        ("geqrf", "float64", False): {range(11, 13): 2, range(13, 17): 4, range(17, 25): 8},
+        ("geqrf", "float64", True): {range(16, 17): 4, range(11, 25): 8},
+        ("orgqr", "float64", False): {range(13, 17): 4},
+        ("orgqr", "float64", True): {range(13, 17): 8},
     }
 )
 # Blocks of a multiprocessor, of SPLIT_THREADS each, up to so many registers of a lane's columns.
@@ -112,7 +115,9 @@ def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:
 
 
 def _lane_blocks(problem: Problem, lanes: int) -> int | None:
-    """Blocks of a multiprocessor that leave lanes registers for their columns; `fast` would take all otherwise."""
+    """Blocks of a multiprocessor that leave lanes registers for their columns; float32's `fast` would take all."""
+    if problem.dtype != "float32":
+        return None
     registers = LaneStage(problem, lanes).registers
     return next((blocks for most, blocks in LANE_BLOCKS.items() if registers <= most), None)
 
