@@ -45,8 +45,8 @@ def test_cupy(spd: Spd) -> None:
     with stream:
         given = cupy.asarray(a) * np.float32(1)
         assert_close(cupy.asnumpy(cupy.asarray(cholesky(given))), a)
-    with pytest.raises(ValueError, match="C-contiguous"):
-        cholesky(cupy.asarray(a).transpose(1, 0, 2, 3))
+    turned = cholesky(cupy.asarray(a).transpose(1, 0, 2, 3))
+    assert_close(cupy.asnumpy(turned), np.ascontiguousarray(a.transpose(1, 0, 2, 3)))
 
 
 def test_torch(spd: Spd) -> None:
@@ -54,11 +54,9 @@ def test_torch(spd: Spd) -> None:
     a = spd(700, 12)
     given = torch.as_tensor(a, device="cuda")
     l, info = cholesky_ex(given)
-    taken = torch.as_tensor(l, device="cuda")
-    assert taken.data_ptr() == int(l.gpudata), "no copy"
-    del l
-    assert_close(taken.cpu().numpy(), a)
-    assert not info.get().any()
+    assert (l.device, info.device) == (given.device, given.device)
+    assert_close(l.cpu().numpy(), a)
+    assert not info.any()
     with pytest.raises(TypeError, match="float16"):
         cholesky(given.to(torch.float16))
 
