@@ -42,14 +42,14 @@ def figure(rows: Sequence[Row]) -> Figure:
     drawn, (single, double) = panels(WIDE, one_scale=True)
     about = rows[0]
     drawn.suptitle(
-        f"Arrays, ieee, {about['size']} of matrices; {about['gpu']}, {about['date'][:10]}",
+        f"Arrays, ieee, {about['size']} of matrices; {about['gpu']}, to {max(row['date'] for row in rows)[:10]}",
         x=0.005,
         ha="left",
         fontsize=12,
     )
     for axes, dtype in ((single, "float32"), (double, "float64")):
         _panel(axes, [row for row in rows if row["dtype"] == dtype], 4 if dtype == "float32" else 8)
-        axes.set_title(dtype, loc="left")
+        axes.set_title(f"{dtype}; dots: over {LIMIT} of the next order's time", loc="left", fontsize=10)
         name_lines(axes, 9)
     double.set_ylabel("")
     return drawn
@@ -67,7 +67,7 @@ def _panel(axes: Axes, rows: Sequence[Row], element_bytes: int) -> None:
         label="a copy",
     )
     axes.plot(list(times), list(times.values()), color=BLUE, label="cholesky_ex")
-    axes.plot(found, [times[n] for n in found], "o", color=ORANGE, markersize=4, label="over 1.03 of the next")
+    axes.plot(found, [times[n] for n in found], "o", color=ORANGE, markersize=4, label="_dots")
     plain(axes, "n", "nanoseconds a matrix")
     axes.set_yscale("log")
 

@@ -24,6 +24,7 @@ DATA, STEM = ROOT / "datasets" / "larger_timeline_h200.csv", ROOT / "docs" / "la
 COLOURS = {"panel": ORANGE, "gemm": BLUE, "syrk": GREEN}
 STREAMS = ("first", "beside")
 SIZE = (11.0, 4.6)
+NAMED = 0.2  # milliseconds, beside which a name has room
 Row = Mapping[str, str]
 
 
@@ -59,7 +60,7 @@ def _bars(axes: Axes, calls: Sequence[Row]) -> None:
             bars = [(begin, end - begin) for begin, end in times]
             axes.broken_barh(bars, (height - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.3)
             longest = max(bars, key=lambda bar: bar[1], default=None)
-            if longest:
+            if longest and longest[1] > NAMED:
                 middle = longest[0] + longest[1] / 2
                 axes.text(middle, height, what, ha="center", va="center", color="white", fontsize=8, clip_on=True)
     axes.set_yticks(range(len(streams)), labels=[f"{stream} stream" for stream in reversed(streams)])
