@@ -276,7 +276,7 @@ enum { SIZE = N * N, LEADING = 5 };
 /* Room for one group; kept in cache from the first load to the last store. */
 INLINE scalar *new_chunk(void)
 {
-    return aligned_alloc(64, ((size_t)N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
+    return aligned_alloc(64, ((size_t)2 * N * LEADING * LANES * sizeof(scalar) + 63) / 64 * 64);
 }
 
 #if defined(__clang__)
@@ -406,11 +406,35 @@ INLINE void stage_out(scalar *l, const scalar *chunk, const ptrdiff_t count)
     }
 }
 
-static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t batch, const int64_t first, const int64_t last)
+#if defined(__x86_64__)
+#define STREAM(to, value) _mm256_stream_ps(to, value)
+#define STREAM_FENCE() _mm_sfence()
+#else
+#define STREAM(to, value) store(to, value)
+#define STREAM_FENCE()
+#endif
+
+/* Writes elements that follow each other past the caches: whole cache lines. */
+INLINE void stream_out(scalar *l, const scalar *from, const ptrdiff_t count)
+{
+    enum { LINE = 64 / sizeof(scalar) };
+    const ptrdiff_t early = (64 - (uintptr_t)l % 64) % 64 / sizeof(scalar), late = early + (count - early) / LINE * LINE;
+    ptrdiff_t e = 0;
+    for (; e < early && e < count; ++e)
+        l[e] = from[e];
+    for (; e < late; e += LANES)
+        STREAM(l + e, load(from + e));
+    for (; e < count; ++e)
+        l[e] = from[e];
+}
+
+/* `stream`: l is written past the caches, of which whole cache lines are written: memory that has its pages already. */
+static __attribute__((noinline)) int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t batch, const int64_t first, const int64_t last, const int stream)
 {
     scalar *chunk = new_chunk();
     if (!chunk)
         return 1;
+    scalar *const together = chunk + (ptrdiff_t)N * LEADING * LANES;
     for (int64_t group = first; group < last; ++group) {
         const int64_t start = group * LANES, left = batch - start;
         if (left >= LANES)
@@ -423,9 +447,15 @@ static int factor_range(const scalar *a, scalar *l, int32_t *info, const int64_t
             info[start + behind] = 0;
         if (left < LANES)
             stage_out(l + start * SIZE, chunk, left);
+        else if (stream) {
+            stage_out(together, chunk, LANES);
+            stream_out(l + start * SIZE, together, SIZE * LANES);
+        }
         else
             stage_out(l + start * SIZE, chunk, LANES);
     }
+    if (stream)
+        STREAM_FENCE();
     free(chunk);
     return 0;
 }
@@ -438,7 +468,23 @@ int potrf_f32_n5_canonical_row_top_nb2_tiles_fast_avx2_prefetch(const scalar *a,
     const unsigned control = _mm_getcsr();
     _mm_setcsr(control | 0x8040);
 #endif
-    const int status = factor_range(a, l, info, batch, first, last);
+    const int status = factor_range(a, l, info, batch, first, last, 0);
+#ifdef FLUSH_DENORMALS
+    _mm_setcsr(control);
+#endif
+    return status;
+}
+
+/* Factors groups first, ..., last - 1 of LANES matrices; info has room for whole groups.
+ * l is written past the caches.
+ * Returns 0, or 1 if there was no memory to work in. */
+int potrf_f32_n5_canonical_row_top_nb2_tiles_fast_avx2_prefetch_stream(const scalar *a, scalar *l, int32_t *info, int64_t batch, int64_t first, int64_t last)
+{
+#ifdef FLUSH_DENORMALS
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);
+#endif
+    const int status = factor_range(a, l, info, batch, first, last, 1);
 #ifdef FLUSH_DENORMALS
     _mm_setcsr(control);
 #endif

@@ -133,7 +133,7 @@ PANELS = [
 
 
 def test_panels_beside_each_other_draw_a_label_alike_and_mark_what_it_is() -> None:
-    figure = gflops_plot._panels_figure(PANELS, "T", "who is absent " * 40)
+    figure = gflops_plot._panels_figure(PANELS, "T", "who is absent " * 40, 4.5)
     small, large = figure.axes
     assert [axes.get_title(loc="left") for axes in (small, large)] == ["small", "large"]
     ours, theirs, old, roofline = small.lines

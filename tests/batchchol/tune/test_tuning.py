@@ -87,7 +87,7 @@ def test_on_a_gpu_kernels_for_any_chunk_and_for_the_default_one_compete() -> Non
     assert {spec.schedule.unroll for spec in candidates.specs(24, "float32", "fast", "cuda")} == {"tiles", "full"}
 
 
-@pytest.mark.parametrize(("dtype", "largest"), [("float32", 24), ("float64", 16)])
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 28), ("float64", 20)])
 def test_canonical_arrays_are_staged_while_registers_hold_the_triangle(dtype: str, largest: int) -> None:
     for n in range(1, 34):
         found = candidates.specs(n, dtype, "fast", "cuda", layout="canonical")
@@ -132,7 +132,7 @@ def test_blocks_of_a_multiprocessor_are_as_many_as_have_registers() -> None:
 @pytest.mark.parametrize("n", [1, 8, 16, 17, 32, 33, 40, 41, 64, 65, 96, 97, 128])
 def test_every_order_has_candidates_of_the_warp_family(n: int, layout: str) -> None:
     specs = candidates.specs(n, "float32", "fast", "cuda", ("warp",), layout)
-    assert 0 < len(specs) <= 24
+    assert 0 < len(specs) <= 32
     assert len(set(specs)) == len(specs)
     schedules = [spec.schedule for spec in specs]
     strides = {None, 32, *(max(2, schedule.matrices) for schedule in schedules)}
