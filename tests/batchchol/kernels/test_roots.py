@@ -40,9 +40,7 @@ def columns(cuda: Backend, schedule: str, d: NDArray[np.float32]) -> tuple[NDArr
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_how_roots_and_reciprocals_are_rounded(
-    cuda: Backend, schedule: str, request: pytest.FixtureRequest
-) -> None:
+def test_how_roots_and_reciprocals_are_rounded(cuda: Backend, schedule: str, request: pytest.FixtureRequest) -> None:
     d = pivots(COUNT["real" if "real" in request.node.name else "emulated"])
     found, _ = columns(cuda, schedule, d)
     root = np.sqrt(d)
