@@ -23,6 +23,7 @@ NVIDIA_DEVICE = Path("/dev/nvidiactl")
 UNUSUAL_SETTINGS = ("PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS")
 # Of fewer tests the compiler reads its headers each time: reading them ahead takes a second.
 MANY_TESTS = 100
+SMALL_CACHE_BYTES = 1 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +51,16 @@ def pytest_collection_finish() -> None:
 def interrupts() -> None:
     """Ctrl-C as in a terminal: shells have jobs in the background, and all that these start, ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_cache() -> Iterator[None]:
+    """Cold calls of tests go round few buffers: some servers' caches would take gigabytes of them, and minutes."""
+    from batchchol.backends.cpu import CpuBackend
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuBackend, "last_level_cache_bytes", lambda _: SMALL_CACHE_BYTES)
+        yield
 
 
 @pytest.fixture
