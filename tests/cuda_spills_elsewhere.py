@@ -30,9 +30,9 @@ from kernelgen import KernelSpec, SpecError, generate
 from tests import cuda_spills
 from tests.asked import choices_of
 
-# What a schedule may have fewer of, and by what step: more registers are left to each thread.
-# Of each kind so many variants are compiled at a time.
+# Variants of a kind that are compiled at a time.
 AT_ONCE = 4
+# What a schedule may have fewer of, and by what step: more registers are left to each thread.
 FEWER = {"blocks": 1, "lanes": 4, "warps": 4}
 FILE = Path(batchchol.defaults.__file__).with_name(elsewhere.FILE)
 
