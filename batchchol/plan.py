@@ -13,7 +13,8 @@ from batchchol.backends.base import Form, Kernel, check_form, check_operation, c
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.fused import of_several, two_kernels
-from batchchol.defaults.lookup import default_choice, generation
+from batchchol.defaults.generation import generation
+from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
 from batchchol.defaults.wholes import by_given_factors

@@ -19,7 +19,7 @@ class OnGpu:
         return device()
 
     def copy(self, source: int, target: int, size: int, stream: Any) -> None:
-        """Queue a copy of so many bytes, unless both are at one address."""
+        """Queue a copy of `size` bytes, unless both are at one address."""
         if source != target:
             support.copy(self.gpu, source, target, size, stream=stream)
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from batchchol.algorithms.plans import Plan, plan, plan_of
 from batchchol.backends.cuda.device import Device
 from batchchol.defaults.entries import Planned
-from batchchol.defaults.lookup import generation, user_table, within_reach
+from batchchol.defaults.generation import generation
+from batchchol.defaults.lookup import user_table, within_reach
 from batchchol.defaults.tables import nearest
 from batchchol.defaults.user import TableWarning
 from kernelgen import CUDA, SpecError

@@ -19,7 +19,7 @@ from batchchol.backends.cuda import dense, memory, support
 from batchchol.backends.cuda.device import Device, device
 from batchchol.backends.cuda.kernels import CudaKernel
 from batchchol.batches.checks import check_math
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.plan import array_choice, chosen_kernel, problem_of
 from kernelgen import MAX_N, Layout, SpecError
 from kernelgen.targets import ELEMENT_BYTES

@@ -14,7 +14,7 @@ from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import dtype_name
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.plan import check_array_spec, determining, kept_array_choice
 from kernelgen import MAX_N, KernelSpec, Layout
 

@@ -18,7 +18,7 @@ from batchchol.api.columns import fit
 from batchchol.api.device_addresses import Case
 from batchchol.backends.cuda.libraries import Library, Make
 from batchchol.batches.checks import check_math
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from kernelgen import MAX_N
 from kernelgen.problem import MATHS
 

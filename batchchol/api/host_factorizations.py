@@ -14,7 +14,7 @@ from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.layouts import dense_view
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
 from batchchol.plan import determining, kept_array_choice

@@ -18,7 +18,7 @@ from batchchol.backends.cpu import CpuKernel
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.host_memory import address_of
 from batchchol.batches.reuse import RESULTS
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.errors import CompilerNotFound
 from batchchol.plan import kept_array_choice
 from kernelgen import MAX_N

@@ -55,7 +55,7 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
         ("orgqr", "float64", True): {range(13, 17): 8},
     }
 )
-# Blocks of a multiprocessor, of SPLIT_THREADS each, up to so many registers of a lane's columns.
+# Blocks of SPLIT_THREADS to a multiprocessor, by the most registers that a lane's columns may take.
 LANE_BLOCKS = MappingProxyType({64: 4, 104: 3})
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
 # 3 x 3 take 7.9 µs so, and 11.5 by warps alone.

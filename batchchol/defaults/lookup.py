@@ -6,7 +6,6 @@ with the library.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -20,6 +19,7 @@ from batchchol.defaults.entries import Placed, Planned, Tuned
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused, fused_by_batch
 from batchchol.defaults.general import general
+from batchchol.defaults.generation import generation
 from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
@@ -371,19 +371,6 @@ def learn(
     path = merge(device, arch or target, entries, placements, plans)
     forget()
     return path
-
-
-class Generation:
-    """What choices are kept with; `valid`, which C code reads, is 1 until they are out of date."""
-
-    def __init__(self) -> None:
-        self.valid = ctypes.c_int(1)
-
-
-@cache
-def generation() -> Generation:
-    """A new object after each `forget`: a choice kept with an older one is out of date."""
-    return Generation()
 
 
 def forget() -> None:

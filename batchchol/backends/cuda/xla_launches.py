@@ -16,7 +16,7 @@ from typing import Any
 from batchchol.artifacts import c_library
 from batchchol.backends.cuda.driver import LIBRARY
 from batchchol.backends.cuda.prepared import PreparedLaunch
-from batchchol.defaults.lookup import Generation
+from batchchol.defaults.generation import Generation
 from batchchol.errors import BatchcholError
 from kernelgen import KernelSource
 

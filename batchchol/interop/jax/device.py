@@ -14,7 +14,7 @@ from batchchol.api.device_addresses import Case
 from batchchol.backends.cuda import gpus
 from batchchol.backends.cuda.device import number_at
 from batchchol.backends.cuda.prepared import PreparedLaunch
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.interop.jax.xla import Execution
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.backends.cuda.xla_launches import xla_launches
-from batchchol.defaults.lookup import Generation
+from batchchol.defaults.generation import Generation
 
 _METADATA, _INTERNAL = 1, 13
 # XLA's name of the platform.

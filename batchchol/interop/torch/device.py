@@ -24,7 +24,7 @@ from batchchol.api.repairs import GROWTH, TRIES, check_jitter
 from batchchol.backends.cuda import gpus, support
 from batchchol.backends.cuda.device import device
 from batchchol.batches.checks import check_math
-from batchchol.defaults.lookup import generation
+from batchchol.defaults.generation import generation
 from batchchol.interop.torch import larger
 from batchchol.interop.torch.failures import check_kind, check_tensor, raise_here
 from kernelgen import MAX_N, Layout

@@ -11,7 +11,7 @@ from batchchol.artifacts.c_library import load
 from batchchol.backends.cuda import xla_launches
 from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.backends.cuda.xla_launches import XlaLaunches
-from batchchol.defaults.lookup import Generation
+from batchchol.defaults.generation import Generation
 from kernelgen import KernelSource
 
 STREAM, CONTEXT, KERNEL, FLOAT, INT = 70, 80, 90, 11, 4
