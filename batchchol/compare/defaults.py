@@ -20,7 +20,7 @@ from kernelgen import KernelSpec, Layout, Problem, SpecError
 def default_specs(
     backend: Backend, problem: Problem, batch: int, layout: Layout, nrhs: int = 1
 ) -> tuple[KernelSpec, ...]:
-    """The kernel of an operation for so many right-hand sides, or those that are faster together.
+    """The kernel of an operation for `nrhs` right-hand sides, or those that are faster together.
 
     Raises
     ------

@@ -151,7 +151,7 @@ class FusedPanel:
         return wide or (self.ragged and not self.exact)
 
     def at(self, leading: int, rows: int = 1) -> FusedPanel:
-        """The same panels for matrices with rows `leading` elements apart, of which they have so many `rows`."""
+        """The same panels for matrices of `rows` rows, `leading` elements apart."""
         ragged = self.order == "row" and leading % self._width != 0
         return _moved(self, leading, rows % self.nb == 0) if ragged else self
 

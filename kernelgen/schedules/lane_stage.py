@@ -122,7 +122,7 @@ class LaneStage:
         return max((loop.slots.stop for loop in self.loops), default=0)
 
     def _loops(self, owners: int) -> Iterator[Loop]:
-        """Loops whose body takes the columns of so many owners one after another."""
+        """Loops whose body takes the columns of `owners` lanes one after another."""
         span, body = self.split * self.vector, owners * self.vector
         for first in range(0, self.steps, span):
             last, slot = min(first + span, self.steps), first // self.split
