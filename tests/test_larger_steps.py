@@ -59,10 +59,11 @@ def test_the_figure_has_what_was_measured() -> None:
 def test_the_timeline_has_a_bar_for_each_call_on_its_stream() -> None:
     pytest.importorskip("matplotlib")
     about = {"dtype": "float64", "n": "1024", "nb": "512", "gpu": "a GPU", "date": "today"}
-    calls = [("plain", "first", "panel", 0, 5), ("plain", "first", "syrk", 5, 9)]
-    calls += [("ahead", "first", "gemm", 0, 5), ("ahead", "beside", "panel", 1, 4)]
+    calls = [("plain", "first", "panel", 0, 500), ("plain", "first", "syrk", 500, 550)]
+    calls += [("ahead", "first", "gemm", 0, 500), ("ahead", "beside", "panel", 100, 400)]
     names = ("variant", "stream", "what", "begin_us", "end_us")
     plain, ahead = timeline([about | dict(zip(names, map(str, call), strict=True)) for call in calls]).axes
-    assert [axes.get_title(loc="left") for axes in (plain, ahead)] == ["plain: 0.01 ms", "ahead: 0.01 ms"]
+    assert [axes.get_title(loc="left") for axes in (plain, ahead)] == ["plain: 0.55 ms", "ahead: 0.50 ms"]
     assert [tick.get_text() for tick in ahead.get_yticklabels()] == ["beside stream", "first stream"]
     assert [text.get_text() for text in ahead.texts] == ["panel", "gemm"]
+    assert [text.get_text() for text in plain.texts] == ["panel"], "a short bar has no room for its name"
