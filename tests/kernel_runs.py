@@ -18,7 +18,7 @@ from batchchol.batches.layouts import array_shape, dense_view
 from kernelgen import FAMILIES, TARGETS, KernelSource, KernelSpec, Layout, Problem
 from kernelgen.gpu import WARP
 
-from .cuda_kernels import EmulatedKernel
+from .emulation.kernels import EmulatedKernel
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kernelgen import KernelSource
 from kernelgen.emit.support import support_kernels
 
-from .cuda_programs import compile_program
+from .emulation.programs import compile_program
 
 
 class EmulatedDevice:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from . import scale_ratios
 from .fuzz import differential, general, larger, orthogonal, solves
 from .kernel_runs import make_spec
+from .times import scale_ratios
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from batchchol.report.claims.listed import pages
 from batchchol.report.claims.pages import unmarked
 
-from . import gate_evidence
+from .gate import evidence
 from .pages import DOCS, ROOT, text
 
 # A number and the unit of something that was measured.
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ belongs to the 
 @cache
 def gate_tables() -> list[str]:
     """Those of docs/gate.md, which a test compares with the data."""
-    return ["\n".join(lines) for lines in gate_evidence.tables().values()]
+    return ["\n".join(lines) for lines in evidence.tables().values()]
 
 
 def by_hand(page: str) -> str:

@@ -14,8 +14,8 @@ from batchchol.asv_plugin.samples import FILE_VARIABLE, load_samples
 from batchchol.defaults.tables import Case, Entry, Table
 from kernelgen import FAMILIES, SharedSchedule, ThreadSchedule
 
-from .. import fake_cuda_bindings
-from ..fake_pycuda import FakeGpu, forget, install
+from ..fakes import cuda_bindings as fake_cuda_bindings
+from ..fakes.pycuda import FakeGpu, forget, install
 
 WHY = "the suite's extra is not installed: there is no asv"
 pytest.importorskip("asv", reason=WHY)

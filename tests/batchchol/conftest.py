@@ -23,7 +23,7 @@ from batchchol.defaults.tables import Case, Entry, Table
 from batchchol.measure.process import _Process
 from kernelgen import TARGETS, Layout, ThreadSchedule
 
-from ..fake_pycuda import FakeGpu, forget, install
+from ..fakes.pycuda import FakeGpu, forget, install
 from ..support_devices import Device, EmulatedDevice, GpuDevice
 
 

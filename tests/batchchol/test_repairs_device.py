@@ -16,7 +16,7 @@ from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.errors import CompilerNotFound
 from batchchol.operations.posv import ratio_bound, ratios
 
-from ..fake_pycuda import FakeGpu
+from ..fakes.pycuda import FakeGpu
 from .backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_repairs import N, batch_of

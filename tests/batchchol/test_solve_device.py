@@ -16,7 +16,7 @@ from batchchol.backends.cuda import dense, graphs, memory
 from batchchol.backends.cuda.batch import DeviceBatch
 from kernelgen import SpecError
 
-from ..fake_pycuda import FakeGpu
+from ..fakes.pycuda import FakeGpu
 from .backends.cuda.test_batches import Foreign, on_device
 from .test_cho_solve import columns
 from .test_solve import NRHS, N, assert_solves

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from batchchol import Batch, cho_inverse, cho_solve, slogdet_ex, solve
 from batchchol.backends.cuda.batch import DeviceBatch
 
-from ..fake_pycuda import FakeGpu
+from ..fakes.pycuda import FakeGpu
 from .backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_solve import NRHS, N

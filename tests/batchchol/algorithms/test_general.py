@@ -11,8 +11,8 @@ from batchchol import get_backend, inv, lu_factor_ex, lu_solve, slogdet, solve_e
 from batchchol.algorithms import general
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
 
-from ...fake_cublas import FakeCublas, forget, install
-from ...fake_pycuda import FakeGpu
+from ...fakes.cublas import FakeCublas, forget, install
+from ...fakes.pycuda import FakeGpu
 from ...lu_runs import reference
 from ..backends.cuda.test_batches import on_device
 

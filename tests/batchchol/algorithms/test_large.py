@@ -35,8 +35,8 @@ from batchchol.operations.residual import ratios
 from kernelgen.emit.fused_panel import FusedPanel
 from kernelgen.emit.panel import Panel
 
-from ...fake_cublas import FakeCapture, FakeCublas, forget, install
-from ...fake_pycuda import FakeGpu
+from ...fakes.cublas import FakeCapture, FakeCublas, forget, install
+from ...fakes.pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ from batchchol.defaults.fused import CHUNK_OF_FEW, COLUMNS_OF_WARPS
 from batchchol.operations.posv import ratios
 from batchchol.operations.potrs import ratio_bound
 
-from ...fake_pycuda import FakeGpu
+from ...fakes.pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
 from ..test_cho_solve import columns
 

@@ -16,9 +16,9 @@ from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonal
 from kernelgen.emit import qr_panel as kernels
 from kernelgen.emit.lu_panel import LuPanel
 
-from ...cuda_programs import compile_program
-from ...fake_cublas import FakeCublas, forget, install
-from ...fake_pycuda import FakeGpu
+from ...emulation.programs import compile_program
+from ...fakes.cublas import FakeCublas, forget, install
+from ...fakes.pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
 
 Array = NDArray[Any]

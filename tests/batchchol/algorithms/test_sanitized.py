@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...cuda_sanitizer_larger import check_larger, check_solve_below, larger, solves_below
+from ...sanitizers.larger import check_larger, check_solve_below, larger, solves_below
 
 
 @pytest.mark.usefixtures("fake_gpu")

@@ -26,7 +26,7 @@ from batchchol.errors import CacheError, CompileError, CompilerNotFound
 from batchchol.progress import Progress
 from kernelgen import KernelSource, Launch
 
-from ...fake_nvcc import compiled, kernel_source, write_fake_nvcc
+from ...fakes.nvcc import compiled, kernel_source, write_fake_nvcc
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from batchchol.artifacts.nvcc import (
 )
 from batchchol.errors import CompileError, CompilerNotFound
 
-from ...fake_nvcc import kernel_source, write_fake_nvcc
+from ...fakes.nvcc import kernel_source, write_fake_nvcc
 
 MESSAGES = """kernel.cu(4): warning #177-D: variable "unused" was declared but never referenced
 ptxas info    : 0 bytes gmem

@@ -17,7 +17,7 @@ from batchchol.defaults.lookup import default_layout, default_spec
 from kernelgen import generate
 from kernelgen.emit.support import support_kernels
 
-from ...fake_nvcc import compiled, write_fake_nvcc
+from ...fakes.nvcc import compiled, write_fake_nvcc
 
 Output = pytest.CaptureFixture[str]
 

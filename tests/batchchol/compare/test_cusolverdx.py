@@ -19,8 +19,8 @@ from batchchol.operations.posv import oracle
 from batchchol.operations.qr import BOUND, factor_ratios
 from kernelgen import KernelSource, Launch
 
-from ...cuda_programs import compile_program
-from ...fake_pycuda import FakeGpu
+from ...emulation.programs import compile_program
+from ...fakes.pycuda import FakeGpu
 
 DTYPES = ("float32", "float64")
 

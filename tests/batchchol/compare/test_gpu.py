@@ -31,7 +31,7 @@ from batchchol.measure.row import Row
 from batchchol.operations.roofline import Ceilings
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, SharedSchedule
 
-from ...fake_pycuda import FakeGpu
+from ...fakes.pycuda import FakeGpu
 
 N, BATCH = 5, 40
 

@@ -21,7 +21,7 @@ from batchchol.compare.large import LargeArena
 from batchchol.compare.peers import PEERS, cusolver, find, jax_lax, magma, mathdx
 from batchchol.errors import BatchcholError, ResidualError
 
-from ...fake_pycuda import FakeGpu
+from ...fakes.pycuda import FakeGpu
 
 N, BATCH, SETS = 5, 13, 3
 GPU_PEERS = PEERS["cuda"]

@@ -22,8 +22,8 @@ from batchchol.measure import stopwatch
 from batchchol.operations.roofline import Ceilings
 from kernelgen.emit.panel import Panel
 
-from ... import fake_cublas
-from ...fake_pycuda import FakeGpu
+from ...fakes import cublas as fake_cublas
+from ...fakes.pycuda import FakeGpu
 from .test_gpu_peers import floats
 
 N, BATCH = 130, 2

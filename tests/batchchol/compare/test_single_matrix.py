@@ -14,7 +14,7 @@ from batchchol.compare.single_matrix import WAYS, sample_single
 from batchchol.errors import ResidualError
 from kernelgen import SpecError
 
-from ...fake_pycuda import FakeGpu
+from ...fakes.pycuda import FakeGpu
 from .test_gpu_peers import floats
 
 N = 33

@@ -18,8 +18,8 @@ from batchchol.backends.cuda import gpus, libraries, memory
 from batchchol.backends.cuda.pool import Pool
 from batchchol.errors import DeviceLost
 
-from ... import fake_pycuda
-from ...fake_pycuda import FakeGpu
+from ...fakes import pycuda as fake_pycuda
+from ...fakes.pycuda import FakeGpu
 
 N = 5
 Array = np.ndarray[Any, Any]

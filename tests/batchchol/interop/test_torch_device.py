@@ -17,7 +17,7 @@ from batchchol.backends.cuda import dense, memory  # noqa: E402
 from batchchol.interop.torch import device as operators  # noqa: E402
 from kernelgen import Layout  # noqa: E402
 
-from ...fake_pycuda import FakeGpu  # noqa: E402
+from ...fakes.pycuda import FakeGpu  # noqa: E402
 
 N, NRHS, STREAM = 5, 2, 7
 Spd = Callable[..., Any]

@@ -18,16 +18,16 @@ from kernelgen import KernelSpec, Layout, SpecError, generate
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES
 from kernelgen.schedules.block import BlockShape
 
-from ... import cuda_checks
 from ...covering import Choice, covering_design
-from ...cuda_checks import (
+from ...emulation import checks as cuda_checks
+from ...emulation.checks import (
     CompiledTogether,
     check_arrays_that_begin_anywhere,
     check_kernel,
     check_last_matrices_past_32_bits,
 )
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import DATA, dominant, wishart
 

@@ -16,8 +16,8 @@ from batchchol.backends import Backend, get_backend
 from batchchol.batches.batch import Batch
 from kernelgen import KernelSpec, Layout, generate
 
-from ... import cuda_checks
 from ...covering import Choice
+from ...emulation import checks
 from ...kernel_runs import layout_of, make_spec
 from . import test_block, test_block_pipeline
 
@@ -46,13 +46,13 @@ def test_every_block_has_several_groups(cuda: Backend, spec: KernelSpec, request
 def built() -> Backend:
     """The backend of a real GPU, with the kernels of both designs."""
     choices = [*test_block.DESIGN, *test_block_pipeline.DESIGN]
-    return built_on_a_gpu(cuda_checks.spec_of(choice, "block")[0] for choice in choices)
+    return built_on_a_gpu(checks.spec_of(choice, "block")[0] for choice in choices)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("choice", [*test_block.DESIGN, *test_block_pipeline.DESIGN], ids=test_block.case_id)
 def test_every_pair_of_values_on_a_gpu(built: Backend, choice: Choice) -> None:
-    spec, chunk = cuda_checks.spec_of(choice, "block")
+    spec, chunk = checks.spec_of(choice, "block")
     check(built, spec, layout_of(spec, chunk), groups=3)
 
 

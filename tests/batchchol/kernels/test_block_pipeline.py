@@ -19,9 +19,9 @@ from kernelgen import BlockSchedule, KernelSpec, Launch, Layout, Problem, SpecEr
 from kernelgen.gpu import PIECE_BYTES
 from kernelgen.schedules.block import BlockShape
 
-from ... import cuda_checks
 from ...covering import Choice, covering_design
-from ...cuda_checks import (
+from ...emulation import checks as cuda_checks
+from ...emulation.checks import (
     CompiledTogether,
     check_arrays_that_begin_anywhere,
     check_kernel,
@@ -29,7 +29,7 @@ from ...cuda_checks import (
     in_every_order,
     run_or_error,
 )
-from ...cuda_kernels import EmulatedKernel
+from ...emulation.kernels import EmulatedKernel
 from ...kernel_runs import Run, make_spec, run_kernel
 from ...matrices import DATA, dominant, wishart
 

@@ -13,7 +13,7 @@ from batchchol.operations.residual import ratios
 from kernelgen import SpecError
 from kernelgen.emit.border import Border, border
 
-from ...cuda_programs import compile_program
+from ...emulation.programs import compile_program
 from .test_panel import stored
 
 Array = NDArray[Any]

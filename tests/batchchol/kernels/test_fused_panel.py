@@ -14,7 +14,7 @@ from batchchol.operations.residual import ratios
 from kernelgen import SpecError
 from kernelgen.emit.fused_panel import FusedPanel, fused_panel
 
-from ...cuda_programs import compile_program
+from ...emulation.programs import compile_program
 from .test_panel import stored
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 from kernelgen.emit.shared import generate_single
 
-from ...cuda_programs import compile_program
+from ...emulation.programs import compile_program
 from ...kernel_runs import make_spec, run_kernel
 from ...matrix_kinds import FLUSHED_KINDS, KINDS, Array, certain, lapack_info, make, reference_info
 from .test_failing import SPECS, N, flushes, run

@@ -12,7 +12,7 @@ from batchchol.operations.logdet import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import spec_of
+from ...emulation.checks import spec_of
 from ...kernel_runs import Array, make_spec, run_logdet
 from ...matrices import DATA, conditioned, dominant, lapack_factor, with_bad_pivots
 from ...matrix_kinds import make

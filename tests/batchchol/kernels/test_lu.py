@@ -14,7 +14,7 @@ from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, pe
 from kernelgen import KernelSource, KernelSpec, SpecError, generate
 from kernelgen.schedules.general_stage import most_general_order
 
-from ...cuda_checks import CompiledTogether
+from ...emulation.checks import CompiledTogether
 from ...kernel_runs import Array, build_kernel, make_spec
 from ...lu_runs import matrices, reference, run
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernelgen import SpecError
 from kernelgen.emit.panel import Panel, largest_tile, potf2, triangle, trsm
 
-from ...cuda_programs import compile_program
+from ...emulation.programs import compile_program
 
 Array = NDArray[Any]
 Spd = Callable[..., Array]

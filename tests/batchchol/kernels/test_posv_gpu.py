@@ -17,9 +17,9 @@ from batchchol.operations.posv import oracle, ratio_bound, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import CompiledTogether, spec_of
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.checks import CompiledTogether, spec_of
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...fenced_memory import sparse_zeros
 from ...kernel_runs import Array, Solved, make_spec, run_posv
 from ...matrices import DATA, UNIT_ROUNDOFF, lapack_factor, with_bad_pivots

@@ -14,9 +14,9 @@ import pytest
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import KernelSpec, SpecError, generate
 
-from ...cuda_checks import CompiledTogether
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.checks import CompiledTogether
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...kernel_runs import Array, make_spec, run_posv
 from ...matrices import DATA, with_bad_pivots
 

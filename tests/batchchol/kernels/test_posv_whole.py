@@ -16,9 +16,9 @@ from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import KernelSpec, SpecError, generate
 from kernelgen.schedules.whole import WholeShape
 
-from ...cuda_checks import CompiledTogether
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.checks import CompiledTogether
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...kernel_runs import Array, make_spec, run_posv, run_solver
 from ...matrices import DATA, with_bad_pivots
 

@@ -15,7 +15,7 @@ from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonal
 from kernelgen import KernelSpec, SpecError, generate
 from kernelgen.schedules.general_stage import most_general_order
 
-from ...cuda_checks import CompiledTogether
+from ...emulation.checks import CompiledTogether
 from ...kernel_runs import Array, build_kernel, make_spec
 from ...qr_runs import KINDS, matrices, run
 

@@ -17,7 +17,7 @@ from kernelgen import KernelSource
 from kernelgen.emit.repair import generate_repairing
 from kernelgen.emit.support import support_kernel
 
-from ...cuda_programs import EmulationError, compile_program
+from ...emulation.programs import EmulationError, compile_program
 from ...fenced_memory import sparse_zeros
 from ...kernel_runs import Array, make_spec
 from ...offsets import element_offset

@@ -17,11 +17,11 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SharedSchedule, SpecError, generate
 from kernelgen.emit.shared import generate_single
 
-from ... import cuda_checks
 from ...covering import Choice, covering_design
-from ...cuda_checks import FORWARD_BOUND, CompiledTogether, check_kernel
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError, launch
+from ...emulation import checks as cuda_checks
+from ...emulation.checks import FORWARD_BOUND, CompiledTogether, check_kernel
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError, launch
 from ...kernel_runs import UNTOUCHED, make_spec, run_kernel
 from ...matrices import DATA, dominant, reference
 

@@ -19,9 +19,9 @@ from batchchol.operations.potrs import oracle, ratio_bound, ratios
 from kernelgen import KernelSource, KernelSpec, Layout, generate
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import CompiledTogether
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import FUSED, EmulationError, compile_program
+from ...emulation.checks import CompiledTogether
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import FUSED, EmulationError, compile_program
 from ...fenced_memory import sparse_zeros
 from ...kernel_runs import Array, build_kernel, kernel_of, make_spec, run_solver
 from ...matrices import DATA, UNIT_ROUNDOFF, conditioned, lapack_factor

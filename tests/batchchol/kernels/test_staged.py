@@ -17,7 +17,7 @@ from kernelgen.emit.thread import generate_any_block
 from kernelgen.schedules.thread_stages import ThreadStage
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import (
+from ...emulation.checks import (
     CompiledTogether,
     case_id,
     check_arrays_that_begin_anywhere,
@@ -27,8 +27,8 @@ from ...cuda_checks import (
     mutated,
     spec_of,
 )
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import DATA, dominant, wishart
 

@@ -14,8 +14,8 @@ from kernelgen import KernelSpec, Layout, ThreadSchedule, generate
 from kernelgen.schedules.triangle_stage import TriangleStage
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import CompiledTogether
-from ...cuda_programs import EmulationError
+from ...emulation.checks import CompiledTogether
+from ...emulation.programs import EmulationError
 from ...kernel_runs import build_kernel, kernel_of, run_solver
 from .test_solves import case_id, check_past_32_bits, check_solver, mutated, solve_spec, spec_of, system
 

@@ -13,8 +13,8 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, generate
 from kernelgen.schedules.strip import GROUP
 
-from ...cuda_checks import in_every_order, mutated, run_or_error
-from ...cuda_kernels import EmulatedKernel
+from ...emulation.checks import in_every_order, mutated, run_or_error
+from ...emulation.kernels import EmulatedKernel
 from ...kernel_runs import Run
 from ...matrices import DATA, wishart
 from .test_strip import run, strip_spec

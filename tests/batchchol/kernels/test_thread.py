@@ -14,7 +14,7 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import Layout, SpecError, generate
 
 from ...covering import Choice, covering_design
-from ...cuda_checks import (
+from ...emulation.checks import (
     CompiledTogether,
     case_id,
     check_kernel,
@@ -22,8 +22,8 @@ from ...cuda_checks import (
     check_small_batches,
     spec_of,
 )
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import compile_program
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import compile_program
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import conditioned, lapack_factor, wishart
 

@@ -17,17 +17,17 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, generate
 from kernelgen.schedules.warp import WarpShape
 
-from ... import cuda_checks
 from ...covering import Choice, covering_design
-from ...cuda_checks import (
+from ...emulation import checks as cuda_checks
+from ...emulation.checks import (
     CompiledTogether,
     check_arrays_that_begin_anywhere,
     check_kernel,
     check_last_matrices_past_32_bits,
     mutated,
 )
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import FUSED, EmulationError, compile_program
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import FUSED, EmulationError, compile_program
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import DATA, conditioned, dominant, lapack_factor, long_tails, wishart
 

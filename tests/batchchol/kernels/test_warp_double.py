@@ -10,8 +10,8 @@ import pytest
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, SpecError, generate
 
-from ...cuda_checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel, mutated
-from ...cuda_programs import EmulationError
+from ...emulation.checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel, mutated
+from ...emulation.programs import EmulationError
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import dominant
 

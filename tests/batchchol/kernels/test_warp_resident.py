@@ -12,8 +12,8 @@ import pytest
 
 from kernelgen import generate
 
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import compile_program
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import compile_program
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import dominant
 

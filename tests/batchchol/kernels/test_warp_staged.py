@@ -11,7 +11,7 @@ import pytest
 from kernelgen import KernelSpec, SpecError
 from kernelgen.schedules.warp_image import WarpImage
 
-from ...cuda_checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel
+from ...emulation.checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel
 from ...kernel_runs import make_spec, run_kernel
 from ...matrices import dominant
 

@@ -12,14 +12,14 @@ from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import MAX_ON_CHIP, KernelSpec, generate
 from kernelgen.schedules.whole import WholeShape
 
-from ...cuda_checks import (
+from ...emulation.checks import (
     CompiledTogether,
     check_arrays_that_begin_anywhere,
     check_kernel,
     mutated,
 )
-from ...cuda_kernels import EmulatedKernel
-from ...cuda_programs import EmulationError
+from ...emulation.kernels import EmulatedKernel
+from ...emulation.programs import EmulationError
 from ...kernel_runs import GuardedMemory, make_spec, run_kernel
 from ...matrices import DATA, conditioned, dominant, lapack_factor, long_tails, wishart
 

@@ -11,7 +11,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.measure import stopwatch as stopwatch_module
 from batchchol.measure.stopwatch import BUDGET_SECONDS, FEWEST_SAMPLES, WARM_UP_SAMPLES, Stopwatch
 
-from ...fake_pycuda import FakeGpu
+from ...fakes.pycuda import FakeGpu
 
 
 class Host:

@@ -32,7 +32,7 @@ from batchchol.tune.cluster.workers import Crew, connect
 from batchchol.tune.sweep import Summary
 from kernelgen import KernelSpec, Problem, ThreadSchedule
 
-from ...fake_nvcc import compiled, write_fake_nvcc
+from ...fakes.nvcc import compiled, write_fake_nvcc
 from ...sweep_benches import LOG, points
 
 TESTS = Path(__file__).parents[2]

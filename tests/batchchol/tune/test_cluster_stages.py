@@ -27,7 +27,7 @@ from batchchol.tune.cluster.remote import Made, Member, Ran, Ready, Setup, Stati
 from batchchol.tune.cluster.workers import Crew
 from batchchol.tune.sweep import Summary
 
-from ...fake_nvcc import compiled, kernel_source, write_fake_nvcc
+from ...fakes.nvcc import compiled, kernel_source, write_fake_nvcc
 from ...sweep_benches import points
 
 ABOUT = Member("w0", "host", ("GPU-a", "GPU-b"), 2, None, "gcc", True)

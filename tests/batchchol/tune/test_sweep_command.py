@@ -23,7 +23,7 @@ from batchchol.tune.expand import Machine, expand
 from batchchol.tune.space import load_space
 from batchchol.tune.sweep import sweep
 
-from ...fake_nvcc import write_fake_nvcc
+from ...fakes.nvcc import write_fake_nvcc
 
 pytest.importorskip("pyarrow")
 

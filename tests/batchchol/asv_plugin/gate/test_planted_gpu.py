@@ -10,8 +10,8 @@ import pytest
 from batchchol.backends import Backend
 from kernelgen import Layout
 
+from ....gate.planted_gpu import measured
 from ....kernel_runs import make_spec
-from ....planted_gpu import measured
 
 
 def test_a_kernel_is_measured_as_the_gate_does(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

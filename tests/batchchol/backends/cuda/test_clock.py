@@ -11,7 +11,7 @@ from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda.clock import ESTIMATE_CALLS, FEWEST_CALLS, MOST_CALLS, MOST_QUEUED, Clock
 from batchchol.backends.cuda.device import device
 
-from ....fake_pycuda import FakeGpu
+from ....fakes.pycuda import FakeGpu
 
 
 class Calls:

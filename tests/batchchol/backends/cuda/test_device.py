@@ -37,7 +37,7 @@ from batchchol.errors import (
 from kernelgen import KernelSource, Launch, Layout
 from kernelgen.emit.support import support_kernel
 
-from ....fake_pycuda import CONTEXT, FOREIGN_CODE, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
+from ....fakes.pycuda import CONTEXT, FOREIGN_CODE, ILLEGAL_ADDRESS, NO_BINARY, Context, FakeGpu, LogicError, forget
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:

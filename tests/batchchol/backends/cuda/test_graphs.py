@@ -20,9 +20,9 @@ from batchchol.backends.cuda.graphs import Graph, record
 from batchchol.errors import BackendUnavailable, DeviceError, DeviceLost, ResidualError
 from batchchol.measure.graph_samples import record_calls
 
-from .... import fake_cuda_bindings
-from ....fake_cuda_bindings import FakeGraphs
-from ....fake_pycuda import ILLEGAL_ADDRESS, INVALID_VALUE, FakeGpu
+from ....fakes import cuda_bindings as fake_cuda_bindings
+from ....fakes.cuda_bindings import FakeGraphs
+from ....fakes.pycuda import ILLEGAL_ADDRESS, INVALID_VALUE, FakeGpu
 
 Spd = Callable[..., NDArray[np.floating]]
 # Three kernels, four batches, one of them ragged.

@@ -36,7 +36,7 @@ from kernelgen import (
 from kernelgen.emit.shared import generate_single
 from kernelgen.emit.support import support_kernel, support_kernels
 
-from ....fake_pycuda import ILLEGAL_ADDRESS, NO_BINARY, FakeGpu, Function, LogicError
+from ....fakes.pycuda import ILLEGAL_ADDRESS, NO_BINARY, FakeGpu, Function, LogicError
 
 Spd = Callable[..., NDArray[np.floating]]
 CHUNKS = Layout.chunked(32)

@@ -18,7 +18,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 
-from ....fake_pycuda import FakeGpu
+from ....fakes.pycuda import FakeGpu
 
 Spd = Callable[..., NDArray[np.floating]]
 MIB = 1 << 20

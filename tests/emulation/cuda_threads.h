@@ -1,0 +1,372 @@
+/* CUDA threads as fibers, and their barriers: see tests/emulation/cuda_emulation.h. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+/* What programs have in common is compiled once, and linked to each of them (tests/emulation/programs.py): where that is
+ * not what is compiled, a function is there to be inlined or called, and a variable is elsewhere. */
+#ifdef CUDA_EMULATION_RUNTIME
+#define RUNTIME
+#define RUNTIME_VARIABLE
+#else
+#define RUNTIME extern inline __attribute__((gnu_inline, visibility("hidden")))
+#define RUNTIME_VARIABLE extern __attribute__((visibility("hidden")))
+#endif
+
+struct uint3 {
+    unsigned x, y, z;
+};
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+RUNTIME_VARIABLE uint3 threadIdx, blockIdx;
+RUNTIME_VARIABLE dim3 blockDim, gridDim;
+static const int warpSize = 32;
+
+namespace cuda_emulation {
+
+constexpr unsigned WARP = 32, MAX_THREADS = 1024;
+constexpr size_t STACK_BYTES = 1 << 20, STACK_GUARD = 1 << 20;
+/* What a block of the largest machines can have, and room around it where nothing may be written. */
+constexpr size_t SHARED_BYTES = 227 << 10, SHARED_GUARD = 4096;
+constexpr unsigned char POISON = 0xFF, GUARD = 0xA5;
+
+/* What the caller asks for; `tests/emulation/programs.py` has the same fields. */
+struct Geometry {
+    unsigned grid[3], block[3];
+    uint64_t first_block, last_block, shared_bytes;
+    int descending, across_warps, flush_denormals;
+};
+
+enum class State { ready, at_block_barrier, at_warp_barrier, at_shared_barrier, finished };
+
+/* What a barrier in shared memory is made of: see tests/emulation/cuda_async.h. */
+struct Phase {
+    uint16_t mark, arrivals, missing;
+    uint8_t parity, unseen;
+};
+constexpr uint16_t PHASE_MARK = 0xBA22;
+static_assert(sizeof(Phase) == 8);
+
+struct Fiber {
+    ucontext_t context;              // where it begins
+    jmp_buf place;                   // where it waits
+    bool begun;                      // in this launch: it goes on with one thread after another
+    unsigned char *stack;            // mapped when the fiber is first used
+};
+
+/* To shared memory, under way, and how often its thread has committed since: see tests/emulation/cuda_async.h. */
+struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned commits;
+    unsigned char data[16];
+};
+
+/* Those of a thread. No std::vector: reading C++'s own headers takes as long as compiling a small kernel. */
+struct Copies {
+    Copy *first;
+    size_t count, room;
+};
+
+RUNTIME void add(Copies &copies, const Copy &copy)
+{
+    if (copies.count == copies.room) {
+        copies.room = copies.room ? 2 * copies.room : 16;
+        copies.first = static_cast<Copy *>(realloc(copies.first, copies.room * sizeof copy));
+    }
+    copies.first[copies.count++] = copy;
+}
+
+struct Thread {
+    uint3 index;
+    State state;
+    Fiber *fiber;
+    int line;                        // of the barrier that it waits at
+    unsigned mask, participants;     // of the warp's exchange: wanted, and present
+    uint64_t offered, received[WARP];
+    const uint64_t *barrier;         // in shared memory, that it waits at for the end of a phase of this parity
+    bool parity;
+    Copies copies;
+};
+
+struct Machine {
+    const Geometry *geometry;
+    void (*run)(const void *);       // calls the kernel with its arguments
+    const void *kernel;
+    jmp_buf scheduler;
+    unsigned threads;                // of a block
+    Thread *current;
+    char error[600];                 // empty while all is well
+};
+
+/* One launch at a time, by one thread of the process at a time. */
+RUNTIME_VARIABLE Machine machine;
+RUNTIME_VARIABLE Thread threads[MAX_THREADS];
+RUNTIME_VARIABLE Fiber fibers[MAX_THREADS], *idle[MAX_THREADS];
+RUNTIME_VARIABLE unsigned idle_fibers;
+alignas(1024) RUNTIME_VARIABLE unsigned char dynamic_shared[SHARED_GUARD + SHARED_BYTES + SHARED_GUARD];
+
+/* The first message counts: others may follow from it. */
+__attribute__((format(printf, 1, 2))) RUNTIME void fail(const char *format, ...)
+{
+    if (machine.error[0])
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(machine.error, sizeof machine.error, format, arguments);
+    va_end(arguments);
+}
+
+struct Text {
+    char characters[200];
+};
+
+RUNTIME Text place(const Thread &thread)
+{
+    Text text;
+    snprintf(text.characters, sizeof text.characters, "thread (%u, %u, %u) of block (%u, %u, %u)", thread.index.x,
+             thread.index.y, thread.index.z, blockIdx.x, blockIdx.y, blockIdx.z);
+    return text;
+}
+
+/* ---- Threads as fibers ---- */
+
+RUNTIME void flush_denormals(bool on)
+{
+#if defined(__SSE__)
+    const unsigned control = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(on ? control | 0x8040 : control & ~0x8040u);
+#elif defined(__aarch64__)
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    control = on ? control | 1u << 24 : control & ~(1ull << 24);
+    asm volatile("msr fpcr, %0" : : "r"(control));
+#endif
+}
+
+/* Not swapcontext, which asks the system for the mask of signals: that would take longer than all else of a barrier. */
+RUNTIME void change_stacks(jmp_buf &from, jmp_buf &to)
+{
+    if (!_setjmp(from))
+        _longjmp(to, 1);
+}
+
+RUNTIME void fiber_main()
+{
+    for (;;) {
+        machine.run(machine.kernel);
+        machine.current->state = State::finished;
+        change_stacks(machine.current->fiber->place, machine.scheduler);
+    }
+}
+
+RUNTIME void start_fiber(Fiber &fiber)
+{
+    if (!fiber.stack) {
+        void *const memory = mmap(nullptr, STACK_GUARD + STACK_BYTES, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        fiber.stack = static_cast<unsigned char *>(memory);
+        mprotect(fiber.stack, STACK_GUARD, PROT_NONE);
+    }
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack + STACK_GUARD;
+    fiber.context.uc_stack.ss_size = STACK_BYTES;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, fiber_main, 0);
+    fiber.begun = true;
+    if (!_setjmp(machine.scheduler))
+        setcontext(&fiber.context);
+}
+
+RUNTIME void unmap_stacks()
+{
+    for (Fiber &fiber : fibers) {
+        if (fiber.stack)
+            munmap(fiber.stack, STACK_GUARD + STACK_BYTES);
+        fiber.stack = nullptr;
+    }
+}
+
+RUNTIME void all_fibers_idle()
+{
+    for (idle_fibers = 0; idle_fibers < MAX_THREADS; ++idle_fibers) {
+        idle[idle_fibers] = &fibers[MAX_THREADS - 1 - idle_fibers];
+        idle[idle_fibers]->begun = false;
+    }
+}
+
+RUNTIME void resume(Thread &thread)
+{
+    if (!thread.fiber)
+        thread.fiber = idle[--idle_fibers];
+    machine.current = &thread;
+    threadIdx = thread.index;
+    if (thread.fiber->begun)
+        change_stacks(machine.scheduler, thread.fiber->place);
+    else
+        start_fiber(*thread.fiber);
+    if (thread.state == State::finished) {
+        idle[idle_fibers++] = thread.fiber;
+        thread.fiber = nullptr;
+        if (thread.copies.count)
+            fail("%s has ended while copies of its own were under way", place(thread).characters);
+    }
+}
+
+/* ---- Barriers ---- */
+
+RUNTIME Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
+{
+    Thread &self = *machine.current;
+    self.state = state;
+    self.line = line;
+    self.offered = offered;
+    self.mask = mask;
+    change_stacks(self.fiber->place, machine.scheduler);
+    return self;
+}
+
+/* The number of threads of the block whose predicate holds. */
+RUNTIME int synchronize_block(bool predicate, int line)
+{
+    return (int)wait(State::at_block_barrier, line, predicate).received[0];
+}
+
+/* What every thread of the mask offered, by lane. */
+RUNTIME Thread &exchange(unsigned mask, uint64_t offered, int line)
+{
+    return wait(State::at_warp_barrier, line, offered, mask);
+}
+
+RUNTIME unsigned linear_index(const uint3 &index)
+{
+    return index.x + blockDim.x * (index.y + blockDim.y * index.z);
+}
+
+RUNTIME unsigned lane_index() { return linear_index(threadIdx) % WARP; }
+
+/* The threads of a warp's mask that still run, if all of them wait for each other; 0 if they do not. */
+RUNTIME unsigned gathered(const Thread *warp, unsigned lanes, unsigned mask)
+{
+    unsigned present = 0;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (!(mask >> lane & 1) || warp[lane].state == State::finished)
+            continue;
+        if (warp[lane].state != State::at_warp_barrier || warp[lane].mask != mask)
+            return 0;
+        present |= 1u << lane;
+    }
+    return present;
+}
+
+RUNTIME void hand_over(Thread *warp, unsigned present)
+{
+    uint64_t offered[WARP];
+    memset(offered, POISON, sizeof offered);
+    for (unsigned lane = 0; lane < WARP; ++lane)
+        if (present >> lane & 1)
+            offered[lane] = warp[lane].offered;
+    for (unsigned lane = 0; lane < WARP; ++lane)
+        if (present >> lane & 1) {
+            memcpy(warp[lane].received, offered, sizeof offered);
+            warp[lane].participants = present;
+            warp[lane].state = State::ready;
+        }
+}
+
+/* Whether some lanes of a warp have met. */
+RUNTIME bool release_warp(unsigned first)
+{
+    bool released = false;
+    Thread *const warp = threads + first;
+    const unsigned lanes = machine.threads - first < WARP ? machine.threads - first : WARP;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+        if (warp[lane].state != State::at_warp_barrier)
+            continue;
+        if (const unsigned present = gathered(warp, lanes, warp[lane].mask); present >> lane & 1) {
+            hand_over(warp, present);
+            released = true;
+        }
+    }
+    return released;
+}
+
+RUNTIME bool release_warps()
+{
+    bool released = false;
+    for (unsigned first = 0; first < machine.threads; first += WARP)
+        released |= release_warp(first);
+    return released;
+}
+
+RUNTIME bool release_block()
+{
+    uint64_t count = 0;
+    for (unsigned t = 0; t < machine.threads; ++t) {
+        if (threads[t].state != State::at_block_barrier || threads[t].line != threads[0].line)
+            return false;
+        count += threads[t].offered;
+    }
+    for (unsigned t = 0; t < machine.threads; ++t) {
+        threads[t].received[0] = count;
+        threads[t].state = State::ready;
+    }
+    return true;
+}
+
+/* Of threads that wait at barriers in shared memory, those for which their phase has ended. */
+RUNTIME bool release_waiting()
+{
+    bool released = false;
+    for (Thread *thread = threads; thread < threads + machine.threads; ++thread) {
+        if (thread->state != State::at_shared_barrier)
+            continue;
+        Phase phase;
+        memcpy(&phase, thread->barrier, sizeof phase);
+        if (phase.parity != thread->parity) {
+            thread->state = State::ready;
+            released = true;
+        }
+    }
+    return released;
+}
+
+RUNTIME Text doing(const Thread *thread)
+{
+    Text text;
+    const char *const where = thread->state == State::finished            ? "has ended"
+                              : thread->state == State::at_block_barrier  ? "waits at the block's barrier"
+                              : thread->state == State::at_shared_barrier ? "waits at a barrier in shared memory"
+                                                                          : "waits at the warp's exchange";
+    const int end = snprintf(text.characters, sizeof text.characters, "%.100s %s", place(*thread).characters, where);
+    if (thread->state != State::finished)
+        snprintf(text.characters + end, sizeof text.characters - end, " in line %d", thread->line);
+    return text;
+}
+
+/* Names one thread that waits and one that does something else. */
+RUNTIME void fail_divergent()
+{
+    const Thread *waiting = threads;
+    while (waiting->state == State::finished)
+        ++waiting;
+    for (const Thread *other = threads; other < threads + machine.threads; ++other)
+        if (other->state != waiting->state || other->line != waiting->line)
+            return fail("not all threads reach a barrier: %s, but %s", doing(waiting).characters, doing(other).characters);
+    const char *const why = waiting->state == State::at_shared_barrier ? "and so do all" : "with another mask than others";
+    fail("not all threads reach a barrier: %s, %s", doing(waiting).characters, why);
+}
+
+} // namespace cuda_emulation

@@ -1,0 +1,160 @@
+"""What calls take the host: on arrays of PyTorch, CuPy, PyCUDA and JAX on a GPU, beside the libraries' own.
+
+On a machine with a GPU, from the root of the repository, in less than a minute:
+
+    python -m tests.times.host
+
+writes datasets/interop_host_h200.csv (--out FILE for another). Microseconds of one call, of samples of many calls
+back to back: `host` until they return, `wall` until the GPU is done; the medians, and the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import batchchol
+from batchchol import get_backend
+from batchchol.api import device_addresses as at
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.device import device
+from batchchol.measure.provenance import about, installed
+
+OUT = Path(__file__).parents[2] / "datasets" / "interop_host_h200.csv"
+N, BATCH, DTYPE = 32, 1024, "float32"
+TIMES = ("host_us", "host_least_us", "wall_us", "wall_least_us")
+COLUMNS = ("n", "batch", "dtype", "call", *TIMES, "gpu", "driver", "toolkit", "library", "version", "commit", "date")
+SAMPLES, CALLS = 15, 200
+
+Call = Callable[[], Any]
+Named = Iterator[tuple[str, Call]]
+
+
+def matrices() -> tuple[Any, Any]:
+    """Matrices and right-hand sides."""
+    r = np.random.default_rng(1).random((BATCH, N, N), np.float32)
+    return (r + r.swapaxes(1, 2)) / 2 + N * np.eye(N, dtype=DTYPE), np.ones((BATCH, N), DTYPE)
+
+
+def of_pycuda() -> Named:
+    """Launches, and calls on PyCUDA's arrays."""
+    a, b = (memory.to_device(each, "an argument") for each in matrices())
+    l, info = batchchol.cholesky_ex(a)
+    places = [int(each.gpudata) for each in (a, l, info)]
+    factor = at.factoring(at.Case(N, BATCH, DTYPE, False, "ieee"))(memory.room)
+    nothing = device().prepared(device().load(support.support_kernel("empty")), 1, 0, ())
+    yield "launch of an empty kernel, by PyCUDA", lambda: support.empty(device())
+    yield "launch of an empty kernel, laid out", lambda: nothing(0)
+    yield "cholesky_ex by addresses", lambda: factor(0, *places)
+    yield "room for two arrays", lambda: [memory.empty(a.shape, a.dtype, "room") for _ in range(2)]
+    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
+    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+
+
+def of_torch() -> Named:
+    """Calls on tensors."""
+    import torch
+
+    from batchchol.interop import torch as linalg
+    from batchchol.interop.torch import device as operators
+    from batchchol.interop.torch.operators import OPERATORS
+
+    a, b = (torch.from_numpy(each).cuda() for each in matrices())
+    wanted, how = a.clone().requires_grad_(), (False, "ieee", False)
+    yield "torch.add", lambda: torch.add(a, a)
+    yield "two torch.empty_like", lambda: [torch.empty_like(a), torch.empty_like(a)]
+    yield "what the operator calls, cholesky", lambda: operators.cholesky(a, *how)
+    yield "the operator cholesky", lambda: OPERATORS["cholesky"](a, *how)
+    yield "interop cholesky_ex", lambda: linalg.cholesky_ex(a)
+    yield "interop cholesky_ex, for gradients", lambda: linalg.cholesky_ex(wanted)
+    yield "interop solve_ex", lambda: linalg.solve_ex(a, b)
+    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
+    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+    yield "torch.linalg.cholesky_ex", lambda: torch.linalg.cholesky_ex(a)
+    yield "torch.linalg.solve_ex", lambda: torch.linalg.solve_ex(a, b)
+
+
+def of_cupy() -> Named:
+    """Calls on CuPy's arrays."""
+    import cupy
+
+    a, b = (cupy.asarray(each) for each in matrices())
+    yield "cupy.add", lambda: cupy.add(a, a)
+    yield "two cupy.ndarray", lambda: [cupy.ndarray(a.shape, a.dtype) for _ in range(2)]
+    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
+    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+    yield "cupy.linalg.cholesky", lambda: cupy.linalg.cholesky(a)
+
+
+def of_jax() -> Named:
+    """Calls on JAX's arrays, compiled."""
+    import jax
+
+    from batchchol.interop import jax as linalg
+
+    a, b = (jax.device_put(each) for each in matrices())
+    for call in (linalg.cholesky_ex, linalg.solve_ex):
+        compiled = jax.jit(call)
+        given = (a,) if call is linalg.cholesky_ex else (a, b)
+        compiled(*given)[0].block_until_ready()
+        yield f"interop {call.__name__}", partial(compiled, *given)
+    for name, call in (("add", lambda a: a + a), ("numpy.linalg.cholesky", jax.numpy.linalg.cholesky)):
+        yield f"jax.{name}", partial(jax.jit(call), a)
+
+
+GROUPS: dict[str, Callable[[], Named]] = {"pycuda": of_pycuda, "torch": of_torch, "cupy": of_cupy, "jax": of_jax}
+
+
+def microseconds(call: Call) -> dict[str, float]:
+    """What a call takes the host, and until the GPU is done."""
+    gpu, host, wall = device(), [], []
+    for sample in range(SAMPLES + 1):
+        gpu.synchronize()
+        begin = time.perf_counter()
+        for _ in range(CALLS if sample else 10):
+            call()
+        returned = time.perf_counter()
+        gpu.synchronize()
+        if sample:
+            host.append((returned - begin) / CALLS * 1e6)
+            wall.append((time.perf_counter() - begin) / CALLS * 1e6)
+    taken = (np.median(host), min(host), np.median(wall), min(wall))
+    return {name: round(float(each), 2) for name, each in zip(TIMES, taken, strict=True)}
+
+
+def main() -> None:
+    """Measure the calls of the libraries that are there, print them and write them."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--out", type=Path, default=OUT)
+    out = parser.parse_args().out
+    machine = about(get_backend("cuda"))
+    case = {"n": N, "batch": BATCH, "dtype": DTYPE}
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for library, calls in GROUPS.items():
+            version = next((f"{name} {found}" for name in _packages(library) if (found := installed(name))), None)
+            if version is None:
+                print(f"{library} is not installed")
+                continue
+            for named, call in calls():
+                row = case | {"call": named, "library": version} | microseconds(call) | machine
+                writer.writerow(row)
+                file.flush()
+                print(f"{version:24s}", f"{named:40s}", *(f"{row[name]:8.2f}" for name in TIMES), flush=True)
+
+
+def _packages(library: str) -> tuple[str, ...]:
+    """The names that a library is distributed under."""
+    return (library, "cupy-cuda12x", "cupy-cuda13x") if library == "cupy" else (library,)
+
+
+if __name__ == "__main__":
+    main()
