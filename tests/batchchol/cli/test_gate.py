@@ -58,6 +58,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("batchchol", "kernelgen", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "asv.conf.json", folder)
+    # Cold calls go round few buffers: some servers' caches would take gigabytes of them.
+    path = folder / "batchchol/batches/host_memory.py"
+    path.write_text(path.read_text().replace("return max(sizes, default=32 << 20)", "return 1 << 20"))
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "First")
