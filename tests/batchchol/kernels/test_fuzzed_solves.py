@@ -1,0 +1,54 @@
+"""The fuzzer of a GPU's solves: kernels of each operation pass, and what depends on a matrix's place is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchchol.backends import Backend
+from kernelgen import Layout
+
+from ...fuzz import solve_kernels
+from ...fuzz.solve_kernels import OPS
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of few matrices, each there twice at most."""
+    monkeypatch.setattr(solve_kernels, "ELEMENTS", 1)
+    monkeypatch.setattr(solve_kernels, "COPIES", 2)
+    monkeypatch.setattr(solve_kernels, "SIZES", (131_072,))
+
+
+@pytest.mark.parametrize("op", ["posv", "potrfdet"])
+def test_kernels_of_each_operation_pass(
+    op: str, cuda: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = Layout.canonical() if op == "posv" else Layout.chunked(2)
+    monkeypatch.setattr(solve_kernels, "LAYOUTS", (layout,))
+    chosen = ["--op", op, "--orders", "3", "--kernels", "1"]
+    assert solve_kernels.main([*chosen, "--matrices", "1", "--case", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "matrices, 1 cases, " in said
+    assert f"largest errors over their bounds: {OPS[op]} 0." in said
+
+
+def test_a_result_that_depends_on_the_place_is_reported(
+    cuda: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = cuda.host
+
+    def wrong(array: Any) -> Any:
+        found = np.array(host(array))
+        if found.dtype == np.int32:
+            found[-1] += 1
+        return found
+
+    monkeypatch.setattr(type(cuda), "host", staticmethod(wrong))
+    monkeypatch.setattr(solve_kernels, "LAYOUTS", (Layout.canonical(),))
+    assert solve_kernels.main(["--op", "logdet", "--orders", "3", "--kernels", "1", "--case", "2"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED: logdet, n = 3" in said
+    assert "python -m tests.fuzz.solve_kernels --op logdet --orders 3 --kernels 1 --seed 0 --case 2" in said
