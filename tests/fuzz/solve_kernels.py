@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = cases[:: max(len(cases) // given.kernels, 1)]
     if given.build is not None or given.every == 1:
         wanted = cases if given.case is None else [cases[given.case % len(cases)]]
-        built = build_all([generate(case.spec) for case in wanted if case.spec], arch, jobs=given.build)
+        built = build_all([generate(case.spec) for case in wanted if case.spec], arch, jobs=given.build, per_module=2)
         done = sum(outcome.status == "built" for outcome in built)
         print(f"{done} of {len(wanted)} kernels are there", flush=True)
     if given.build is not None:
