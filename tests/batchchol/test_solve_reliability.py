@@ -33,8 +33,12 @@ from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.pool import Pool
 from batchchol.batches import host_memory
+from batchchol.defaults.fused import of_several
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
 from batchchol.errors import OutOfMemory
 from batchchol.operations.posv import ratio_bound, ratios
+from kernelgen import Problem
 
 from .backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
@@ -221,3 +225,40 @@ def test_more_elements_than_an_int_counts(layout: Layout) -> None:
         if inverse is not None:
             product = backend.host(inverse[end.start : end.stop]) @ matrices
             np.testing.assert_allclose(product, np.broadcast_to(np.eye(n), product.shape), atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("family", "n", "dtype", "layout", "nrhs"),
+    [
+        ("thread", 16, "float32", Layout.chunked(32), 128),
+        ("warp", 32, "float32", Layout.canonical(), 8),
+        ("warp", 64, "float32", Layout.canonical(), 1),
+        ("whole", 64, "float32", Layout.canonical(), 8),
+        ("whole", 64, "float64", Layout.canonical(), 1),
+        ("block", 64, "float32", Layout.chunked(32), 1),
+        ("strip", 96, "float32", Layout.chunked(4), 1),
+    ],
+    ids=str,
+)
+def test_solves_of_more_elements_than_an_int_counts(
+    family: str, n: int, dtype: str, layout: Layout, nrhs: int
+) -> None:
+    """Of matrices or right-hand sides; right are the first, the last, and those where an int ends."""
+    backend, most = get_backend("cuda"), 2**31 // (n * max(n, nrhs))
+    batch = most + 7
+    asked = Request(Problem(n, dtype, op="posv"), "cuda", batch=batch, arch=backend.architecture).on(layout)
+    if backend.architecture == "sm_90":
+        assert (of_several(asked, nrhs) or default_choice(asked).spec).family == family
+    a = DeviceBatch.empty(n, batch, layout, dtype)
+    backend.fill(a, "diagonally_dominant")
+    b = memory.empty((batch, n, nrhs), dtype, "right-hand sides")
+    # Ones; in float64 0.0078 or so.
+    with device().current():
+        device().pycuda.memset_d32(b.gpudata, 0x3F800000, b.nbytes // 4)
+    x, info = solve_ex(a, b)
+    assert not backend.host(info).any()
+    for first in (0, most - 3, batch - 5):
+        some = slice(first, first + 5)
+        matrices, given, found = (backend.host(each) for each in (a.get(some.start, some.stop), b[some], x[some]))
+        assert ratios(matrices, given, found).max() <= ratio_bound(n, "ieee")

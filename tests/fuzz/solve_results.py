@@ -69,7 +69,7 @@ def worst_error(
     a, b, result = a[members], b[members], result[members]
     if case.op in ("potrs", "cho_solve"):
         seen = potrs.ratios(a, b, result) / potrs.ratio_bound(case.n, case.math)
-    elif case.op in ("posv", "solve"):
+    elif case.op in ("posv", "posvdet", "solve"):
         seen = posv.ratios(a, b, result) / posv.ratio_bound(case.n, case.math)
     elif case.op in ("inv", "inv_logdet", "inv_packed"):
         seen = inverse_ratios(a, result) / INVERSE_BOUND[case.math]

@@ -62,6 +62,7 @@ CHUNKS = {"cpu": (4, 8, 16, 32, 48, 512), "cuda": (2, 3, 16, 32, 48, 64, 512)}
 ELEMENTS, MOST, FEWEST = 300_000, 4_000, 40
 # The bounds of these are to first order: no pivot may be as small as what rounding changes it by.
 FIRST_ORDER = (
+    "posvdet",
     "inv_packed",
     "inv",
     "logdet",
@@ -112,6 +113,9 @@ class Found:
     logabsdet: Array | None = None
 
 
+Run = Callable[[np.random.Generator, Case, Array, Array], Found]
+
+
 def random_case(random: np.random.Generator, ops: Sequence[str], backend: str) -> Case:
     """Any operation of these; small orders more often than large ones."""
     op, nrhs = str(random.choice(ops)), int(random.integers(1, 12))
@@ -131,9 +135,11 @@ def random_case(random: np.random.Generator, ops: Sequence[str], backend: str) -
 # ---- Data ----
 
 
-def mixed_batch(random: np.random.Generator, case: Case) -> tuple[NDArray[np.str_], Array, Array]:
+def mixed_batch(
+    random: np.random.Generator, case: Case, elements: int | None = None
+) -> tuple[NDArray[np.str_], Array, Array]:
     """The kinds of matrices in random places, the matrices or their lower factors, and right-hand sides for them."""
-    size = int(random.integers(1, min(MOST, max(FEWEST, ELEMENTS // case.n**2)) + 1))
+    size = int(random.integers(1, min(MOST, max(FEWEST, (elements or ELEMENTS) // case.n**2)) + 1))
     kinds = random.choice(sorted(KINDS), size)
     a = np.empty((size, case.n, case.n), case.dtype)
     for kind in np.unique(kinds):
@@ -226,11 +232,13 @@ def packed(case: Case, backend: Any, given: Array) -> Any:
 # ---- The checks ----
 
 
-def check_batch(random: np.random.Generator, case: Case, kinds: NDArray[np.str_], a: Array, b: Array) -> float:
-    """The largest error of a batch of which all is as it should be."""
-    given = lower_factors(a) if case.op in BY_FACTORS else a
+def check_batch(
+    random: np.random.Generator, case: Case, kinds: NDArray[np.str_], a: Array, b: Array, by: Run | None = None
+) -> float:
+    """The largest error of a batch of which all is as it should be, run by `run` unless another way is given."""
+    given, run_by = lower_factors(a) if case.op in BY_FACTORS else a, by or run
     state = random.bit_generator.state
-    found = run(random, case, given, b)
+    found = run_by(random, case, given, b)
     flushed = np.isin(kinds, list(FLUSHED_KINDS)) & case.flushes
     # Inverses of huge matrices have elements that are hardly normal numbers.
     inverts = case.op.startswith(("inv", "cho_inv"))
@@ -242,11 +250,11 @@ def check_batch(random: np.random.Generator, case: Case, kinds: NDArray[np.str_]
         good[good] = is_decided(a[good])
     largest = worst_error(case, kinds, given, b, found.result, good)
     if found.logabsdet is not None:
-        by = replace(case, op="logdet_by_factors" if case.op in BY_FACTORS else "slogdet")
-        largest = max(largest, worst_error(by, kinds, given, b, found.logabsdet, good))
+        logarithms = replace(case, op="logdet_by_factors" if case.op in BY_FACTORS else "slogdet")
+        largest = max(largest, worst_error(logarithms, kinds, given, b, found.logabsdet, good))
     beside = kinds == "dominant"
     random.bit_generator.state = state
-    alone = run(random, case, np.where(beside[:, None, None], given, np.eye(case.n, dtype=a.dtype)), b)
+    alone = run_by(random, case, np.where(beside[:, None, None], given, np.eye(case.n, dtype=a.dtype)), b)
     if alone.result[beside].tobytes() != found.result[beside].tobytes():
         raise Mismatch("the results of good matrices depend on those beside them")
     return largest
