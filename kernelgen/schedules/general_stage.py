@@ -238,6 +238,11 @@ class WarpsStage:
         return -(-self.problem.n // (self.warps * self.panel)) * self.panel
 
     @property
+    def turns(self) -> int:
+        """Warps that have any columns: the last ones of many may have none, and nothing to say."""
+        return -(-self.problem.n // self.width)
+
+    @property
     def registers(self) -> int:
         """Those of a thread that have elements of its rows."""
         return self.rows * self.width * ELEMENT_BYTES[self.problem.dtype] // 4
