@@ -166,8 +166,13 @@ class SplitStage:
 
     @property
     def beside(self) -> int:
-        """Where the elements of a right-hand side begin that is eliminated from beside a matrix."""
+        """Where notes of places begin, behind a matrix, if it is factored."""
         return -(-self.problem.n // self.rows) * self.share
+
+    @property
+    def note(self) -> int:
+        """Scalars of a place's: the number of the row that comes there, and what it has of a right-hand side."""
+        return self.problem.operation.factors + self.problem.operation.forgets
 
     @property
     def matrix(self) -> int:
@@ -175,7 +180,7 @@ class SplitStage:
 
         Packed matrices are written an element of each at a time, which an odd number of pieces has in most banks.
         """
-        size, banks = self.beside + self.padded * self.problem.operation.forgets, BANKS_BYTES // PIECE_BYTES
+        size, banks = self.beside + self.padded * self.note, BANKS_BYTES // PIECE_BYTES
         apart = (self.split if self.split < banks else banks // self.members) if self.layout == "canonical" else 1
         return size + (apart - size // self.piece) % banks * self.piece
 
@@ -190,14 +195,9 @@ class SplitStage:
         return self.problem.n | 1
 
     @property
-    def order(self) -> int:
-        """Where it begins which row comes to each place, if matrices are factored."""
-        return self.columns + self.members * self.column
-
-    @property
     def scalars(self) -> int:
         """Those of a warp."""
-        scalars = self.order + self.members * self.column * self.problem.operation.factors
+        scalars = self.columns + self.members * self.column
         return -(-scalars // self.piece) * self.piece
 
     def shared_bytes(self, threads: int) -> int:
