@@ -176,12 +176,13 @@ class SplitStage:
 
     @property
     def matrix(self) -> int:
-        """Scalars from one matrix to the next.
+        """Scalars from one matrix to the next: threads that read a piece each at a time read different banks.
 
-        Packed matrices are written an element of each at a time, which an odd number of pieces has in most banks.
+        Of eight such threads the first are of one matrix, in arrays, else of as many matrices as a warp has.
         """
         size, banks = self.beside + self.padded * self.note, BANKS_BYTES // PIECE_BYTES
-        apart = (self.split if self.split < banks else banks // self.members) if self.layout == "canonical" else 1
+        arrays = self.layout == "canonical" and self.split < banks
+        apart = self.split if arrays else max(banks // self.members, 1)
         return size + (apart - size // self.piece) % banks * self.piece
 
     @property
