@@ -166,17 +166,23 @@ class SplitStage:
 
     @property
     def beside(self) -> int:
-        """Where the elements of a right-hand side begin that is eliminated from beside a matrix."""
+        """Where notes of places begin, behind a matrix, if it is factored."""
         return -(-self.problem.n // self.rows) * self.share
 
     @property
-    def matrix(self) -> int:
-        """Scalars from one matrix to the next.
+    def note(self) -> int:
+        """Scalars of a place's: the number of the row that comes there, and what it has of a right-hand side."""
+        return self.problem.operation.factors + self.problem.operation.forgets
 
-        Packed matrices are written an element of each at a time, which an odd number of pieces has in most banks.
+    @property
+    def matrix(self) -> int:
+        """Scalars from one matrix to the next: threads that read a piece each at a time read different banks.
+
+        Of eight such threads the first are of one matrix, in arrays, else of as many matrices as a warp has.
         """
-        size, banks = self.beside + self.padded * self.problem.operation.forgets, BANKS_BYTES // PIECE_BYTES
-        apart = (self.split if self.split < banks else banks // self.members) if self.layout == "canonical" else 1
+        size, banks = self.beside + self.padded * self.note, BANKS_BYTES // PIECE_BYTES
+        arrays = self.layout == "canonical" and self.split < banks
+        apart = self.split if arrays else max(banks // self.members, 1)
         return size + (apart - size // self.piece) % banks * self.piece
 
     @property
@@ -190,14 +196,9 @@ class SplitStage:
         return self.problem.n | 1
 
     @property
-    def order(self) -> int:
-        """Where it begins which row comes to each place, if matrices are factored."""
-        return self.columns + self.members * self.column
-
-    @property
     def scalars(self) -> int:
         """Those of a warp."""
-        scalars = self.order + self.members * self.column * self.problem.operation.factors
+        scalars = self.columns + self.members * self.column
         return -(-scalars // self.piece) * self.piece
 
     def shared_bytes(self, threads: int) -> int:
@@ -236,6 +237,11 @@ class WarpsStage:
     def width(self) -> int:
         """Columns of a warp, whole panels; the last ones may have fewer."""
         return -(-self.problem.n // (self.warps * self.panel)) * self.panel
+
+    @property
+    def turns(self) -> int:
+        """Warps that have any columns: the last ones of many may have none, and nothing to say."""
+        return -(-self.problem.n // self.width)
 
     @property
     def registers(self) -> int:

@@ -69,6 +69,7 @@ def solves() -> Iterator[Case]:
     yield from _with_determinants()
     yield from _factors_with_determinants()
     yield from _general()
+    yield from _by_rows()
 
 
 def _factors_with_determinants() -> Iterator[Case]:
@@ -122,6 +123,16 @@ def _general() -> Iterator[Case]:
             schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
             spec = KernelSpec(least_squares, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
+
+
+def _by_rows() -> Iterator[Case]:
+    """Arrays whose rows several threads have: all of them and not, in whole pieces and not, a warp to one too."""
+    for turn, (n, split) in enumerate(((16, 4), (32, 8), (12, 4), (23, 8), (33, 16), (31, 32))):
+        layout = Layout.canonical(("row", "col")[turn // 3])
+        problem = Problem(n, ("float32", "float64")[turn % 3 // 2], op="gesv", math=("ieee", "fast")[turn % 2])
+        schedule = ThreadSchedule(1, "right", "full", threads=(64, 32)[turn % 2], split=split)
+        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+        yield Case(spec, layout, BATCHES[(turn + 1) % len(BATCHES)])
 
 
 def _by_warps() -> Iterator[Case]:

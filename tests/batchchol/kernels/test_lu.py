@@ -11,8 +11,8 @@ import pytest
 
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, permuted, solve_ratios
-from kernelgen import KernelSource, KernelSpec, SpecError, generate
-from kernelgen.schedules.general_stage import most_general_order
+from kernelgen import KernelSource, KernelSpec, Problem, SpecError, generate
+from kernelgen.schedules.general_stage import WarpsStage, most_general_order
 
 from ...emulation.checks import CompiledTogether
 from ...kernel_runs import Array, build_kernel, make_spec
@@ -218,3 +218,9 @@ def test_what_cannot_be_built_says_what_can(dtype: str) -> None:
     ):
         with pytest.raises(SpecError, match=re.escape(reason)):
             lu_spec("getrf", **{"n": 5, "dtype": dtype} | choices)
+
+
+def test_only_warps_that_have_columns_take_turns() -> None:
+    stage = WarpsStage(Problem(100, "float32", op="gesv"), 256)
+    assert (stage.warps, stage.turns) == (8, 7)
+    assert (stage.turns - 1) * stage.width < 100 <= stage.turns * stage.width
