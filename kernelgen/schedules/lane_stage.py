@@ -60,9 +60,14 @@ class LaneStage:
         return next(fitting, 1)
 
     @property
-    def slots(self) -> int:
-        """Columns of a lane, the last of which not every lane has."""
+    def columns(self) -> int:
+        """Columns of the matrix that a lane has, the last of which not every lane does."""
         return -(-self.problem.n // (self.split * self.vector)) * self.vector
+
+    @property
+    def slots(self) -> int:
+        """Columns of a lane, with that of a right-hand side where there are such."""
+        return self.columns + self.problem.operation.has_columns
 
     @property
     def registers(self) -> int:
@@ -72,7 +77,7 @@ class LaneStage:
     @property
     def fits(self) -> bool:
         """Whether lanes have registers for their columns, and each has one."""
-        works = self.problem.op in ("geqrf", "orgqr") and self.problem.n >= self.split
+        works = self.problem.op in ("geqrf", "orgqr", "gels") and self.problem.n >= self.split
         return works and self.split in LANES and self.registers <= MAX_REGISTERS
 
     @property
@@ -85,9 +90,20 @@ class LaneStage:
         """Reflectors that there are: the last row alone has none."""
         return min(self.problem.rows - 1, self.problem.n)
 
+    @property
+    def line(self) -> int:
+        """Elements of a row of R in shared memory, with those of as many right-hand sides as there are lanes."""
+        return self.problem.n + self.split
+
+    @property
+    def matrix(self) -> int:
+        """Elements of R in shared memory: odd, that lanes of different matrices meet in few banks."""
+        return self.problem.n * self.line | 1
+
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads: none."""
-        return 0
+        """Those of a block of threads: rows of R, if they are solved by, else none."""
+        solves = self.problem.operation.has_columns
+        return solves * threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]
 
     @property
     def loops(self) -> tuple[Loop, ...]:

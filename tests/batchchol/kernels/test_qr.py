@@ -25,7 +25,7 @@ FULL_RANK = 3
 
 
 def qr_spec(op: str, n: int, **choices: Any) -> KernelSpec:
-    if op in ("ormqr", "gels") and choices.get("split"):
+    if op == "ormqr" and choices.get("split"):
         choices |= {"staged": None, "split": max(4, choices["split"])}
     return make_spec(n, 1, op=op, looking="right", **choices)
 
