@@ -52,6 +52,7 @@ from batchchol.api import (
 from batchchol.backends import get_backend
 from batchchol.backends.cuda.gpus import gpus
 from batchchol.batches.batch import Batch
+from batchchol.batches.rectangular import RectangularBatch
 from batchchol.defaults.lookup import default_spec
 from batchchol.errors import BatchcholError, NoCompilerWarning
 from kernelgen import (
@@ -92,6 +93,7 @@ __all__ = [
     "LogDeterminantInfo",
     "NoCompilerWarning",
     "Problem",
+    "RectangularBatch",
     "Reflectors",
     "RepairedCholesky",
     "RepairedCholeskyLogDeterminant",

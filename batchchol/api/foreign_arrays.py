@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from batchchol.backends.cuda import gpus
 from batchchol.backends.cuda.libraries import Library, library_of
 from batchchol.batches.batch import Batch
+from batchchol.batches.rectangular import RectangularBatch
 
 _NOTHING = nullcontext()
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -37,7 +38,7 @@ def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], 
             a = given[0] if given else named.get(first)
             library = library_of(a)
             if library is None:
-                if not isinstance(a, Batch) or a.gpu in (None, gpus.first()):
+                if not isinstance(a, Batch | RectangularBatch) or a.gpu in (None, gpus.first()):
                     return call(*given, **named)
                 with gpus.gpus(a.gpu):
                     return call(*given, **named)

@@ -11,10 +11,20 @@ from batchchol.api.arguments import check_threads
 from batchchol.api.failures import raise_dependent
 from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.observations import beside, beside_batch, beside_there
-from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, room_for, run
+from batchchol.api.rectangles import (
+    Asked,
+    DeviceRectangles,
+    HostRectangles,
+    on_device,
+    on_host,
+    room_for,
+    run,
+    sides_of,
+)
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math
+from batchchol.batches.rectangular import RectangularBatch
 
 _INFO = np.dtype(np.int32)
 
@@ -27,7 +37,7 @@ class LeastSquares(NamedTuple):
 
 
 def lstsq(
-    a: ArrayLike,
+    a: Batch | RectangularBatch | ArrayLike,
     b: ArrayLike,
     *,
     backend: str | None = None,
@@ -39,7 +49,7 @@ def lstsq(
 
     Parameters
     ----------
-    a : Batch, or array_like of shape (..., m, n), float32 or float64
+    a : Batch, RectangularBatch, or array_like of shape (..., m, n), float32 or float64
         The matrices, m >= n. Sizes are those of `qr`.
     b : array_like of shape (m,), (..., m) or (..., m, nrhs)
         The right-hand sides, of the dtype of a: one vector if its shape is (m,), or that of a without the last axis.
@@ -87,7 +97,7 @@ def lstsq(
 
 @takes_foreign()
 def lstsq_ex(
-    a: ArrayLike,
+    a: Batch | RectangularBatch | ArrayLike,
     b: ArrayLike,
     *,
     backend: str | None = None,
@@ -108,16 +118,17 @@ def lstsq_ex(
     check_math(math)
     check_threads(threads)
     asked = Asked("a", backend, math, threads, stream)
-    if isinstance(a, Batch):
+    if isinstance(a, Batch | RectangularBatch):
         return _of_batch(a, b, asked)
     if there := on_device(a, asked):
         return _there(there, b, asked)
     return _here(on_host(a, asked), b, asked)
 
 
-def _of_batch(a: Batch, b: Any, asked: Asked) -> LeastSquares:
+def _of_batch(a: Batch | RectangularBatch, b: Any, asked: Asked) -> LeastSquares:
     """Of a batch, of the host or a GPU."""
     asked.check_batch(a)
+    _sides((a.batch, *sides_of(a)))
     right, vector = beside_batch(a, b)
     x, info = room_for(a, a.n, right.shape[-1]), room_for(a, dtype=_INFO)
 

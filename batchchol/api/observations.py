@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import contiguous
-from batchchol.api.rectangles import HostRectangles
+from batchchol.api.rectangles import HostRectangles, sides_of
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_unmasked, host_array
+from batchchol.batches.rectangular import RectangularBatch
 
 
 def beside(a: HostRectangles, b: ArrayLike) -> tuple[HostRectangles, NDArray[np.floating], bool]:
@@ -51,15 +52,16 @@ def beside_there(a: tuple[int, ...], dtype: np.dtype[Any], b: Any) -> tuple[bool
     return vector, nrhs
 
 
-def beside_batch(a: Batch, b: Any) -> tuple[Any, bool]:
-    """Right-hand sides (batch, n, nrhs) beside a batch, where it lives, and whether each is a vector.
+def beside_batch(a: Batch | RectangularBatch, b: Any) -> tuple[Any, bool]:
+    """Right-hand sides (batch, m, nrhs) beside a batch, where it lives, and whether each is a vector.
 
     Raises
     ------
     TypeError, ValueError
         If b is no such array of the dtype of a: it is not broadcast.
     """
-    shape = a.batch, a.n, a.n
+    m, n = sides_of(a)
+    shape = a.batch, m, n
     if a.backend == "cuda":
         from batchchol.backends.cuda import memory
 
@@ -71,7 +73,7 @@ def beside_batch(a: Batch, b: Any) -> tuple[Any, bool]:
         vector, _, nrhs = _fit(shape, given.shape, _equal)
         _check_dtype(given.dtype, a.dtype)
         given = contiguous("b", given, a.dtype)
-    return given.reshape(a.batch, a.n, nrhs), vector
+    return given.reshape(a.batch, m, nrhs), vector
 
 
 def _check_dtype(got: np.dtype[Any], expected: np.dtype[Any]) -> None:

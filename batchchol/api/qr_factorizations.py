@@ -9,11 +9,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads
 from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, room_for, run
+from batchchol.api.rectangles import (
+    Asked,
+    DeviceRectangles,
+    HostRectangles,
+    on_device,
+    on_host,
+    room_for,
+    run,
+    sides_of,
+)
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math, flag
 from batchchol.batches.packing import assign_upper
+from batchchol.batches.rectangular import RectangularBatch
 
 MODES = ("reduced", "complete", "r", "raw")
 
@@ -34,7 +44,7 @@ class Reflectors(NamedTuple):
 
 @takes_foreign()
 def qr(
-    a: Batch | ArrayLike,
+    a: Batch | RectangularBatch | ArrayLike,
     mode: str = "reduced",
     *,
     positive: bool = False,
@@ -47,15 +57,16 @@ def qr(
 
     Parameters
     ----------
-    a : Batch, or array_like of shape (..., m, n), float32 or float64
-        The matrices; a batch, of square ones, in any layout. Kernels are for up to 128 rows and columns;
+    a : Batch, RectangularBatch, or array_like of shape (..., m, n), float32 or float64
+        The matrices; a batch in any layout. Kernels are for up to 128 rows and columns;
         larger matrices are factored by LAPACK on the host, and by panels in arrays of a GPU, up to 8,192.
     mode : {"reduced", "complete", "r", "raw"}
         As of numpy.linalg.qr, with k = min(m, n): "reduced" is Q (..., m, k) and R (..., k, n), "complete" Q
         (..., m, m) and R (..., m, n), "r" R (..., k, n) alone, "raw" the factors that LAPACK makes.
     positive : bool
         Whether the diagonal of R has no negative element, or else LAPACK's signs. Then Q and R are unique if the
-        columns of A are independent. A batch is copied to an array, and what is made of it back, for that.
+        columns of A are independent. A batch is copied to an array, and what is made of it back, for that; for
+        "complete" and of m < n, but for "raw", as well.
     backend : str, optional
         For arrays of the host, "cpu" or "cuda", as for `lu_factor`.
     math : str, optional
@@ -68,8 +79,9 @@ def qr(
     Returns
     -------
     QR or Reflectors or array
-        As `a`, arrays or batches of its layout, on the host or the GPU. "r": R alone. "raw": qr, of the shape of `a`,
-        and tau (..., k), an array: reflector j is I - tau_j v v^T, where v is 1 in row j and below it column j of qr.
+        As `a`, arrays or batches of its layout, on the host or the GPU; square matrices are in a Batch. "r": R alone.
+        "raw": qr, of the shape of `a`, and tau (..., k), an array: reflector j is I - tau_j v v^T, where v is 1 in
+        row j and below it column j of qr.
         (numpy.linalg.qr returns the transpose of qr.)
 
     Raises
@@ -105,7 +117,7 @@ def qr(
     check_math(math)
     check_threads(threads)
     asked = Asked("a", backend, math, threads, stream)
-    if isinstance(a, Batch):
+    if isinstance(a, Batch | RectangularBatch):
         return _of_batch(a, mode, positive, asked)
     if there := on_device(a, asked):
         return _there(there, mode, positive, asked)
@@ -180,41 +192,57 @@ def _there(a: DeviceRectangles, mode: str, positive: bool, asked: Asked) -> Any:
     return QR(q, r)
 
 
-def _of_batch(a: Batch, mode: str, positive: bool, asked: Asked) -> Any:
+def _of_batch(a: Batch | RectangularBatch, mode: str, positive: bool, asked: Asked) -> Any:
     """Of a batch, of the host or a GPU."""
     asked.check_batch(a)
-    if positive:
-        return _by_arrays(a, mode, asked)
+    m, n = sides_of(a)
+    if mode != "raw" and (positive or m < n or (mode == "complete" and m > n)):
+        return _by_arrays(a, mode, positive, asked)
     factors = a.like()
-    tau = room_for(a, a.n)
+    tau = room_for(a, min(m, n))
     run("geqrf", asked, [a, factors, tau], lambda: _by_lapack(a, factors, tau))
     if mode == "raw":
         return Reflectors(factors, tau)
+    r = factors.squares() if isinstance(factors, RectangularBatch) else factors.marked("upper")
     if mode == "r":
-        return factors.marked("upper")
+        return r
     q = a.like()
     run("orgqr", asked, [factors, tau, q], lambda: _generate_by_lapack(factors, tau, q))
-    return QR(q, factors.marked("upper"))
+    return QR(q, r)
 
 
-def _by_arrays(a: Batch, mode: str, asked: Asked) -> Any:
-    """R of a batch, with Q unless the mode is "r", with positive diagonals: of a copy as an array."""
+def _by_arrays(a: Batch | RectangularBatch, mode: str, positive: bool, asked: Asked) -> Any:
+    """R of a batch, with Q unless the mode is "r": of a copy as an array."""
     if asked.stream is not None:
-        raise ValueError(f"stream: got {asked.stream!r}, expected None for positive=True of a batch, which is copied")
+        raise ValueError(f"stream: got {asked.stream!r}, expected None for what a batch is copied to an array for")
     dense = a.to_dense()
     there = on_device(dense, asked)
-    found = _there(there, mode, True, asked) if there else _here(on_host(dense, asked), mode, True, asked)
-    r = type(a).from_dense(found if mode == "r" else found.R, a.layout).marked("upper")
-    return r if mode == "r" else QR(type(a).from_dense(found.Q, a.layout), r)
+    found = _there(there, mode, positive, asked) if there else _here(on_host(dense, asked), mode, positive, asked)
+    r = _like(a, found if mode == "r" else found.R)
+    r = r.marked("upper") if isinstance(r, Batch) else r
+    return r if mode == "r" else QR(_like(a, found.Q), r)
 
 
-def _by_lapack(a: Batch, factors: Batch, tau: NDArray[Any]) -> None:
+def _like(a: Batch | RectangularBatch, dense: Any) -> Any:
+    """An array as a batch of the layout of another one."""
+    return a.packed(dense) if isinstance(a, RectangularBatch) else type(a).from_dense(dense, a.layout)
+
+
+def _by_lapack(a: Batch | RectangularBatch, factors: Batch | RectangularBatch, tau: NDArray[Any]) -> None:
     dense = a.to_dense()
     lapack_qr.geqrf(dense, dense, tau)
-    factors.put(0, dense)
+    _put(factors, dense)
 
 
-def _generate_by_lapack(factors: Batch, tau: NDArray[Any], q: Batch) -> None:
+def _generate_by_lapack(factors: Batch | RectangularBatch, tau: NDArray[Any], q: Batch | RectangularBatch) -> None:
     dense = factors.to_dense()
     lapack_qr.orgqr(dense, tau, dense)
-    q.put(0, dense)
+    _put(q, dense)
+
+
+def _put(batch: Batch | RectangularBatch, dense: NDArray[Any]) -> None:
+    """Write all matrices of a batch of the host."""
+    if isinstance(batch, RectangularBatch):
+        batch.fill(dense)
+    else:
+        batch.put(0, dense)

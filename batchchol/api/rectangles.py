@@ -17,6 +17,7 @@ from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, check_dtype, dtype_name
 from batchchol.batches.checks import check_unmasked, host_array
 from batchchol.batches.host_memory import aligned_empty
+from batchchol.batches.rectangular import RectangularBatch
 from batchchol.batches.stack import Stack
 from batchchol.errors import CompilerNotFound
 from batchchol.parallel import available_threads
@@ -40,7 +41,7 @@ class Asked(NamedTuple):
         """Whether what is on the host is to be done on a GPU."""
         return chosen_backend(self.backend) == "cuda"
 
-    def check_batch(self, batch: Batch) -> None:
+    def check_batch(self, batch: Batch | RectangularBatch) -> None:
         """Refuse a batch that lives elsewhere than is asked for, or of which only a triangle has a meaning."""
         if self.backend is not None and chosen_backend(self.backend) != batch.backend:
             raise ValueError(f"backend: got {self.backend!r}, expected {batch.backend!r}, where the matrices live")
@@ -49,7 +50,7 @@ class Asked(NamedTuple):
         if batch.backend != "cpu":
             if current_recorder() is not None:
                 raise RuntimeError(f"{self.argument}: a graph is being recorded in this thread: call this after it")
-            check_sides(self.argument, batch.n, batch.n)
+            check_sides(self.argument, *sides_of(batch))
 
 
 class HostRectangles(NamedTuple):
@@ -107,17 +108,15 @@ def on_host(a: ArrayLike, asked: Asked) -> HostRectangles:
 
 def run(op: str, asked: Asked, arguments: Sequence[Any], by_lapack: Callable[[], object]) -> None:
     """Have a kernel, or else LAPACK, do an operation on its arguments, the first of which are matrices."""
-    matrices: Batch | Stack = arguments[0]
-    whole = isinstance(matrices, Batch)
-    m, n = (matrices.n, matrices.n) if isinstance(matrices, Batch) else matrices.data.shape[1:]
+    matrices: Batch | RectangularBatch | Stack = arguments[0]
+    m, n = matrices.data.shape[1:] if isinstance(matrices, Stack) else sides_of(matrices)
     if not matrices.batch or not m * n:
         return
     if max(m, n) > MAX_N:
         by_lapack()
         return
-    backend = matrices.backend if isinstance(matrices, Batch) else "cpu"
-    triangle = matrices.triangle if isinstance(matrices, Batch) else None
-    rows = None if whole or m == n else m
+    backend, triangle = ("cpu", None) if isinstance(matrices, Stack) else (matrices.backend, matrices.triangle)
+    rows = None if m == n else m
     form = Form(n, matrices.batch, dtype_name(matrices.data.dtype), matrices.layout, triangle, rows)
     try:
         kernel = chosen_kernel(op, get_backend(backend), form, False, None, asked.math, argument=asked.argument)
@@ -238,7 +237,12 @@ def on_device(a: Any, asked: Asked) -> DeviceRectangles | None:
     return DeviceRectangles.of(a, asked) if hasattr(a, "__cuda_array_interface__") else None
 
 
-def room_for(batch: Batch, *sides: int, dtype: np.dtype[Any] | None = None) -> Any:
+def sides_of(batch: Batch | RectangularBatch) -> tuple[int, int]:
+    """Rows and columns of the matrices of a batch."""
+    return batch.m if isinstance(batch, RectangularBatch) else batch.n, batch.n
+
+
+def room_for(batch: Batch | RectangularBatch, *sides: int, dtype: np.dtype[Any] | None = None) -> Any:
     """Room for an array (batch, *sides) where a batch lives, by default of its dtype."""
     shape, kind = (batch.batch, *sides), dtype or batch.dtype
     if batch.backend == "cpu":

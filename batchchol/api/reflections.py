@@ -9,12 +9,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads, contiguous
 from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.observations import beside, beside_there
+from batchchol.api.observations import beside, beside_batch, beside_there
 from batchchol.api.qr_factorizations import Reflectors
-from batchchol.api.rectangles import Asked, DeviceRectangles, HostRectangles, on_device, on_host, run
+from batchchol.api.rectangles import (
+    Asked,
+    DeviceRectangles,
+    HostRectangles,
+    on_device,
+    on_host,
+    room_for,
+    run,
+    sides_of,
+)
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_math
+from batchchol.batches.rectangular import RectangularBatch
 
 
 def ormqr(
@@ -31,8 +41,8 @@ def ormqr(
     Parameters
     ----------
     factors : Reflectors
-        What `qr` returns in the mode "raw": qr (..., m, n) and tau (..., min(m, n)), arrays of the host or a GPU;
-        of a batch, qr.to_dense() in place of qr.
+        What `qr` returns in the mode "raw": qr (..., m, n), an array of the host or a GPU or a batch, and tau (...,
+        min(m, n)).
     b : array_like of shape (m,), (..., m) or (..., m, nrhs)
         As for `lstsq`.
     backend, math, threads, stream : optional
@@ -61,16 +71,37 @@ def ormqr(
     check_threads(threads)
     asked = Asked("factors", backend, math, threads, stream)
     qr, tau = factors
-    if isinstance(qr, Batch):
-        raise TypeError("factors: got qr in a Batch, expected arrays: use its to_dense()")
     return _products(qr, tau, b, asked)
 
 
 @takes_foreign()
 def _products(qr: Any, tau: Any, b: Any, asked: Asked) -> Any:
+    if isinstance(qr, Batch | RectangularBatch):
+        return _of_batch(qr, tau, b, asked)
     if there := on_device(qr, asked):
         return _there(there, tau, b, asked)
     return _here(on_host(qr, asked), tau, b, asked)
+
+
+def _of_batch(qr: Batch | RectangularBatch, tau: Any, b: Any, asked: Asked) -> Any:
+    """Of factors in a batch, of the host or a GPU."""
+    asked.check_batch(qr)
+    m, n = sides_of(qr)
+    shape = qr.batch, min(m, n)
+    if qr.backend == "cpu":
+        scalars: Any = np.asarray(tau)
+        _check_tau(scalars.shape, scalars.dtype, shape, qr.dtype)
+        scalars = contiguous("factors", scalars, qr.dtype)
+    else:
+        from batchchol.backends.cuda import memory
+
+        there = memory.view(tau, "factors")
+        _check_tau(there.shape, there.dtype, shape, qr.dtype)
+        scalars = memory.as_gpuarray(tau, "factors")
+    right, vector = beside_batch(qr, b)
+    x = room_for(qr, m, right.shape[-1])
+    run("ormqr", asked, [qr, scalars, right, x], lambda: lapack_qr.ormqr(qr.to_dense(), scalars, right, x))
+    return x.reshape(qr.batch, m) if vector else x
 
 
 def _here(qr: HostRectangles, tau: ArrayLike, b: ArrayLike, asked: Asked) -> Any:

@@ -12,6 +12,7 @@ from batchchol.artifacts.builds import Outcome
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.stats import CompileStats
 from batchchol.batches.batch import Batch
+from batchchol.batches.rectangular import RectangularBatch
 from batchchol.operations.roofline import Ceilings
 from batchchol.progress import Show
 from kernelgen import KernelSpec, Layout
@@ -77,7 +78,7 @@ def check_operation(spec: KernelSpec, op: str) -> None:
 class Form(NamedTuple):
     """What a batch is, apart from its data; `triangle` is the one that has a meaning, None if both have.
 
-    Rectangular matrices, which are in no batch, have `m` rows.
+    Rectangular matrices have `m` rows.
     """
 
     n: int
@@ -239,6 +240,9 @@ class Backend(Protocol):
 
     def from_dense(self, a: Any, layout: Layout | None = None) -> Batch:
         """Copy an array of shape (batch, n, n), from the host or the device, into a layout."""
+
+    def from_rectangles(self, a: Any, layout: Layout | None = None) -> RectangularBatch:
+        """Copy an array of shape (batch, m, n), from the host or the device, into a layout."""
 
     def fill(self, batch: Batch, recipe: str, *, start: int = 0, seed: int = 0, **parameters: object) -> None:
         """Overwrite a batch with matrices start, start + 1, ... of a data set; see `datasets.fill`."""

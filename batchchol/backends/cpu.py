@@ -27,6 +27,7 @@ from batchchol.batches.batch import Batch, default_layout, info_array
 from batchchol.batches.checks import check_math
 from batchchol.batches.host_memory import address_of
 from batchchol.batches.layouts import padded, stride
+from batchchol.batches.rectangular import RectangularBatch
 from batchchol.datasets import generation
 from batchchol.errors import BatchcholError, CompileError, CompilerNotFound, CpuUnavailable, OutOfMemory
 from batchchol.files import system_values
@@ -137,6 +138,7 @@ class CpuBackend:
     protocols = ("single",)
     architecture = None
     empty, from_dense = staticmethod(Batch.empty), staticmethod(Batch.from_dense)
+    from_rectangles = staticmethod(RectangularBatch.from_dense)
 
     def __init__(self) -> None:
         try:

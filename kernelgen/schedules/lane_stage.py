@@ -18,6 +18,8 @@ MAX_REGISTERS = 144
 CODE = 3_200
 # Instructions of a step beside its multiply-adds.
 STEP = 60
+# Lanes of a packed matrix, from which on a block reads and writes whole ones together.
+TOGETHER = 16
 
 
 class Step(NamedTuple):
@@ -60,9 +62,14 @@ class LaneStage:
         return next(fitting, 1)
 
     @property
-    def slots(self) -> int:
-        """Columns of a lane, the last of which not every lane has."""
+    def columns(self) -> int:
+        """Columns of the matrix that a lane has, the last of which not every lane does."""
         return -(-self.problem.n // (self.split * self.vector)) * self.vector
+
+    @property
+    def slots(self) -> int:
+        """Columns of a lane, with that of a right-hand side where there are such."""
+        return self.columns + self.problem.operation.has_columns
 
     @property
     def registers(self) -> int:
@@ -72,7 +79,7 @@ class LaneStage:
     @property
     def fits(self) -> bool:
         """Whether lanes have registers for their columns, and each has one."""
-        works = self.problem.op in ("geqrf", "orgqr") and self.problem.n >= self.split
+        works = self.problem.op in ("geqrf", "orgqr", "gels") and self.problem.n >= self.split
         return works and self.split in LANES and self.registers <= MAX_REGISTERS
 
     @property
@@ -85,9 +92,32 @@ class LaneStage:
         """Reflectors that there are: the last row alone has none."""
         return min(self.problem.rows - 1, self.problem.n)
 
+    @property
+    def together(self) -> bool:
+        """Whether a block has whole matrices in shared memory, which neighbours in memory are read and written by.
+
+        Lanes of many to a packed matrix would find but few of them next to each other.
+        """
+        return self.layout != "canonical" and self.split >= TOGETHER and not self._solves
+
+    @property
+    def line(self) -> int:
+        """Elements from a row to the next in shared memory, as many right-hand sides as there are lanes behind R."""
+        return self.problem.n + self.split if self._solves else self.problem.n | 1
+
+    @property
+    def matrix(self) -> int:
+        """Elements of a matrix in shared memory: odd, that lanes of different ones meet in few banks."""
+        return (self.problem.n if self._solves else self.problem.rows) * self.line | 1
+
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads: none."""
-        return 0
+        """Those of a block of threads: rows of R, if they are solved by, or matrices, or none."""
+        kept = self._solves or self.together
+        return kept * threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def _solves(self) -> bool:
+        return self.problem.operation.has_columns
 
     @property
     def loops(self) -> tuple[Loop, ...]:

@@ -82,9 +82,9 @@ class ThreadSchedule(BaseSchedule):
     both substitutions read them. They alone may `split` a matrix, that is the rows of its right-hand sides, over
     several threads (None is one), which then solve for `nb` rows at a time. So may a GPU's kernels of general
     matrices, rows of which then stay where they are until they are written; if `staged` as well, whole warps have a
-    matrix in shared memory, and exchange its rows there panel by panel. Of QR factorizations and Q, a few lanes
-    of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of columns, which
-    they show in shared memory, as many threads and those of other operations do in any case.
+    matrix in shared memory, and exchange its rows there panel by panel. Of QR factorizations, Q and least squares, a
+    few lanes of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of
+    columns, which they show in shared memory, as many threads and those of other operations do in any case.
     """
 
     family: ClassVar[str] = "thread"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, Layout, get_backend, lstsq, lstsq_ex, ormqr, qr
+from batchchol import Batch, Layout, RectangularBatch, cholesky, get_backend, lstsq, lstsq_ex, ormqr, qr
 from batchchol.backends import Backend
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
@@ -22,12 +22,42 @@ from .artifacts.test_no_compiler import bare, warned
 __all__ = ["bare", "warned"]
 
 Array = NDArray[Any]
+RECTANGULAR = ((Layout.chunked(16), 4), (Layout.canonical("col"), 2), (Layout.interleaved("row"), 4))
 
 
 def examples(*shape: int, dtype: str = "float64") -> Array:
     *outer, m, n = shape
     random = np.random.default_rng(n)
     return matrices("normal", random, int(np.prod(outer)), m, n).reshape(shape).astype(dtype)
+
+
+def check_rectangular_batch(backend: Backend, a: Array, layout: Layout) -> None:
+    """All calls on a batch are those on arrays, in its layout; it stays as it is."""
+    count, m, n = a.shape
+    batch, host, near = backend.from_rectangles(a, layout), backend.host, 1e4 * np.finfo(a.dtype).eps
+    assert (len(batch), batch.layout, batch.dtype) == (count, layout, a.dtype)
+    for mode in ("reduced", "complete"):
+        for positive in (False, True):
+            q, r = qr(batch, mode, positive=positive)
+            expected = qr(a, mode, positive=positive)
+            assert {q.layout, r.layout} == {layout}
+            for found, wanted in ((q, expected.Q), (r, expected.R)):
+                dense = host(found.to_dense())
+                assert dense.shape == wanted.shape
+                assert np.abs(dense - wanted).max() < near
+                assert isinstance(found, Batch) == (wanted.shape[1] == wanted.shape[2])
+    assert np.abs(host(qr(batch, "r").to_dense()) - qr(a, "r")).max() < near
+    factors, tau = qr(batch, "raw")
+    made = host(factors.to_dense())
+    assert factor_ratios(a, made, host(tau)).max() <= BOUND["ieee"]
+    for b in (examples(count, m, 3, dtype="float32"), examples(count, m, 1, dtype="float32")[..., 0]):
+        there = backend.place(b)
+        assert np.abs(host(ormqr((factors, tau), there)) - ormqr((made, host(tau)), b)).max() < near
+        if m >= n:
+            x, info = lstsq_ex(batch, there)
+            assert not host(info).any()
+            assert np.abs(host(x) - lstsq(a, b)).max() < 100 * near
+    assert np.array_equal(host(batch.to_dense()), a)
 
 
 def assert_factors(a: Array, q: Array, r: Array, mode: str) -> None:
@@ -92,6 +122,12 @@ def test_arrays_without_a_compiler() -> None:
     a = examples(5, 4, 4)
     q, r = qr(Batch.from_dense(a, Layout.chunked(4)))
     assert_factors(a, q.to_dense(), r.to_dense(), "reduced")
+    a, b = examples(5, 4, 3), examples(5, 4, 2)
+    batch = RectangularBatch.from_dense(a, Layout.chunked(4))
+    q, r = qr(batch)
+    assert_factors(a, q.to_dense(), r.to_dense(), "reduced")
+    assert np.array_equal(ormqr(qr(batch, "raw"), b), ormqr(qr(a, "raw"), b))
+    assert np.array_equal(lstsq(batch, b), lstsq(a, b))
 
 
 @pytest.mark.parametrize("layout", [Layout.canonical("col"), Layout.chunked(16, "row")], ids=str)
@@ -121,6 +157,17 @@ def test_batches(layout: Layout) -> None:
         assert np.array_equal(x[good], lstsq(a[good], b[good]))
     with pytest.raises(ValueError, match=r"^b: got shape \(5,\), expected"):
         lstsq(batch, b[0])
+
+
+@pytest.mark.parametrize(("layout", "m"), RECTANGULAR, ids=str)
+def test_rectangular_batches(layout: Layout, m: int) -> None:
+    check_rectangular_batch(get_backend("cpu"), examples(37, m, 3, dtype="float32"), layout)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("layout", "m"), RECTANGULAR, ids=str)
+def test_rectangular_batches_on_a_gpu(layout: Layout, m: int) -> None:
+    check_rectangular_batch(get_backend("cuda"), examples(37, m, 3, dtype="float32"), layout)
 
 
 def test_dependent_columns() -> None:
@@ -170,7 +217,12 @@ def test_what_is_refused() -> None:
         (lambda: qr(a, math="slow"), ValueError, "math: got 'slow'"),
         (lambda: qr(a, threads=0), ValueError, "threads: got 0"),
         (lambda: ormqr((a, a), b), ValueError, r"factors: got tau of shape \(4, 5, 3\) and dtype float64, expected"),
-        (lambda: ormqr(qr(batch, "raw"), b), TypeError, "factors: got qr in a Batch, expected arrays"),
+        (lambda: ormqr(qr(batch, "raw"), b), ValueError, r"b: got shape \(4, 5, 2\), expected \(4,\), \(3, 4\)"),
+        (lambda: RectangularBatch.from_dense(a[0]), ValueError, r"a: got shape \(5, 3\), expected \(batch, m, n\)"),
+        (lambda: RectangularBatch.empty(129, 2, 3), ValueError, "m: got 129, expected 1 to 128 in a batch"),
+        (lambda: RectangularBatch(a, 3, 5, 4, Layout.canonical("row")), ValueError, "data: got shape .*expected a"),
+        (lambda: lstsq(RectangularBatch.from_dense(a[:, :2]), b[:, :2]), ValueError, "a: got shape .*as many rows"),
+        (lambda: cholesky(RectangularBatch.from_dense(a)), TypeError, "got a RectangularBatch, expected an array"),
         (lambda: ormqr(qr(a, "raw"), b[:, :4]), ValueError, r"b: got shape \(4, 4, 2\), expected \(5,\)"),
         (lambda: lstsq(a.swapaxes(1, 2), b), ValueError, "a: got shape .*at least as many rows as columns"),
         (lambda: lstsq(a, b[:, :4]), ValueError, r"b: got shape \(4, 4, 2\), expected \(5,\)"),

@@ -57,8 +57,6 @@ CASES = (
 LAYOUTS = (Layout.chunked(32), Layout.canonical())
 # Above, arrays alone, and up to here many calls at a time.
 PACKED_N, TINY_N = 32, 15
-# Of which PyTorch factors a part: one matrix after another.
-SLICE = 100
 SAMPLES, WARM_UP = 15, 2
 HOST_BATCH, HOST_THREADS, HOST_SAMPLES = 16_384, 2, 41
 HOST_ORDERS = (3, 4, 6, 8, 10, 12, 14, 16)
@@ -184,9 +182,9 @@ def _cublas() -> Any:
 
 
 def others(a: Any) -> Iterator[dict[str, Any]]:
-    """torch's and JAX's factorizations of arrays by the wall clock: R and Q, of a slice by torch; torch's geqrf."""
+    """torch's and JAX's factorizations of arrays by the wall clock: R and Q; torch's geqrf."""
     ways: tuple[tuple[str, Callable[[Any], float], Any], ...] = (
-        ("torch.linalg.qr", partial(_torch, "linalg.qr"), a[: len(a) // SLICE]),
+        ("torch.linalg.qr", partial(_torch, "linalg.qr"), a),
         ("torch.geqrf", partial(_torch, "geqrf"), a),
         ("jax.numpy.linalg.qr", _jax, a),
     )

@@ -2,8 +2,10 @@
 
     python -m tests.times.qr_larger [--seconds 60] [--out FILE]
 
-from the root of the repository writes datasets/qr_larger_h200.csv: panels of 4 to 32 columns, the widest panels
-alone, and `geqrfBatched`; medians of seconds without the copy that each begins with, and GFLOP/s of 4/3 n^3.
+from the root of the repository writes datasets/qr_larger_h200.csv, the steps of figure 1 of Haidar, Dong, Luszczek,
+Tomov and Dongarra (2015): reflectors one by one, panels of 4 to 32 columns whose reflectors are multiplied by
+together, the widest panels alone, `geqrfBatched`, and LAPACK on all cores of the CPU, of some of the matrices;
+medians of seconds without the copy that each begins with, and GFLOP/s of 4/3 n^3.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import csv
 import ctypes
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,20 +26,35 @@ import numpy as np
 
 from batchchol import get_backend
 from batchchol.algorithms.reflections import QrCalls, Rectangles, factor
+from batchchol.backends import lapack_qr
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
-from batchchol.operations.qr import factor_ratios
+from batchchol.operations.qr import OWN
 from kernelgen.emit import lu_panel
 
 from .qr import DATASETS, _cublas
 
-CASES = ((160, 2_000), (256, 1_000), (512, 300), (1_024, 64), (384, 500), (192, 1_500))
+CASES = (
+    *((256, 1_000), (512, 300), (1_024, 64), (160, 2_000), (384, 500), (192, 1_500), (768, 128), (2_048, 16)),
+    *((320, 700), (640, 200)),
+)
 COLUMNS = (
     *("n", "batch", "dtype", "way", "seconds", "spread", "gflops", "ratio"),
     *("gpu", "driver", "toolkit", "version", "commit", "date"),
 )
 SAMPLES = 5
+# Matrices that LAPACK factors, a few for each core.
+ON_CPU = 64
+ONE_BY_ONE, NARROWEST = "reflectors one by one", 4
+
+
+class OneByOne(QrCalls):
+    """Each reflector is applied to all that is right of it, by products of vectors among zeros."""
+
+    def panels(self) -> Iterator[tuple[int, int]]:
+        """Columns."""
+        return ((at, 1) for at in range(self.reflectors))
 
 
 class Arrays:
@@ -54,18 +73,21 @@ class Arrays:
         given, factors = int(self.given.gpudata), int(self.factors.gpudata)
         support.copy(device(), given, factors, self.a.nbytes)
 
-    def calls(self, nb: int) -> QrCalls:
+    def calls(self, nb: int, kind: type[QrCalls] = QrCalls) -> QrCalls:
         """Panels of nb columns, with a workspace."""
         where = Rectangles(int(self.factors.gpudata), self.n, self.n)
         given = device(), self.dtype, where, self.batch, int(self.tau.gpudata), self.n
         scalars = self.batch * QrCalls(*given, nb=nb).scalars
         self.kept.append(memory.empty((scalars,), np.dtype(self.dtype), "a workspace"))
-        return QrCalls(*given, int(self.kept[-1].gpudata), nb=nb)
+        return kind(*given, int(self.kept[-1].gpudata), nb=nb)
 
     def ways(self) -> dict[str, Callable[[], None]]:
         """Each factors from a copy, but "copy", which is one."""
         widest = lu_panel.widest(self.dtype, self.n)
-        found = {f"panels of {nb}": partial(self._by_panels, self.calls(nb)) for nb in (4, 8, 16, 32) if nb <= widest}
+        found = {ONE_BY_ONE: partial(self._by_panels, self.calls(NARROWEST, OneByOne))}
+        for nb in (4, 8, 16, 32):
+            if nb <= widest:
+                found[f"panels of {nb}"] = partial(self._by_panels, self.calls(nb))
         found["panels alone"] = partial(self._panels_alone, self.calls(widest))
         return found | {"geqrfBatched": self._by_cublas(), "copy": self.copy}
 
@@ -96,11 +118,28 @@ class Arrays:
 
         return call
 
+    def on_cpu(self, threads: int) -> float:
+        """Seconds of LAPACK's geqrf of as many matrices, by those of some, the best of two."""
+        some = self.a[: min(self.batch, ON_CPU)]
+        made, tau = np.empty_like(some), np.empty(some.shape[:2], self.dtype)
+        parts = np.array_split(np.arange(len(some)), min(threads, len(some)))
+        slices = [slice(part[0], part[-1] + 1) for part in parts]
+        best = inf
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(2):
+                start = time.perf_counter()
+                list(pool.map(lambda part: lapack_qr.geqrf(some[part], made[part], tau[part]), slices))
+                best = min(best, time.perf_counter() - start)
+        return best * self.batch / len(some)
+
     def ratio(self) -> float:
-        """The largest of some of the factors."""
-        chosen = np.linspace(0, self.batch - 1, 3).astype(int)
-        made, tau = memory.to_host(self.factors)[chosen], memory.to_host(self.tau)[chosen]
-        return float(factor_ratios(self.a[chosen], made, tau).max())
+        """The largest of some of the factors, as `factor_ratios` has it, with Q by LAPACK."""
+        chosen = np.linspace(0, self.batch - 1, 3 if self.n <= 512 else 1).astype(int)
+        made, tau = (memory.to_host(each)[chosen].astype(float) for each in (self.factors, self.tau))
+        a, q = self.a[chosen].astype(float), np.empty_like(made)
+        lapack_qr.orgqr(made, tau, q)
+        allowed = (2 * self.n + OWN) * float(np.finfo(self.dtype).eps) / 2 * np.linalg.norm(a, axis=-2)
+        return float((np.linalg.norm(a - q @ np.triu(made), axis=-2) / allowed).max())
 
 
 def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
@@ -116,12 +155,19 @@ def rows(backend: Any, dtype: str, deadline: float) -> Iterator[dict[str, Any]]:
         for way, seconds in taken.items():
             ways[way]()
             middle = median(seconds) - copying
-            yield {
-                "n": n, "batch": batch, "dtype": dtype, "way": way, "seconds": f"{middle:.4g}",
+            checked = way.startswith("panels of") or way == ONE_BY_ONE
+            yield _row(arrays, way, middle) | {
                 "spread": f"{(max(seconds) - min(seconds)) / middle:.3f}",
-                "gflops": f"{4 / 3 * n**3 * batch / middle / 1e9:.1f}",
-                "ratio": f"{arrays.ratio():.3f}" if way.startswith("panels of") else "",
-            }  # fmt: skip
+                "ratio": f"{arrays.ratio():.3f}" if checked else "",
+            }
+        yield _row(arrays, "LAPACK", arrays.on_cpu(get_backend("cpu").threads))
+
+
+def _row(arrays: Arrays, way: str, seconds: float) -> dict[str, Any]:
+    n, batch = arrays.n, arrays.batch
+    rate = 4 / 3 * n**3 * batch / seconds / 1e9
+    named = {"n": n, "batch": batch, "dtype": arrays.dtype, "way": way}
+    return named | {"seconds": f"{seconds:.4g}", "gflops": f"{rate:.1f}"}
 
 
 def main() -> None:
@@ -138,7 +184,7 @@ def main() -> None:
             for row in rows(backend, dtype, start + share * given.seconds):
                 writer.writerow(said | row)
                 stream.flush()
-                print(row["dtype"], row["n"], row["way"], row["gflops"], row["ratio"], flush=True)
+                print(row["dtype"], row["n"], row["way"], row["gflops"], row.get("ratio", ""), flush=True)
 
 
 if __name__ == "__main__":

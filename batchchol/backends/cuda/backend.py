@@ -23,6 +23,7 @@ from batchchol.backends.cuda.batch import DeviceBatch, default_layout
 from batchchol.backends.cuda.clock import Clock
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.kernels import CudaKernel, PycudaFunction
+from batchchol.backends.cuda.rectangular import DeviceRectangularBatch
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import total_bytes
 from batchchol.datasets import files, generation
@@ -55,6 +56,7 @@ class CudaBackend:
     # The host's: one launches.
     threads = 1
     empty, from_dense = staticmethod(DeviceBatch.empty), staticmethod(DeviceBatch.from_dense)
+    from_rectangles = staticmethod(DeviceRectangularBatch.from_dense)
     default_layout, host = staticmethod(default_layout), staticmethod(memory.to_host)
 
     def __init__(self) -> None:

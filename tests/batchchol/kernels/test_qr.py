@@ -25,7 +25,7 @@ FULL_RANK = 3
 
 
 def qr_spec(op: str, n: int, **choices: Any) -> KernelSpec:
-    if op in ("ormqr", "gels") and choices.get("split"):
+    if op == "ormqr" and choices.get("split"):
         choices |= {"staged": None, "split": max(4, choices["split"])}
     return make_spec(n, 1, op=op, looking="right", **choices)
 
@@ -60,6 +60,7 @@ _LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], .
     (13, 12, "chunked", "col", "float64", "ieee", 4, 64, None),
     (30, 16, "canonical", "row", "float32", "fast", 4, 32, None),
     (17, 17, "interleaved", "row", "float32", "ieee", 4, 32, None),
+    (19, 18, "chunked", "col", "float32", "ieee", 16, 64, None),
 )
 SHAPES = (
     [
