@@ -1,4 +1,4 @@
-"""One matrix of any order up to 1,024 on one block of threads, timed beside cuSOLVER: the shared family's other form.
+"""One matrix of an order up to 1,024 on one block of threads, timed beside cuSOLVER: the shared family's other forms.
 
 The library itself does not use it: a block is one multiprocessor of many. It is there to be measured against.
 """
@@ -21,9 +21,11 @@ from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import KernelSource
 from kernelgen.emit.shared import SINGLE_NB, generate_single
+from kernelgen.emit.single import generate_single_panel
 
 CUSOLVER = "cusolver"
-WAYS = ("shared", CUSOLVER)
+PANEL = "panel"
+WAYS = ("shared", PANEL, CUSOLVER)
 # Enough to be cold from order 128 on; smaller matrices are only checked.
 _MOST_SETS = 4096
 
@@ -45,15 +47,15 @@ def sample_single(
     ----------
     n : int
         Order of the matrix, 1 to 1,024.
-    way : {"shared", "cusolver"}
-        By `kernelgen.shared.generate_single`, out of place, or by `cusolverDnSpotrf` (float64: `Dpotrf`) through
-        CuPy, in place.
+    way : {"shared", "panel", "cusolver"}
+        By `kernelgen.emit.shared.generate_single` or `kernelgen.emit.single.generate_single_panel`, out of place, or
+        by `cusolverDnSpotrf` (float64: `Dpotrf`) through CuPy, in place.
     dtype : {"float32", "float64"}
         Of its elements.
     math : {"ieee", "fast"}
         Accuracy class: the kernel's, and the bound of both.
     looking, nb : str, int
-        The kernel's order of evaluation and tile size, see `generate_single`.
+        The kernel's order of evaluation and tile size.
     protocol : {"queued", "single"}, optional
         By default the first.
     samples : int
@@ -76,7 +78,7 @@ def sample_single(
     if way not in WAYS:
         raise ValueError(f"way: got {way!r}, expected one of {', '.join(map(repr, WAYS))}")
     # Refuses what cannot be built before anything is allocated.
-    source = generate_single(n, dtype, math, looking, nb)
+    source = (generate_single_panel if way == PANEL else generate_single)(n, dtype, math, looking, nb)
     backend = get_backend("cuda")
     chosen = check_protocol(backend, protocol)
     gpu, a = device(), matrix(n, dtype)
