@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from batchchol.algorithms import blocked
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.hybrid import HybridCalls
+from batchchol.algorithms.launching import OnGpu, workspace
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.on_chip import OnChip, kernel
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import ALONE, Plan
-from batchchol.backends.cuda import cublas, memory, support
+from batchchol.backends.cuda import cublas, memory
 from batchchol.backends.cuda.dense import slices
 from batchchol.backends.cuda.device import Device, device
 from batchchol.backends.cuda.functions import Function
@@ -197,7 +198,7 @@ def factor_host(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[Any], NDA
 
 
 @dataclass(frozen=True)
-class Substitution:
+class Substitution(OnGpu):
     """Solving by canonical factors, lower or, if `upper`, upper ones, by cuBLAS's trsm: together to order `ALONE`.
 
     Larger ones are solved by one after the other.
@@ -206,11 +207,6 @@ class Substitution:
     n: int
     dtype: str
     upper: bool
-
-    @property
-    def gpu(self) -> Device:
-        """Where it runs."""
-        return device()
 
     def launch(
         self, addresses: tuple[int, int, int], nrhs: int, batch: int, layout: Layout, stream: Any = None
@@ -226,20 +222,17 @@ class Substitution:
         l, b, x = addresses
         blas, itemsize = cublas.Cublas(self.dtype, "col" if self.upper else "row"), ELEMENT_BYTES[self.dtype]
         apart = self.n**2 * itemsize, self.n * nrhs * itemsize
-        if b != x:
-            support.copy(self.gpu, b, x, batch * apart[1], stream=stream)
+        self.copy(b, x, batch * apart[1], stream)
         sizes = self.n, nrhs, self.n
         if batch > 1 and self.n <= ALONE:
-            workspace = memory.empty((2, batch), np.dtype(np.uint64), f"the addresses of {batch:,} matrices")
-            if stream is not None:
-                memory.share(stream, workspace)
-            factors = int(workspace.gpudata)
-            solutions = factors + workspace.nbytes // 2
+            room = workspace((2, batch), "uint64", f"the addresses of {batch:,} matrices", stream)
+            factors = int(room.gpudata)
+            solutions = factors + room.nbytes // 2
             for place, first, step in zip((factors, solutions), (l, x), apart, strict=True):
                 self.gpu.launch(kernels.addresses(), batch, (place, first, step, batch), stream)
             for transposed in (False, True):
                 blas.solve(factors, solutions, *sizes, transposed=transposed, batch=batch, stream=stream)
-            return workspace
+            return room
         for member in range(batch):
             factor, columns = l + member * apart[0], x + member * apart[1]
             for transposed in (False, True):

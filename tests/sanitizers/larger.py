@@ -51,6 +51,7 @@ def larger() -> Iterator[Larger]:
         ("float32", "row", 129, 4),
         ("float32", "col", 150, 3),
         ("float32", "row", 160, 8),
+        ("float64", "row", 129, 5),
         ("float64", "row", 131, 6),
         ("float64", "col", 136, 16),
     ):
@@ -70,6 +71,8 @@ def larger() -> Iterator[Larger]:
         ("float32", "row", 129, (64, 8, 8, 128, 4, "tensor", 4)),
         ("float32", "col", 99, (32, 8, 16, 64, 4, "tensor", 4)),
         ("float64", "row", 200, (48, 8, 8, 96, 4, "tensor", 8)),
+        ("float32", "row", 136, (64, 16, 16, 128, 4, "tensor", 4)),
+        ("float64", "row", 145, (48, 8, 8, 96, 4, "tensor", 8)),
     ):
         yield Larger(Plan(FusedPanel(dtype, order, *axes), None, 2, border=True), n, 2)
     for dtype, order, n in (("float32", "row", 150), ("float64", "col", 113)):

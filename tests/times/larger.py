@@ -8,12 +8,11 @@ three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the p
 128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
 which cuBLAS updates all of the rest.
 
-Part "every" has orders in steps of 32 and those above by one, 1,024 matrices of each, by what is chosen and by
-cuSOLVER's better fill mode alone. Part "launches" has what Haidar and others (2017) compare: all steps of `ib`
-columns in one launch, and launches for each. Part "inverses" has rows below a tile of order `n` solved for by it, and
-multiplied by its inverse, which is there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of
-matrices, `n` by 512 and 512 by `n`, in cuBLAS's modes; `ratio` is the largest error over that of 512 rounded
-additions, 512 u |A| |B|.
+Part "launches" has what Haidar and others (2017) compare: all steps of `ib` columns in one launch, and launches for
+each. Part "inverses" has rows below a tile of order `n` solved for by it, and multiplied by its inverse, which is
+there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of matrices, `n` by 512 and 512 by `n`, in
+cuBLAS's modes; `ratio` is the largest error over that of 512 rounded additions, 512 u |A| |B|. Part "limit" has
+matrices of tens of GiB, one call of each, of which some rows are checked.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import chain, islice, product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchchol import get_backend
 from batchchol.algorithms.blocked import Blocking
@@ -50,10 +50,8 @@ ONE = (512, 1024, 2048, 4096, 8192, 16_384)
 MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [
     (n, 1024) for n in (257, 289, 321, 384, 385, 449, 512, 513, 577, 641, 768, 1024)
 ]
-# The orders between, and those just above whole tiles.
-EVERY = [n + more for n in range(256, 1025, 32) for more in (0, 1) if 256 < n + more <= ALONE]
 BOUND, PANELS = 10_240, (256, 512, 1024)
-PARTS = ("bound", "one", "many", "every", "launches", "inverses", "modes")
+PARTS = ("bound", "one", "many", "launches", "inverses", "modes", "limit")
 STEPS = [(n, ib) for n in (64, 128, 512) for ib in (8, 16, 32)]
 # As cublas_api.h has them.
 MODES = {
@@ -62,6 +60,9 @@ MODES = {
 }
 SIDE, INNER = 8192, 512
 TILES, ROWS_BELOW, MATRICES_BELOW = (16, 32, 64), 448, 1024
+# Of more elements than 32 bits count.
+LIMITS = (("float32", 65_536), ("float64", 65_536))
+ROWS, CHUNK = 32, 1024
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 CALLS, WARM_UP = 5, 1
@@ -90,10 +91,10 @@ def rows(parts: Sequence[str] = PARTS) -> Iterator[dict[str, Any]]:
         "bound": [bound(dtype) for dtype in DTYPES],
         "one": [case("one", n, 1, dtype) for n, dtype in product(ONE, DTYPES)],
         "many": [case("many", n, batch, dtype) for (n, batch), dtype in product(MANY, DTYPES)],
-        "every": [case("every", n, 1024, dtype) for n, dtype in product(EVERY, DTYPES)],
         "launches": [launches(n, ib, dtype) for dtype, (n, ib) in product(DTYPES, STEPS)],
         "modes": [modes(dtype) for dtype in DTYPES],
         "inverses": [inverses(nb, dtype) for dtype, nb in product(DTYPES, TILES)],
+        "limit": [limit(n, dtype) for dtype, n in LIMITS],
     }
     for each in chain.from_iterable(found[part] for part in parts):
         yield from each
@@ -116,17 +117,15 @@ def case(part: str, n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
         named = {"part": part, "dtype": dtype, "n": n, "batch": batch, "who": who, "how": how}
         return {**named, "chosen": chosen, **found, "ratio": ratio}
 
-    brief = part == "every"
-    for how, call in islice(cusolver(work, info), 1 if brief else None):
+    for how, call in cusolver(work, info):
         yield row("cusolver", how, call)
-    if not brief:
-        yield row("torch", "", torch_call(a))
+    yield row("torch", "", torch_call(a))
     if n <= 128:
         yield row("batchchol", "cholesky_ex", library_call(a), chosen=True)
         return
     gpu, default = device(), plan(n, batch, dtype, upper=False)
     addresses = (work.data.ptr, work.data.ptr, info.data.ptr)
-    for each in dict.fromkeys((default, *([] if brief else others(n, batch, dtype)))):
+    for each in dict.fromkeys((default, *others(n, batch, dtype))):
         call = partial(factor_at, gpu, each, *addresses, n, batch)
         yield row("batchchol", each.name, call, chosen=each == default, checked=True)
     for each in ahead(n, batch, dtype):
@@ -284,6 +283,40 @@ def modes(dtype: str) -> Iterator[dict[str, Any]]:
             "gflops": f"{flops / seconds / 1e9:.6g}",
             "ratio": f"{ratio:.3g}",
         }
+
+
+def limit(n: int, dtype: str) -> Iterator[dict[str, Any]]:
+    """One matrix by what is chosen and by cuSOLVER, a call of each; what is above its diagonal means nothing."""
+    cupy = import_module("cupy")
+
+    random, how = cupy.random.default_rng(0), plan(n, 1, dtype, upper=False)
+    a, info = cupy.empty((1, n, n), dtype), cupy.empty(1, np.int32)
+    for first in range(0, n, CHUNK):
+        a[0, first : first + CHUNK] = random.random((min(CHUNK, n - first), n), dtype=a.dtype.type)
+    own = partial(factor_at, device(), how, a.data.ptr, a.data.ptr, info.data.ptr, n, 1)
+    for who, name, call in (("batchchol", how.name, own), *(("cusolver", *each) for each in cusolver(a, info))):
+        # What a call has left is a positive definite matrix again.
+        a[0].ravel()[:: n + 1] = n
+        rows = np.linspace(0, n - 1, ROWS, dtype=np.int64)
+        given = a[0][rows].astype(np.float64)
+        seconds = seconds_of(call, lambda: None, 1, warm_up=0)[0]
+        ratio = f"{ratio_of_rows(given, a[0], rows):.3g}" if call is own else ""
+        named = {"part": "limit", "dtype": dtype, "n": n, "batch": 1, "who": who, "how": name, "chosen": call is own}
+        yield {**named, "seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}", "ratio": ratio}
+
+
+def ratio_of_rows(given: Any, l: Any, rows: NDArray[np.int64]) -> float:
+    """The largest residual ratio in some rows of a lower triangle, which were `given`, by the factor."""
+    cupy = import_module("cupy")
+
+    n, largest = l.shape[0], 0.0
+    own, unit = l[rows].astype(np.float64), np.finfo(l.dtype).eps / 2
+    for first in range(0, n, CHUNK):
+        other = l[first : first + CHUNK].astype(np.float64)
+        lower = cupy.arange(first, first + len(other)) <= cupy.asarray(rows)[:, None]
+        error = abs(given[:, first : first + CHUNK] - own @ other.T) * lower
+        largest = max(largest, float((error / ((n + 1) * unit * (abs(own) @ abs(other).T))).max()))
+    return largest
 
 
 def matrices(n: int, batch: int, dtype: str) -> Any:
