@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +29,7 @@ from scipy import sparse
 import batchchol
 
 USERS, ITEMS, RATINGS = 162_541, 59_047, 25_000_095
-# Of the padded factors of a slice: they fit a core's cache, or a GPU's.
-SLICE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
+SLICE_ELEMENTS = 1 << 19  # of the padded factors of a slice: they fit a core's cache
 
 
 def read_ratings(path: Path) -> sparse.csr_matrix:
@@ -113,35 +114,57 @@ def train(
     *,
     backend: str = "cpu",
     solve: Any = None,
+    steps: Any = None,
     regularization: float = 0.05,
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Factors of users and items, and the seconds that each iteration took; on a GPU by PyTorch's arrays.
+    """Factors of users and items, and the seconds that each iteration took.
 
-    On a CPU each core works on slices of its own, for which products are to be made by one (OPENBLAS_NUM_THREADS=1).
+    `steps` has the half steps of users and of items, each to be called with fixed and found; default: by `backend`.
     """
+    asarray, asnumpy = np.asarray, np.asarray
     if backend == "cuda":
         import torch
 
-        from batchchol.interop import torch as linalg
-
-        solve = solve or linalg.solve
-        asarray, asnumpy = lambda a: torch.as_tensor(a, device="cuda"), lambda a: a.cpu().numpy()
-    else:
-        solve, asarray, asnumpy = solve or batchchol.solve, np.asarray, np.asarray
-    elements = SLICE_ELEMENTS[backend]
-    by_user, by_item = (padded(each, factors, asarray, elements) for each in (ratings, ratings.T.tocsr()))
+        asarray, asnumpy = partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
+    make = steps or {"cpu": steps_on_cores, "cuda": steps_on_gpu}[backend]
+    step_of_users, step_of_items = make(ratings, factors, solve, regularization)
     rng = np.random.default_rng(0)
     users, items = (asarray(rng.normal(0, 0.1, (each, factors)).astype(np.float32)) for each in ratings.shape)
     taken = []
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        how = regularization, solve, asarray, pool.map if backend == "cpu" else map
-        for _ in range(iterations):
-            begin = time.perf_counter()
-            half_step(by_user, items, users, *how)
-            half_step(by_item, users, items, *how)
-            asnumpy(items[:1])  # a GPU is done when this is there
-            taken.append(time.perf_counter() - begin)
+    for _ in range(iterations):
+        begin = time.perf_counter()
+        step_of_users(items, users)
+        step_of_items(users, items)
+        asnumpy(items[:1])  # a GPU is done when this is there
+        taken.append(time.perf_counter() - begin)
     return asnumpy(users), asnumpy(items), taken
+
+
+def steps_on_cores(ratings: sparse.csr_matrix, factors: int, solve: Any, regularization: float) -> list[Any]:
+    """Half steps of users and of items on CPU cores, each on slices of its own.
+
+    Their products are to be made by one thread each (OPENBLAS_NUM_THREADS=1).
+    """
+
+    def share(work: Any, parts: list[Rows]) -> Iterator[None]:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            yield from pool.map(work, parts)
+
+    how = regularization, solve or batchchol.solve, np.asarray, share
+    sides = (padded(each, factors, np.asarray, SLICE_ELEMENTS) for each in (ratings, ratings.T.tocsr()))
+    return [lambda fixed, found, parts=parts: half_step(parts, fixed, found, *how) for parts in sides]
+
+
+def steps_on_gpu(ratings: sparse.csr_matrix, factors: int, solve: Any, regularization: float) -> list[Any]:
+    """The same on a GPU, with PyTorch's arrays, by the kernel of als_gpu.py."""
+    import als_gpu
+
+    from batchchol.interop import torch as linalg
+
+    sides = (als_gpu.on_gpu(each, factors) for each in (ratings, ratings.T.tocsr()))
+    return [
+        partial(als_gpu.half_step, side, regularization=regularization, solve=solve or linalg.solve) for side in sides
+    ]
 
 
 def loss(ratings: sparse.csr_matrix, users: np.ndarray, items: np.ndarray, regularization: float = 0.05) -> float:

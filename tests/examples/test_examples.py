@@ -59,7 +59,7 @@ def test_kalman_filters_are_those_of_the_textbook() -> None:
     kalman = example("kalman")
     model = kalman.constant_velocity(6)
     true, z = kalman.measurements(model, 40, 30)
-    found = np.asarray(kalman.run(model, z))
+    found = np.asarray(kalman.run(model, *kalman.start(6, 40), z))
     x, p, (f, q, h, r) = np.zeros(6), 10 * np.eye(6), (each.astype(np.float64) for each in model)
     for step, measured in enumerate(z[:, 0].astype(np.float64)):
         x, p = f @ x, f @ p @ f.T + q
