@@ -5,7 +5,8 @@ items' factors Y fixed, the best factors of user u solve
 
     (Y^T Y + sum_i (c_ui - 1) y_i y_i^T + regularization I) x_u = sum_i c_ui y_i,
 
-a system of order 16 … 128 for each user, then one for each item, and so on. Run it on a file of MovieLens, or on
+a system of order 16 … 128 for each user, then one for each item, and so on: summed by als_cores.py, or on a GPU by
+als_gpu.py, and solved by batchchol. Run it on a file of MovieLens, or on
 ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 films, 25,000,095 ratings):
 
     python docs/examples/als.py --ratings ratings.csv --factors 32
@@ -15,13 +16,11 @@ ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 fi
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -29,7 +28,6 @@ from scipy import sparse
 import batchchol
 
 USERS, ITEMS, RATINGS = 162_541, 59_047, 25_000_095
-SLICE_ELEMENTS = 1 << 19  # of the padded factors of a slice: they fit a core's cache
 
 
 def read_ratings(path: Path) -> sparse.csr_matrix:
@@ -55,58 +53,6 @@ def made_up_ratings(scale: float = 1.0, seed: int = 0) -> sparse.csr_matrix:
     return ratings
 
 
-class Rows(NamedTuple):
-    """Rows of about the same length, padded to the longest: what they rated (rows, length), and how confidently."""
-
-    rows: Any
-    columns: Any
-    confidence: Any
-
-
-def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any, elements: int) -> list[Rows]:
-    """All rows, the shortest first, as arrays that `asarray` makes; of what is padded the confidence is 0.
-
-    A slice has that many `elements` of factors at most, or one row.
-    """
-    lengths = np.diff(ratings.indptr)
-    order = np.argsort(lengths, kind="stable")
-    parts, first = [], 0
-    while first < len(order):
-        # To twice the shortest: three quarters of what is computed, on average, are no padding.
-        longest = max(2 * int(lengths[order[first]]), 8)
-        last = int(np.searchsorted(lengths[order], longest, side="right"))
-        last = min(last, first + max(1, elements // (longest * factors)))
-        rows = order[first:last]
-        begins, ends = ratings.indptr[rows, None], ratings.indptr[rows + 1, None]
-        places = begins + np.arange(int((ends - begins).max()))
-        there, places = places < ends, np.minimum(places, ratings.nnz - 1)
-        confidence = np.where(there, ratings.data[places], np.float32(0))
-        parts.append(Rows(asarray(rows), asarray(ratings.indices[places]), asarray(confidence)))
-        first = last
-    return parts
-
-
-def half_step(
-    parts: list[Rows], fixed: Any, found: Any, regularization: float, solve: Any, asarray: Any, share: Any = map
-) -> None:
-    """Write the best factors of the padded rows to `found`, with those of the columns `fixed`.
-
-    `share` has a function work on each of the slices, as `map` does.
-    """
-    factors = fixed.shape[1]
-    gram = fixed.T @ fixed + asarray(regularization * np.eye(factors, dtype=np.float32))
-
-    def work(part: Rows) -> None:
-        y = fixed[part.columns]
-        more = (part.confidence - 1) * (part.confidence > 0)
-        a = gram + (y * more[:, :, None]).swapaxes(1, 2) @ y
-        b = (part.confidence[:, None, :] @ y)[:, 0]
-        found[part.rows] = solve(a, b)
-
-    for _ in share(work, parts):
-        pass
-
-
 def train(
     ratings: sparse.csr_matrix,
     factors: int,
@@ -119,15 +65,16 @@ def train(
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
     """Factors of users and items, and the seconds that each iteration took.
 
-    `steps` has the half steps of users and of items, each to be called with fixed and found; default: by `backend`.
+    `steps` makes the half steps, of users' rows and of items', that are called with fixed factors and where to write
+    what is found; default: `own_steps`.
     """
     asarray, asnumpy = np.asarray, np.asarray
     if backend == "cuda":
         import torch
 
         asarray, asnumpy = partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
-    make = steps or {"cpu": steps_on_cores, "cuda": steps_on_gpu}[backend]
-    step_of_users, step_of_items = make(ratings, factors, solve, regularization)
+    make = steps or partial(own_steps, backend)
+    step_of_users, step_of_items = make(ratings, factors, regularization, solve or batchchol.solve)
     rng = np.random.default_rng(0)
     users, items = (asarray(rng.normal(0, 0.1, (each, factors)).astype(np.float32)) for each in ratings.shape)
     taken = []
@@ -140,31 +87,11 @@ def train(
     return asnumpy(users), asnumpy(items), taken
 
 
-def steps_on_cores(ratings: sparse.csr_matrix, factors: int, solve: Any, regularization: float) -> list[Any]:
-    """Half steps of users and of items on CPU cores, each on slices of its own.
-
-    Their products are to be made by one thread each (OPENBLAS_NUM_THREADS=1).
-    """
-
-    def share(work: Any, parts: list[Rows]) -> Iterator[None]:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            yield from pool.map(work, parts)
-
-    how = regularization, solve or batchchol.solve, np.asarray, share
-    sides = (padded(each, factors, np.asarray, SLICE_ELEMENTS) for each in (ratings, ratings.T.tocsr()))
-    return [lambda fixed, found, parts=parts: half_step(parts, fixed, found, *how) for parts in sides]
-
-
-def steps_on_gpu(ratings: sparse.csr_matrix, factors: int, solve: Any, regularization: float) -> list[Any]:
-    """The same on a GPU, with PyTorch's arrays, by the kernel of als_gpu.py."""
-    import als_gpu
-
-    from batchchol.interop import torch as linalg
-
-    sides = (als_gpu.on_gpu(each, factors) for each in (ratings, ratings.T.tocsr()))
-    return [
-        partial(als_gpu.half_step, side, regularization=regularization, solve=solve or linalg.solve) for side in sides
-    ]
+def own_steps(backend: str, ratings: sparse.csr_matrix, factors: int, regularization: float, solve: Any) -> list[Any]:
+    """The half steps of users and of items, by als_cores.py or als_gpu.py."""
+    own = import_module({"cpu": "als_cores", "cuda": "als_gpu"}[backend])
+    sides = (own.placed(each, factors) for each in (ratings, ratings.T.tocsr()))
+    return [partial(own.half_step, side, regularization=regularization, solve=solve) for side in sides]
 
 
 def loss(ratings: sparse.csr_matrix, users: np.ndarray, items: np.ndarray, regularization: float = 0.05) -> float:

@@ -68,7 +68,7 @@ class Ratings(NamedTuple):
     slices: list[Slice]
 
 
-def on_gpu(ratings: sparse.csr_matrix, factors: int, device: str = "cuda") -> Ratings:
+def placed(ratings: sparse.csr_matrix, factors: int, device: str = "cuda") -> Ratings:
     """Ratings with their rows in slices, the systems of which fit."""
     many = max(1, SLICE_ELEMENTS // factors**2)
     slices = [

@@ -47,7 +47,7 @@ def test_least_squares_take_the_best_factors(factors: int, monkeypatch: pytest.M
     ratings = sparse.csr_matrix((values, np.concatenate(items), begins), shape=(8, 150))
     fixed = rng.normal(0, 0.3, (150, factors)).astype(np.float32)
     found = there(np.full((8, factors), np.nan, np.float32))
-    als_gpu.half_step(als_gpu.on_gpu(ratings, factors, WHERE), there(fixed), found, 0.05, torch.linalg.solve)
+    als_gpu.half_step(als_gpu.placed(ratings, factors, WHERE), there(fixed), found, 0.05, torch.linalg.solve)
     y, dense = fixed.astype(np.float64), ratings.toarray().astype(np.float64)
     a = np.einsum("if,ui,ig->ufg", y, np.where(dense > 0, dense, 1), y) + 0.05 * np.eye(factors)
     want = np.linalg.solve(a, (dense @ y)[:, :, None])[:, :, 0]

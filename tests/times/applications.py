@@ -34,6 +34,7 @@ import numpy as np
 import batchchol
 from batchchol import get_backend
 from batchchol.measure.provenance import about
+from tests.times import padded
 
 ROOT = Path(__file__).parents[2]
 OUT = {"cuda": ROOT / "datasets" / "applications_h200.csv", "cpu": ROOT / "datasets" / "applications_epyc.csv"}
@@ -219,7 +220,7 @@ def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterato
         ways = {name: partial(train, each) for name, each in (place.solvers | NO_SOLVES).items()}
         if place.backend == "cuda":
             ways |= {OUR_PRODUCTS: ways["torch.linalg"]}
-            ways["torch.linalg"] = partial(train, torch_solve, partial(_steps_of_torch, module))
+            ways["torch.linalg"] = partial(train, torch_solve, partial(padded.steps, place.asarray, 1 << 24))
         else:
             del ways["numpy.linalg"]
             if find_spec("implicit"):
@@ -227,16 +228,6 @@ def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterato
         for name, way in ways.items():
             users, items, taken = way()
             yield line("als", n, ratings.nnz, name, median(taken), module.loss(ratings, users, items))
-
-
-def _steps_of_torch(module: ModuleType, ratings: Any, n: int, solve: Way, regularization: float) -> list[Way]:
-    """The half steps by PyTorch's products of padded rows."""
-    import torch
-
-    asarray = partial(torch.as_tensor, device="cuda")
-    sides = (module.padded(each, n, asarray, 1 << 24) for each in (ratings, ratings.T.tocsr()))
-    how = regularization, solve, asarray
-    return [lambda fixed, found, parts=parts: module.half_step(parts, fixed, found, *how) for parts in sides]
 
 
 _IMPLICIT = {"Cholesky": False, "conjugate gradients": True}
