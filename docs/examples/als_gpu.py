@@ -96,7 +96,7 @@ def slice_of(begins: np.ndarray, first: int, last: int, device: str) -> Slice:
 def shape_of(n: int) -> dict[str, int]:
     """How a program works: on matrices padded to a power of two, some ratings at a time, with some warps."""
     padded = max(16, triton.next_power_of_2(n))
-    return {"N": padded, "BLOCK": 32, "num_warps": 1 if padded <= 32 else padded // 16}
+    return {"N": padded, "BLOCK": 32, "num_warps": max(1, padded // 32)}
 
 
 def systems(

@@ -78,8 +78,8 @@ def start(n: int, filters: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((filters, n), np.float32), np.repeat(10 * np.eye(n, dtype=np.float32)[None], filters, 0)
 
 
-def run(model: Model, x: Any, p: Any, z: Any, solve: Any = batchchol.solve, step: Any = step) -> list[Any]:
-    """The filters' states after each step, (steps, filters, n); on a GPU with its arrays, `solve` and `step`."""
+def run(model: Model, x: Any, p: Any, z: Any, solve: Any = batchchol.solve) -> list[Any]:
+    """The filters' states after each step, (steps, filters, n); on a GPU with its arrays and `solve`."""
     found = []
     for measured in z:
         x, p = step(model, x, p, measured, solve)
@@ -88,14 +88,11 @@ def run(model: Model, x: Any, p: Any, z: Any, solve: Any = batchchol.solve, step
 
 
 def on_gpu() -> tuple[Any, Any, Any]:
-    """`run` by the kernels of kalman_gpu.py, and what brings arrays to the GPU and back."""
+    """What runs filters by the kernel of kalman_gpu.py, and what brings arrays to the GPU and back."""
     import kalman_gpu
     import torch
 
-    from batchchol.interop import torch as linalg
-
-    work = partial(run, solve=linalg.solve, step=kalman_gpu.step)
-    return work, partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
+    return kalman_gpu.run, partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
 
 
 def main() -> None:

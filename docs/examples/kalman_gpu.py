@@ -1,8 +1,8 @@
-"""A step of many Kalman filters on a GPU: the products before the solve in one kernel, those after it in another.
+"""Many Kalman filters on a GPU: a step is one kernel, and one call for the inverses of the innovations' covariances.
 
 Libraries make each product, sum and transpose by a kernel of its own, which reads and writes all covariances. Here
-a program keeps a filter's in registers; products are made on tensor cores (three TF32 products, as accurate as
-float32). The kernels are in Triton, which comes with PyTorch.
+a covariance is read once a step, to take a measurement in and to predict the next one, and written once. Products are
+made on tensor cores (three TF32 products, as accurate as float32). The kernel is in Triton, which comes with PyTorch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
+import batchchol
 
 
 @triton.jit
@@ -28,47 +30,54 @@ def apply(a, x):
 
 
 @triton.jit
-def predict(x, p, z, f, q, h, r, new_x, new_p, hp, s, y, n, m, N: tl.constexpr, M: tl.constexpr):
-    """Predict a filter's x and P; H P, S = H P H^T + R, and how far the measurement is off, y = z - H x."""
+def advance(
+    x, p, inverse, z, f, q, h, r, found, next_x, next_p, s, n, m,
+    N: tl.constexpr, M: tl.constexpr, MEASURED: tl.constexpr,
+):  # fmt: skip
+    """Take a filter's measurement in, by the inverse of S; predict x and P and, of the next one, S = H P H^T + R."""
     i, j = tl.arange(0, N), tl.arange(0, M)
     nn, mn, mm = i[:, None] * n + i, j[:, None] * n + i, j[:, None] * m + j
     in_nn, in_mn, in_mm = (i < n)[:, None] & (i < n), (j < m)[:, None] & (i < n), (j < m)[:, None] & (j < m)
     which = tl.program_id(0).to(tl.int64)
     of_f, of_h = tl.load(f + nn, in_nn, 0), tl.load(h + mn, in_mn, 0)
-    of_p = times(times(of_f, tl.load(p + which * n * n + nn, in_nn, 0)), tl.trans(of_f)) + tl.load(q + nn, in_nn, 0)
-    of_hp = times(of_h, of_p)
-    of_x = apply(of_f, tl.load(x + which * n + i, i < n, 0))
-    tl.store(new_p + which * n * n + nn, of_p, in_nn)
-    tl.store(hp + which * m * n + mn, of_hp, in_mn)
-    tl.store(s + which * m * m + mm, times(of_hp, tl.trans(of_h)) + tl.load(r + mm, in_mm, 0), in_mm)
-    tl.store(new_x + which * n + i, of_x, i < n)
-    tl.store(y + which * m + j, tl.load(z + which * m + j, j < m, 0) - apply(of_h, of_x), j < m)
+    of_x, of_p = tl.load(x + which * n + i, i < n, 0), tl.load(p + which * n * n + nn, in_nn, 0)
+    if MEASURED:
+        hp = times(of_h, of_p)
+        k = times(tl.load(inverse + which * m * m + mm, in_mm, 0), hp)  # the gain, transposed
+        off = tl.load(z + which * m + j, j < m, 0) - apply(of_h, of_x)
+        of_x += tl.sum(k * off[:, None], 0)
+        of_p -= times(tl.trans(k), hp)
+        # Rounding makes it a little asymmetric, and that grows from step to step.
+        of_p = (of_p + tl.trans(of_p)) / 2
+        tl.store(found + which * n + i, of_x, i < n)
+    of_p = times(times(of_f, of_p), tl.trans(of_f)) + tl.load(q + nn, in_nn, 0)
+    of_s = times(times(of_h, of_p), tl.trans(of_h)) + tl.load(r + mm, in_mm, 0)
+    tl.store(next_x + which * n + i, apply(of_f, of_x), i < n)
+    tl.store(next_p + which * n * n + nn, of_p, in_nn)
+    tl.store(s + which * m * m + mm, of_s, in_mm)
 
 
-@triton.jit
-def correct(x, p, k, hp, y, n, m, N: tl.constexpr, M: tl.constexpr):
-    """Take a measurement in: x += K y and P -= K H P, given K^T, and keep P symmetric."""
-    i, j = tl.arange(0, N), tl.arange(0, M)
-    nn, mn = i[:, None] * n + i, j[:, None] * n + i
-    in_nn, in_mn = (i < n)[:, None] & (i < n), (j < m)[:, None] & (i < n)
-    which = tl.program_id(0).to(tl.int64)
-    of_k = tl.load(k + which * m * n + mn, in_mn, 0)
-    gained = times(tl.trans(of_k), tl.load(hp + which * m * n + mn, in_mn, 0))
-    of_p = tl.load(p + which * n * n + nn, in_nn, 0)
-    tl.store(p + which * n * n + nn, of_p - (gained + tl.trans(gained)) / 2, in_nn)
-    of_y = tl.load(y + which * m + j, j < m, 0)
-    of_x = tl.load(x + which * n + i, i < n, 0)
-    tl.store(x + which * n + i, of_x + tl.sum(of_k * of_y[:, None], 0), i < n)
+def shape_of(n: int, m: int) -> dict[str, int]:
+    """How a program works: on matrices padded to powers of two, with some warps."""
+    return {"N": max(16, triton.next_power_of_2(n)), "M": max(16, triton.next_power_of_2(m)), "num_warps": 1}
 
 
-def step(
-    model: Any, x: torch.Tensor, p: torch.Tensor, z: torch.Tensor, solve: Callable[..., torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """States (filters, n) and covariances (filters, n, n) after a prediction and a measurement (filters, m)."""
-    (filters, n), m = x.shape, z.shape[1]
-    new_x, new_p, y = torch.empty_like(x), torch.empty_like(p), torch.empty_like(z)
-    hp, s = x.new_empty(filters, m, n), x.new_empty(filters, m, m)
-    sizes = {"N": max(16, triton.next_power_of_2(n)), "M": max(16, triton.next_power_of_2(m)), "num_warps": 1}
-    predict[(filters,)](x, p, z, *model, new_x, new_p, hp, s, y, n, m, **sizes)
-    correct[(filters,)](new_x, new_p, solve(s, hp).contiguous(), hp, y, n, m, **sizes)
-    return new_x, new_p
+def run(
+    model: Any,
+    x: torch.Tensor,
+    p: torch.Tensor,
+    z: torch.Tensor,
+    invert: Callable[[torch.Tensor], torch.Tensor] = batchchol.inv,
+) -> list[torch.Tensor]:
+    """The filters' states after each step, (steps, filters, n), as `kalman.run`; `invert` inverts S."""
+    (filters, n), m = x.shape, z.shape[2]
+    shape, states = shape_of(n, m), [torch.empty_like(x) for _ in z]
+    s, next_x = x.new_empty(filters, m, m), torch.empty_like(x)
+    p, other = torch.empty_like(p), p
+    advance[(filters,)](x, other, s, z, *model, x, next_x, p, s, n, m, MEASURED=False, **shape)
+    x, spare, other = next_x, torch.empty_like(x), torch.empty_like(p)
+    for measured, found in zip(z, states, strict=True):
+        given = x, p, invert(s).contiguous(), measured
+        advance[(filters,)](*given, *model, found, spare, other, s, n, m, MEASURED=True, **shape)
+        x, spare, p, other = spare, x, other, p
+    return states

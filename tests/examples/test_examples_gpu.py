@@ -58,8 +58,8 @@ def test_least_squares_take_the_best_factors(factors: int, monkeypatch: pytest.M
 def test_filters_are_those_of_the_cpu(n: int) -> None:
     kalman, kalman_gpu = example("kalman"), example("kalman_gpu")
     model = kalman.constant_velocity(n)
-    given = *kalman.start(n, 3), kalman.measurements(model, 3, 4)[1]
+    given = *kalman.start(n, 2), kalman.measurements(model, 2, 4)[1]
     on_gpu = kalman.Model(*map(there, model)), *map(there, given)
-    found = kalman.run(*on_gpu, solve=torch.linalg.solve, step=kalman_gpu.step)
+    found = kalman_gpu.run(*on_gpu, torch.linalg.inv)
     for states, want in zip(found, kalman.run(model, *given), strict=True):
         np.testing.assert_allclose(states.cpu().numpy(), want, rtol=1e-4, atol=1e-4)

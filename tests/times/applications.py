@@ -118,6 +118,13 @@ def torch_solve(a: Any, b: Any) -> Any:
     return x[..., 0] if column else x
 
 
+def torch_inverse(a: Any) -> Any:
+    """By PyTorch."""
+    import torch
+
+    return torch.linalg.inv_ex(a)[0]
+
+
 def numpy_solve(a: Any, b: Any) -> Any:
     """By NumPy."""
     column = b.ndim == a.ndim - 1
@@ -149,11 +156,10 @@ def kalman(place: Place, orders: Sequence[int], filters: int) -> Iterator[Line]:
         run = partial(module.run, module.Model(*there[:4]), *there[4:])
         ways = {name: partial(run, each) for name, each in (place.solvers | NO_SOLVES).items()}
         if place.backend == "cuda":
-            fused = partial(run, step=example("kalman_gpu").step)
-            ours, theirs = place.solvers.values()
-            ways["batchchol"], ways["no solves"] = partial(fused, ours), partial(fused, nothing)
-            ways |= {OUR_PRODUCTS: partial(fused, theirs)}
-            ways |= place.graphs({name: ways[name] for name in place.solvers})
+            fused = partial(example("kalman_gpu").run, *run.args)
+            ways["batchchol"] = partial(fused, lambda s: batchchol.inv_ex(s)[0])
+            ways |= {OUR_PRODUCTS: partial(fused, torch_inverse), "no solves": partial(fused, lambda s: s)}
+            ways |= place.graphs({name: ways[name] for name in ("batchchol", OUR_PRODUCTS)})
         for name, seconds in place.medians(ways).items():
             off = np.abs(place.asnumpy(ways[name]()[-1]) - true[-1])[:, : n // 2].mean()
             yield line("kalman", n, filters, name, seconds / STEPS, off)
