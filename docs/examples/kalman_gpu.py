@@ -31,8 +31,8 @@ def apply(a, x):
 
 @triton.jit
 def advance(
-    x, p, inverse, z, f, q, h, r, found, next_x, next_p, s, n, m,
-    N: tl.constexpr, M: tl.constexpr, MEASURED: tl.constexpr,
+    x, p, inverse, z, f, q, h, r, found, next_x, next_p, s,
+    n: tl.constexpr, m: tl.constexpr, N: tl.constexpr, M: tl.constexpr, MEASURED: tl.constexpr,
 ):  # fmt: skip
     """Take a filter's measurement in, by the inverse of S; predict x and P and, of the next one, S = H P H^T + R."""
     i, j = tl.arange(0, N), tl.arange(0, M)

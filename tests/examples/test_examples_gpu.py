@@ -17,6 +17,7 @@ WHERE = "cuda" if torch.cuda.is_available() else "cpu"
 # Without a GPU Triton's interpreter runs the kernels; it looks for this when it is imported, and at each kernel.
 os.environ["TRITON_INTERPRET"] = str(int(WHERE == "cpu"))
 pytest.importorskip("triton", reason="Triton, which PyTorch for GPUs brings, is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
