@@ -5,7 +5,8 @@ items' factors Y fixed, the best factors of user u solve
 
     (Y^T Y + sum_i (c_ui - 1) y_i y_i^T + regularization I) x_u = sum_i c_ui y_i,
 
-a system of order 16 … 128 for each user, then one for each item, and so on. Run it on a file of MovieLens, or on
+a system of order 16 … 128 for each user, then one for each item, and so on: summed by als_cores.py, or on a GPU by
+als_gpu.py, and solved by batchchol. Run it on a file of MovieLens, or on
 ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 films, 25,000,095 ratings):
 
     python docs/examples/als.py --ratings ratings.csv --factors 32
@@ -15,11 +16,11 @@ ratings that are made up in the shape of MovieLens-25M (162,541 users, 59,047 fi
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -27,8 +28,6 @@ from scipy import sparse
 import batchchol
 
 USERS, ITEMS, RATINGS = 162_541, 59_047, 25_000_095
-# Of the padded factors of a slice: they fit a core's cache, or a GPU's.
-SLICE_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 def read_ratings(path: Path) -> sparse.csr_matrix:
@@ -54,58 +53,6 @@ def made_up_ratings(scale: float = 1.0, seed: int = 0) -> sparse.csr_matrix:
     return ratings
 
 
-class Rows(NamedTuple):
-    """Rows of about the same length, padded to the longest: what they rated (rows, length), and how confidently."""
-
-    rows: Any
-    columns: Any
-    confidence: Any
-
-
-def padded(ratings: sparse.csr_matrix, factors: int, asarray: Any, elements: int) -> list[Rows]:
-    """All rows, the shortest first, as arrays that `asarray` makes; of what is padded the confidence is 0.
-
-    A slice has that many `elements` of factors at most, or one row.
-    """
-    lengths = np.diff(ratings.indptr)
-    order = np.argsort(lengths, kind="stable")
-    parts, first = [], 0
-    while first < len(order):
-        # To twice the shortest: three quarters of what is computed, on average, are no padding.
-        longest = max(2 * int(lengths[order[first]]), 8)
-        last = int(np.searchsorted(lengths[order], longest, side="right"))
-        last = min(last, first + max(1, elements // (longest * factors)))
-        rows = order[first:last]
-        begins, ends = ratings.indptr[rows, None], ratings.indptr[rows + 1, None]
-        places = begins + np.arange(int((ends - begins).max()))
-        there, places = places < ends, np.minimum(places, ratings.nnz - 1)
-        confidence = np.where(there, ratings.data[places], np.float32(0))
-        parts.append(Rows(asarray(rows), asarray(ratings.indices[places]), asarray(confidence)))
-        first = last
-    return parts
-
-
-def half_step(
-    parts: list[Rows], fixed: Any, found: Any, regularization: float, solve: Any, asarray: Any, share: Any = map
-) -> None:
-    """Write the best factors of the padded rows to `found`, with those of the columns `fixed`.
-
-    `share` has a function work on each of the slices, as `map` does.
-    """
-    factors = fixed.shape[1]
-    gram = fixed.T @ fixed + asarray(regularization * np.eye(factors, dtype=np.float32))
-
-    def work(part: Rows) -> None:
-        y = fixed[part.columns]
-        more = (part.confidence - 1) * (part.confidence > 0)
-        a = gram + (y * more[:, :, None]).swapaxes(1, 2) @ y
-        b = (part.confidence[:, None, :] @ y)[:, 0]
-        found[part.rows] = solve(a, b)
-
-    for _ in share(work, parts):
-        pass
-
-
 def train(
     ratings: sparse.csr_matrix,
     factors: int,
@@ -113,35 +60,38 @@ def train(
     *,
     backend: str = "cpu",
     solve: Any = None,
+    steps: Any = None,
     regularization: float = 0.05,
 ) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    """Factors of users and items, and the seconds that each iteration took; on a GPU by PyTorch's arrays.
+    """Factors of users and items, and the seconds that each iteration took.
 
-    On a CPU each core works on slices of its own, for which products are to be made by one (OPENBLAS_NUM_THREADS=1).
+    `steps` makes the half steps, of users' rows and of items', that are called with fixed factors and where to write
+    what is found; default: `own_steps`.
     """
+    asarray, asnumpy = np.asarray, np.asarray
     if backend == "cuda":
         import torch
 
-        from batchchol.interop import torch as linalg
-
-        solve = solve or linalg.solve
-        asarray, asnumpy = lambda a: torch.as_tensor(a, device="cuda"), lambda a: a.cpu().numpy()
-    else:
-        solve, asarray, asnumpy = solve or batchchol.solve, np.asarray, np.asarray
-    elements = SLICE_ELEMENTS[backend]
-    by_user, by_item = (padded(each, factors, asarray, elements) for each in (ratings, ratings.T.tocsr()))
+        asarray, asnumpy = partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
+    make = steps or partial(own_steps, backend)
+    step_of_users, step_of_items = make(ratings, factors, regularization, solve or batchchol.solve)
     rng = np.random.default_rng(0)
     users, items = (asarray(rng.normal(0, 0.1, (each, factors)).astype(np.float32)) for each in ratings.shape)
     taken = []
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        how = regularization, solve, asarray, pool.map if backend == "cpu" else map
-        for _ in range(iterations):
-            begin = time.perf_counter()
-            half_step(by_user, items, users, *how)
-            half_step(by_item, users, items, *how)
-            asnumpy(items[:1])  # a GPU is done when this is there
-            taken.append(time.perf_counter() - begin)
+    for _ in range(iterations):
+        begin = time.perf_counter()
+        step_of_users(items, users)
+        step_of_items(users, items)
+        asnumpy(items[:1])  # a GPU is done when this is there
+        taken.append(time.perf_counter() - begin)
     return asnumpy(users), asnumpy(items), taken
+
+
+def own_steps(backend: str, ratings: sparse.csr_matrix, factors: int, regularization: float, solve: Any) -> list[Any]:
+    """The half steps of users and of items, by als_cores.py or als_gpu.py."""
+    own = import_module({"cpu": "als_cores", "cuda": "als_gpu"}[backend])
+    sides = (own.placed(each, factors) for each in (ratings, ratings.T.tocsr()))
+    return [partial(own.half_step, side, regularization=regularization, solve=solve) for side in sides]
 
 
 def loss(ratings: sparse.csr_matrix, users: np.ndarray, items: np.ndarray, regularization: float = 0.05) -> float:

@@ -8,12 +8,14 @@ S is symmetric positive definite of the order of the measurement; K^T = S^-1 H P
 right-hand sides as the state has elements.
 
     python docs/examples/kalman.py --n 16 --filters 10000
+    python docs/examples/kalman.py --n 16 --filters 10000 --backend cuda
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,17 +73,26 @@ def times(matrices: Any, one: Any) -> Any:
     return rows.reshape(*matrices.shape[:-1], one.shape[-1])
 
 
-def run(model: Model, z: Any, solve: Any = batchchol.solve, asarray: Any = np.asarray) -> Any:
+def start(n: int, filters: int) -> tuple[np.ndarray, np.ndarray]:
+    """The filters' states and covariances before the first step: nothing is known."""
+    return np.zeros((filters, n), np.float32), np.repeat(10 * np.eye(n, dtype=np.float32)[None], filters, 0)
+
+
+def run(model: Model, x: Any, p: Any, z: Any, solve: Any = batchchol.solve) -> list[Any]:
     """The filters' states after each step, (steps, filters, n); on a GPU with its arrays and `solve`."""
-    model, z, n = Model(*map(asarray, model)), asarray(z), len(model.f)
-    filters = z.shape[1]
-    x = asarray(np.zeros((filters, n), np.float32))
-    p = asarray(np.broadcast_to(10 * np.eye(n, dtype=np.float32), (filters, n, n)).copy())
     found = []
     for measured in z:
         x, p = step(model, x, p, measured, solve)
         found.append(x)
     return found
+
+
+def on_gpu() -> tuple[Any, Any, Any]:
+    """What runs filters by the kernel of kalman_gpu.py, and what brings arrays to the GPU and back."""
+    import kalman_gpu
+    import torch
+
+    return kalman_gpu.run, partial(torch.as_tensor, device="cuda"), lambda a: a.cpu().numpy()
 
 
 def main() -> None:
@@ -90,14 +101,19 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=16, help="elements of the state, even")
     parser.add_argument("--filters", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
     model = constant_velocity(given.n)
     true, z = measurements(model, given.filters, given.steps)
+    work, asarray, asnumpy = on_gpu() if given.backend == "cuda" else (run, np.asarray, np.asarray)
+    there, first = Model(*map(asarray, model)), [asarray(each) for each in start(given.n, given.filters)]
+    measured = asarray(z)
+    work(there, *first, measured[:1])  # the first call compiles
     begin = time.perf_counter()
-    found = run(model, z)
+    last = asnumpy(work(there, *first, measured)[-1])
     taken = (time.perf_counter() - begin) / given.steps
     places = given.n // 2
-    error = np.sqrt(np.mean((found[-1][:, :places] - true[-1, :, :places]) ** 2))
+    error = np.sqrt(np.mean((last[:, :places] - true[-1, :, :places]) ** 2))
     raw = np.sqrt(np.mean((z[-1] - true[-1, :, :places]) ** 2))
     print(f"{given.filters:,} filters of n = {given.n}: {1e3 * taken:.2f} ms a step")
     print(f"error of places: {error:.3f}; of what was measured: {raw:.3f}")

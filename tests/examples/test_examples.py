@@ -10,12 +10,19 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.times import padded
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _as_programs_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 def example(name: str) -> ModuleType:
     """An example as a module, which no package has."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "examples" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -23,17 +30,21 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def test_als_takes_the_best_factors_of_each_step() -> None:
-    als = example("als")
+def test_als_takes_the_best_factors_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    als, als_cores, factors = example("als"), example("als_cores"), 16
+    monkeypatch.setattr(als_cores, "SLICE_ELEMENTS", 20 * factors**2)
     ratings = als.made_up_ratings(1e-4)
-    fixed = np.random.default_rng(1).normal(0, 0.1, (ratings.shape[1], 8)).astype(np.float32)
-    parts, found = als.padded(ratings, 8, np.asarray, 1 << 12), np.full((ratings.shape[0], 8), np.nan, np.float32)
-    als.half_step(parts, fixed, found, 0.05, als.batchchol.solve, np.asarray)
+    fixed = np.random.default_rng(1).normal(0, 0.1, (ratings.shape[1], factors)).astype(np.float32)
+    found = np.full((ratings.shape[0], factors), np.nan, np.float32)
+    als_cores.half_step(als_cores.placed(ratings, factors), fixed, found, 0.05, als.batchchol.solve)
+    of_libraries = np.full_like(found, np.nan)
+    step, _ = padded.steps(np.asarray, 1 << 12, ratings, factors, 0.05, als.batchchol.solve)
+    step(fixed, of_libraries)
     y, dense = fixed.astype(np.float64), ratings.toarray().astype(np.float64)
-    confidence = np.where(dense > 0, dense, 1)
-    a = np.einsum("if,ui,ig->ufg", y, confidence, y) + 0.05 * np.eye(8)
+    a = np.einsum("if,ui,ig->ufg", y, np.where(dense > 0, dense, 1), y) + 0.05 * np.eye(factors)
     want = np.linalg.solve(a, (dense @ y)[:, :, None])[:, :, 0]
-    np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-4)
+    for each in (found, of_libraries):
+        np.testing.assert_allclose(each, want, rtol=2e-3, atol=2e-4)
 
 
 def test_als_gets_better_with_each_iteration() -> None:
@@ -59,7 +70,7 @@ def test_kalman_filters_are_those_of_the_textbook() -> None:
     kalman = example("kalman")
     model = kalman.constant_velocity(6)
     true, z = kalman.measurements(model, 40, 30)
-    found = np.asarray(kalman.run(model, z))
+    found = np.asarray(kalman.run(model, *kalman.start(6, 40), z))
     x, p, (f, q, h, r) = np.zeros(6), 10 * np.eye(6), (each.astype(np.float64) for each in model)
     for step, measured in enumerate(z[:, 0].astype(np.float64)):
         x, p = f @ x, f @ p @ f.T + q

@@ -1,23 +1,28 @@
 """The applications of docs/examples at full size, beside what people use today.
 
-    python -m tests.times.applications --backend cuda    # on a machine with a GPU and PyTorch, in about a minute
+    python -m tests.times.applications --backend cuda    # on a machine with a GPU and PyTorch, in some two minutes
     python -m tests.times.applications --backend cpu     # with the package implicit, in some minutes
 
 write datasets/applications_h200.csv and datasets/applications_epyc.csv (--out FILE for another). `seconds` are those
 of an iteration of alternating least squares, of a step of all Kalman filters, of the likelihood and the gradients of
-all Gaussian processes, or of a solve of all worlds: medians of runs that take turns. "no solves" is what is left of a
-program without them. `quality` is the loss of least squares after the iterations; the mean error of the filters'
-places; the mean likelihood; the largest residual of the worlds.
+all Gaussian processes, or of a solve of all worlds: medians of runs that take turns. Runs of filters and worlds have
+many steps, of which the last is waited for; "one at a time": each is.
+
+"batchchol" and "torch.linalg" are whole programs, the second with PyTorch's products and solves; "torch.linalg, our
+products" is the first with PyTorch's solves, "no solves" without any; "graph" replays it as a CUDA graph. `quality`
+is the loss of least squares after the iterations; the mean error of the filters' places; the mean likelihood; the
+largest residual of the worlds.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import importlib.util
+import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,6 +34,7 @@ import numpy as np
 import batchchol
 from batchchol import get_backend
 from batchchol.measure.provenance import about
+from tests.times import padded
 
 ROOT = Path(__file__).parents[2]
 OUT = {"cuda": ROOT / "datasets" / "applications_h200.csv", "cpu": ROOT / "datasets" / "applications_epyc.csv"}
@@ -36,19 +42,16 @@ COLUMNS = (
     *("application", "n", "batch", "way", "seconds", "quality"),
     *("gpu", "cpu", "driver", "toolkit", "commit", "date"),
 )
-ITERATIONS, ROUNDS, STEPS = 3, 7, 5
+ITERATIONS, ROUNDS, STEPS = 3, 7, 20
 Way = Callable[[], Any]
 Line = dict[str, Any]
 
 
 def example(name: str) -> ModuleType:
-    """An example as a module, which no package has."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "examples" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """An example as a module; its folder is no package."""
+    if (folder := str(ROOT / "docs" / "examples")) not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 class Place:
@@ -59,9 +62,8 @@ class Place:
         if backend == "cuda":
             import torch
 
-            from batchchol.interop import torch as linalg
-
-            self.solvers = {"batchchol": lambda a, b: linalg.solve_ex(a, b)[0], "torch.linalg": torch_solve}
+            # Without gradients that is quicker than the operators of `batchchol.interop`.
+            self.solvers = {"batchchol": lambda a, b: batchchol.solve_ex(a, b)[0], "torch.linalg": torch_solve}
             self.asarray: Way = partial(torch.as_tensor, device="cuda")
             self.asnumpy: Way = lambda a: a.cpu().numpy()
             self.wait: Way = torch.cuda.synchronize
@@ -69,17 +71,42 @@ class Place:
             self.solvers = {"batchchol": batchchol.solve, "numpy.linalg": numpy_solve}
             self.asarray, self.asnumpy, self.wait = np.asarray, np.asarray, lambda: None
 
-    def medians(self, ways: Mapping[str, Way]) -> dict[str, float]:
-        """Seconds of each way: they take turns, after a round that warms up."""
+    def medians(self, ways: Mapping[str, Way], calls: int = 1) -> dict[str, float]:
+        """Seconds of each way, of many calls before the wait: they take turns, after a round that warms up."""
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(ROUNDS + 1):
             for name, way in ways.items():
                 self.wait()
                 begin = perf_counter()
-                way()
+                for _ in range(calls):
+                    way()
                 self.wait()
-                taken[name].append(perf_counter() - begin)
+                taken[name].append((perf_counter() - begin) / calls)
         return {name: median(each[1:]) for name, each in taken.items()}
+
+    def graphs(self, ways: Mapping[str, Way]) -> dict[str, Way]:
+        """The ways as CUDA graphs, those that can be captured."""
+        return {f"{name}, graph": graph for name, way in ways.items() if (graph := _graph(way))}
+
+
+def _graph(way: Way) -> Way | None:
+    import torch
+
+    way()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            found = way()
+    except RuntimeError as error:
+        print("not captured:", str(error).splitlines()[0], flush=True)
+        return None
+
+    def replay() -> Any:
+        graph.replay()
+        return found
+
+    return replay
 
 
 def torch_solve(a: Any, b: Any) -> Any:
@@ -89,6 +116,13 @@ def torch_solve(a: Any, b: Any) -> Any:
     column = b.ndim == a.ndim - 1
     x = torch.cholesky_solve(b[..., None] if column else b, torch.linalg.cholesky_ex(a)[0])
     return x[..., 0] if column else x
+
+
+def torch_inverse(a: Any) -> Any:
+    """By PyTorch."""
+    import torch
+
+    return torch.linalg.inv_ex(a)[0]
 
 
 def numpy_solve(a: Any, b: Any) -> Any:
@@ -109,7 +143,7 @@ def nothing(_: Any, b: Any) -> Any:
     return b * 0
 
 
-NO_SOLVES = {"no solves": nothing}
+NO_SOLVES, OUR_PRODUCTS = {"no solves": nothing}, "torch.linalg, our products"
 
 
 def kalman(place: Place, orders: Sequence[int], filters: int) -> Iterator[Line]:
@@ -118,9 +152,14 @@ def kalman(place: Place, orders: Sequence[int], filters: int) -> Iterator[Line]:
     for n in orders:
         model = module.constant_velocity(n)
         true, z = module.measurements(model, filters, STEPS)
-        given = place.asarray(z)
-        solvers = place.solvers | NO_SOLVES
-        ways = {name: partial(module.run, model, given, each, place.asarray) for name, each in solvers.items()}
+        there = [place.asarray(each) for each in (*model, *module.start(n, filters), z)]
+        run = partial(module.run, module.Model(*there[:4]), *there[4:])
+        ways = {name: partial(run, each) for name, each in (place.solvers | NO_SOLVES).items()}
+        if place.backend == "cuda":
+            fused = partial(example("kalman_gpu").run, *run.args)
+            ways["batchchol"] = partial(fused, lambda s: batchchol.inv_ex(s)[0])
+            ways |= {OUR_PRODUCTS: partial(fused, torch_inverse), "no solves": partial(fused, lambda s: s)}
+            ways |= place.graphs({name: ways[name] for name in ("batchchol", OUR_PRODUCTS)})
         for name, seconds in place.medians(ways).items():
             off = np.abs(place.asnumpy(ways[name]()[-1]) - true[-1])[:, : n // 2].mean()
             yield line("kalman", n, filters, name, seconds / STEPS, off)
@@ -133,8 +172,10 @@ def physics(place: Place, orders: Sequence[int], worlds: int) -> Iterator[Line]:
         mass, force = module.chains(worlds, n)
         there = place.asarray(mass), place.asarray(force)
         ways = {name: partial(module.accelerations, *there, each) for name, each in place.solvers.items()}
-        for name, seconds in place.medians(ways).items():
-            found = place.asnumpy(ways[name]())
+        alone = {f"{name}, one at a time": seconds for name, seconds in place.medians(ways).items()}
+        ways |= place.graphs(ways) if place.backend == "cuda" else {}
+        for name, seconds in (place.medians(ways, STEPS) | alone).items():
+            found = place.asnumpy(ways[name.removesuffix(", one at a time")]())
             off = np.abs(np.einsum("wij,wj->wi", mass, found, dtype=np.float64) - force).max()
             yield line("physics", n, worlds, name, seconds, off)
 
@@ -181,11 +222,14 @@ def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterato
     module = example("als")
     ratings = module.made_up_ratings(scale)
     for n in factors:
-        solvers = place.solvers | NO_SOLVES
-        ways = {name: partial(_train, module, ratings, n, place, each) for name, each in solvers.items()}
-        if place.backend == "cpu":
+        train = partial(_train, module, ratings, n, place)
+        ways = {name: partial(train, each) for name, each in (place.solvers | NO_SOLVES).items()}
+        if place.backend == "cuda":
+            ways |= {OUR_PRODUCTS: ways["torch.linalg"]}
+            ways["torch.linalg"] = partial(train, torch_solve, partial(padded.steps, place.asarray, 1 << 24))
+        else:
             del ways["numpy.linalg"]
-            with suppress(ImportError):
+            if find_spec("implicit"):
                 ways |= {f"implicit, {name}": partial(_implicit, ratings, n, cg) for name, cg in _IMPLICIT.items()}
         for name, way in ways.items():
             users, items, taken = way()
@@ -195,8 +239,10 @@ def least_squares(place: Place, factors: Sequence[int], scale: float) -> Iterato
 _IMPLICIT = {"Cholesky": False, "conjugate gradients": True}
 
 
-def _train(module: ModuleType, ratings: Any, n: int, place: Place, solve: Way) -> tuple[Any, Any, list[float]]:
-    users, items, taken = module.train(ratings, n, ITERATIONS + 1, backend=place.backend, solve=solve)
+def _train(
+    module: ModuleType, ratings: Any, n: int, place: Place, solve: Way, steps: Any = None
+) -> tuple[Any, Any, list[float]]:
+    users, items, taken = module.train(ratings, n, ITERATIONS + 1, backend=place.backend, solve=solve, steps=steps)
     return users, items, taken[1:]
 
 

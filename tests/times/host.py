@@ -98,6 +98,7 @@ def of_jax() -> Named:
     import jax
 
     from batchchol.interop import jax as linalg
+    from batchchol.interop.jax import xla
 
     a, b = (jax.device_put(each) for each in matrices())
     for call in (linalg.cholesky_ex, linalg.solve_ex):
@@ -105,6 +106,9 @@ def of_jax() -> Named:
         given = (a,) if call is linalg.cholesky_ex else (a, b)
         compiled(*given)[0].block_until_ready()
         yield f"interop {call.__name__}", partial(compiled, *given)
+    results = jax.ShapeDtypeStruct(a.shape, a.dtype), jax.ShapeDtypeStruct(a.shape[:1], np.int32)
+    xla.register("nothing", {"CUDA": lambda _: None})
+    yield "jax.ffi.ffi_call that does nothing", partial(jax.jit(jax.ffi.ffi_call("nothing", results)), a)
     for name, call in (("add", lambda a: a + a), ("numpy.linalg.cholesky", jax.numpy.linalg.cholesky)):
         yield f"jax.{name}", partial(jax.jit(call), a)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from itertools import accumulate
-from operator import mul
+from operator import attrgetter, mul
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,14 +98,15 @@ class Cupy:
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
         self._cuda = self._cupy.cuda
+        # No functions of Python around these.
+        self.address: Callable[[Any], int] = attrgetter("data.ptr")
+        self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
+        self._said: Callable[[Any], Seen] = attrgetter("data.ptr", "shape", "dtype", "data.device_id")
         # The address of the current GPU's, with no object for it; older ones lack that.
         self._stream = getattr(getattr(self._cuda, "stream", None), "get_current_stream_ptr", None)
 
     def holds(self, a: Any) -> bool:
         return isinstance(a, self._cupy.ndarray)
-
-    def gpu_of(self, a: Any) -> int:
-        return int(a.data.device_id)
 
     def there(self, gpu: int) -> AbstractContextManager[Any] | None:
         if self._cuda.runtime.getDevice() == gpu:
@@ -114,14 +115,10 @@ class Cupy:
         return context
 
     def seen(self, a: Any) -> Seen | None:
-        data = a.data
-        return (data.ptr, a.shape, a.dtype, data.device_id) if a.flags.c_contiguous else None
+        return self._said(a) if a.flags.c_contiguous else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cupy.ndarray, shape, dtype)
-
-    def address(self, a: Any, /) -> int:
-        return int(a.data.ptr)
 
     def stream(self, gpu: int, /) -> int:
         return int(self._stream() if self._stream else self._cuda.get_current_stream().ptr)
