@@ -16,6 +16,7 @@ from batchchol.report.claims import families
 from batchchol.report.claims.listed import Column, Group, Listed, Table
 from batchchol.report.claims.looked_up import Lookup
 from batchchol.report.claims.quantities import quantity
+from batchchol.report.claims.rebased import listed_commits
 
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
@@ -97,7 +98,7 @@ def _filled(table: Table, listed: Listed, show: Show) -> str:
 def _everything(group: Group) -> str:
     """A group as a part of a page: what its rows are, a table of its cases, and a list of what is of all of them."""
     claims = list(group.claims())
-    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    commits = listed_commits((claim.commits for claim in claims), group.root)
     whole = [
         f"- `{claim.name}`: {claim.text()} ({quantity(claim.quantity).words})\n"
         for claim in claims
@@ -113,7 +114,7 @@ def _everything(group: Group) -> str:
 
 def _looked_up(lookup: Lookup) -> str:
     claims = list(lookup.claims())
-    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    commits = listed_commits((claim.commits for claim in claims), lookup.root)
     lines = ([f"`{claim.name}`", claim.text()] for claim in claims)
     about = f"## {lookup.name}\n\n{lookup.about} `{lookup.file}`, commit {commits}.\n"
     return f"{about}\n{_markdown(['claim', lookup.value.replace('_', ' ')], [True, False], lines)}"
