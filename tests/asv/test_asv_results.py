@@ -110,10 +110,10 @@ def test_a_row_has_the_records_of_its_own_samples(folder: Path) -> None:
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="datasets/ is not part of an installed package")
 def test_published_results_are_read_with_their_records() -> None:
     rows = [row for row in load_results(PUBLISHED, machine="h200") if row.status == "measured"]
-    assert len({row.commit for row in rows}) == 5
-    assert len(rows) == 5 * (11 + 2)
+    assert len({row.commit for row in rows}) > 5
+    assert {len(row.records) for row in rows} == {1, 2}
     for row in rows:
-        assert [record.about["device"]["gpu"] for record in row.records] == ["NVIDIA H200"] * 2
+        assert {record.about["device"]["gpu"] for record in row.records} == {"NVIDIA H200"}
         assert median(sample for record in row.records for sample in record.samples) == pytest.approx(row.median)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from batchchol.asv_plugin.history.cases import Case, Number
 from batchchol.operations.roofline import compulsory_bytes, flops
@@ -44,14 +45,26 @@ class Roofline:
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
 
-    @property
-    def lefts(self) -> frozenset[int]:
-        """Places in `kernels` of those with a neighbour where their name would stand."""
-        return frozenset(
-            place
-            for place, (x, y, _) in enumerate(self.kernels)
-            if any(0 < other_x - x < _NAME[0] and abs(other_y - y) < _NAME[1] for other_x, other_y, _ in self.kernels)
-        )
+    @cached_property
+    def names(self) -> dict[int, bool]:
+        """Places in `kernels` of the fastest of each intensity, if a name has room there; True: to its left."""
+        found: dict[int, bool] = {}
+        taken: list[tuple[float, float]] = []
+        done: set[float] = set()
+        for place, (x, y, _) in sorted(enumerate(self.kernels), key=lambda each: each[1][1]):
+            left = any(
+                0 < other_x - x < _NAME[0] and abs(other_y - y) < _NAME[1] for other_x, other_y, _ in self.kernels
+            )
+            at = (x - _NAME[0] if left else x, y)
+            if x not in done and not any(_overlap(at, other) for other in taken):
+                found[place] = left
+                taken.append(at)
+            done.add(x)
+        return found
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return abs(one[0] - other[0]) < _NAME[0] and abs(one[1] - other[1]) < _NAME[1]
 
 
 def roofline(cases: Iterable[Case]) -> Roofline | None:

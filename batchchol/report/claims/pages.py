@@ -1,7 +1,8 @@
 """Claims in pages, between comments that readers do not see.
 
 A number is `<!--=NAME-->4.24<!--/-->`, with a format specification after the name where it is not the usual one. A
-table stands between `<!-- claims: TABLE -->` and `<!-- /claims -->`; the table `all` has every claim there is.
+table stands between `<!-- claims: TABLE -->` and `<!-- /claims -->`; the table `all` has every claim there is, and
+`families` what the default table chooses.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from batchchol.errors import BatchcholError
+from batchchol.report.claims import families
 from batchchol.report.claims.listed import Column, Group, Listed, Table
 from batchchol.report.claims.looked_up import Lookup
 from batchchol.report.claims.quantities import quantity
+from batchchol.report.claims.rebased import listed_commits
 
 _NUMBER = re.compile(r"(<!--=\s*(\S+?)(?:\s+(\S+?))?\s*-->).*?(<!--/-->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- claims: (\S+) -->\n).*?(<!-- /claims -->)", re.DOTALL)
-_EVERY = "all"
+_EVERY, _FAMILIES = "all", "families"
 Show = Callable[[str, str], str]
 """From a claim's name and its number to what stands on a page."""
 # Markdown takes a line that begins with a comment for HTML: a paragraph would end there, and its marks be shown.
@@ -72,8 +75,11 @@ def _shown(name: str, listed: Listed, show: Show) -> str:
     if name == _EVERY:
         parts = [*(_everything(group) for group in listed.groups), *(_looked_up(lookup) for lookup in listed.lookups)]
         return "\n".join(parts)
+    if name == _FAMILIES:
+        return _markdown(families.HEADS, [True] * len(families.HEADS), families.lines())
     if name not in listed.tables:
-        raise BatchcholError(f"claims: got the table {name!r}, expected one of {', '.join([*listed.tables, _EVERY])}")
+        known = ", ".join([*listed.tables, _FAMILIES, _EVERY])
+        raise BatchcholError(f"claims: got the table {name!r}, expected one of {known}")
     return _filled(listed.tables[name], listed, show)
 
 
@@ -92,7 +98,7 @@ def _filled(table: Table, listed: Listed, show: Show) -> str:
 def _everything(group: Group) -> str:
     """A group as a part of a page: what its rows are, a table of its cases, and a list of what is of all of them."""
     claims = list(group.claims())
-    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    commits = listed_commits((claim.commits for claim in claims), group.root)
     whole = [
         f"- `{claim.name}`: {claim.text()} ({quantity(claim.quantity).words})\n"
         for claim in claims
@@ -108,7 +114,7 @@ def _everything(group: Group) -> str:
 
 def _looked_up(lookup: Lookup) -> str:
     claims = list(lookup.claims())
-    commits = ", ".join(sorted({claim.commits for claim in claims}))
+    commits = listed_commits((claim.commits for claim in claims), lookup.root)
     lines = ([f"`{claim.name}`", claim.text()] for claim in claims)
     about = f"## {lookup.name}\n\n{lookup.about} `{lookup.file}`, commit {commits}.\n"
     return f"{about}\n{_markdown(['claim', lookup.value.replace('_', ' ')], [True, False], lines)}"

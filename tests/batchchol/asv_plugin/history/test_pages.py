@@ -8,11 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from batchchol.asv_plugin.history.cases import Case, Number
 from batchchol.asv_plugin.history.charts import shown
 from batchchol.asv_plugin.history.pages import write
+from batchchol.asv_plugin.history.roofline import Kernel, Roofline
 from batchchol.asv_plugin.history.store import opened
 from batchchol.asv_plugin.results import ResultRow
 from batchchol.errors import BatchcholError
@@ -98,6 +101,13 @@ def test_heat_maps_and_rooflines_have_every_kernel(folder: Path) -> None:
     assert "n × nb" in heat
     assert re.findall(r"--heat: (\d+)%", heat) == ["0", "20", "0"]
     assert (folder / "mine-env--roofline.html").read_text().count("GFLOP/s, ") == 5
+
+
+def test_a_roofline_names_the_fastest_of_each_intensity_where_there_is_room() -> None:
+    kernel = Kernel(cast(Case, None), cast(Number, None), 1.0, 1.0)
+    places = [(100.0, 80.0), (100.0, 50.0), (112.0, 52.0), (300.0, 10.0), (301.0, 15.0), (302.0, 18.0)]
+    plot = Roofline(640, 360, tuple((x, y, kernel) for x, y in places), 1.0, ((0, 0), (1, 1)), (), ())
+    assert plot.names == {1: True, 2: False, 3: True, 5: False}
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt install chromium")
