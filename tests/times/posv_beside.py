@@ -34,7 +34,7 @@ from kernelgen import Layout, Problem, SpecError
 DATASETS = Path(__file__).parents[2] / "datasets"
 COLUMNS = (
     "op",
-    "contender",
+    "library",
     "n",
     "nrhs",
     "batch",
@@ -146,7 +146,7 @@ def rows(backend: Any, asked: Asked, maths: Sequence[str], blocks: int) -> Itera
         middle = sorted(seconds)
         median = middle[len(middle) // 2]
         yield {
-            "op": "posv", "contender": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
+            "op": "posv", "library": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
             "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}", "ratio": f"{ratio:.3f}",
             "floor": f"{backend.floor('queued'):.3g}", "kernel": each.kernel,
         }  # fmt: skip
@@ -154,7 +154,7 @@ def rows(backend: Any, asked: Asked, maths: Sequence[str], blocks: int) -> Itera
 
 def said_of(row: dict[str, Any]) -> str:
     """Such as "packed fast 24.6 us"."""
-    return f"{row['contender']} {row['math']} {1e6 * float(row['seconds']):.2f} us"
+    return f"{row['library']} {row['math']} {1e6 * float(row['seconds']):.2f} us"
 
 
 def main() -> None:
