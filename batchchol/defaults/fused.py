@@ -48,9 +48,11 @@ FAST_ARRAYS_FROM = 31
 # Orders up to which a matrix is one warp's, whose rest are two kernels if they are packed.
 ONE_WARP = 96
 # Orders, and the matrices of a warp, teams of a block and blocks of a multiprocessor: of few matrices and of many.
-TEAMS_OF_FEW = ((32, (2, 4, 3)), (ONE_WARP, (1, 8, 1)))
+TEAMS_OF_FEW = ((28, (2, 4, 3)), (ONE_WARP, (1, 8, 1)))
 TEAMS_OF_SOME = ((32, (2, 4, 3)), (ONE_WARP, (1, 2, 8)))
 TEAMS = ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4)))
+# From this order on few are updated by tensor cores in "ieee" too.
+FEW_BY_TENSOR_FROM = 29
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
 # Batches that are served apart.
@@ -157,7 +159,7 @@ def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) 
     matrices, teams, blocks = _teams(n, chunk if packed else None, measured)
     warps = 1 if n <= ONE_WARP else 2
     # In "ieee" too: of many arrays of n = 64 1,170 us in place of 1,378 (H200).
-    update = None if few else "tensor"
+    update = None if few and n < FEW_BY_TENSOR_FROM else "tensor"
     stride, pdl = chunk if packed and chunk in range(2, MAX_CHUNK + 1) else None, has_pdl(arch) or None
     try:
         schedule = WarpSchedule(matrices, warps, teams, update=update, blocks=blocks, stride=stride, pdl=pdl)

@@ -4,8 +4,9 @@
         --out datasets/posv_beside_h200.csv
 
 Kernels that the library chooses for packed matrices and arrays, and the likeliest blocks of cuSOLVERDx, on cold data,
-queued; seconds a call, medians, checked. `floor` is what an empty launch takes. Rows are added to a file that is
-there. `compare --op posv` asks the same, and takes longer: it times one after the other, and calls on arrays too.
+queued; seconds a call, medians, checked; `--early` has those of cuSOLVERDx launched before others have ended, as ours
+are. Rows are added to a file that is there. `compare --op posv` asks the same, and takes longer: it times one after
+the other, and calls on arrays too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kernelgen import Layout, Problem, SpecError
 DATASETS = Path(__file__).parents[2] / "datasets"
 COLUMNS = (
     "op",
-    "contender",
+    "library",
     "n",
     "nrhs",
     "batch",
@@ -44,7 +45,6 @@ COLUMNS = (
     "seconds",
     "spread",
     "ratio",
-    "floor",
     "kernel",
 )
 SAID = ("gpu", "driver", "toolkit", "commit", "date", "peer")
@@ -105,9 +105,9 @@ def ours(backend: Any, asked: Asked, a: Batch, b: Any, maths: Sequence[str]) -> 
             yield Contender(name, names, math, layout, sets, status, partial(kernel, threads=1))
 
 
-def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int) -> Iterator[Contender]:
+def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool) -> Iterator[Contender]:
     """Blocks of cuSOLVERDx, on the same arrays."""
-    what = cusolverdx._What(asked.nrhs)
+    what = cusolverdx._What(asked.nrhs, pdl=early)
     info = backend.place(np.full(asked.batch, -1, np.int32))
     for shape in cusolverdx.shapes(asked.n, asked.dtype, device().architecture, what)[:blocks]:
         try:
@@ -124,19 +124,21 @@ def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int) -> Iterator[Co
         yield Contender("cusolverdx", f"posv of a block, {said}", "ieee", Layout.canonical(), arrays, (info,), run)
 
 
-def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int) -> list[Contender]:
+def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *, early: bool) -> list[Contender]:
     """All that solve these."""
     a = backend.empty(asked.n, asked.batch, Layout.canonical(), asked.dtype)
     backend.fill(a, "diagonally_dominant")
     b = np.random.default_rng(0).standard_normal((asked.batch, asked.n, asked.nrhs), dtype=asked.dtype)
     found = list(ours(backend, asked, a, b, maths))
     arrays = next(each.sets for each in found if each.name == "arrays")
-    return found + (list(theirs(backend, asked, arrays, blocks)) if blocks else [])
+    return found + (list(theirs(backend, asked, arrays, blocks, early=early)) if blocks else [])
 
 
-def rows(backend: Any, asked: Asked, maths: Sequence[str], blocks: int) -> Iterator[dict[str, Any]]:
+def rows(
+    backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *, early: bool = False
+) -> Iterator[dict[str, Any]]:
     """A row for each contender, all of which are called in turn."""
-    found, taken = contenders(backend, asked, maths, blocks), []
+    found, taken = contenders(backend, asked, maths, blocks, early=early), []
     ratios = [each.checked(backend) for each in found]
     calls = FEW_CALLS if asked.n**2 * asked.batch > MANY_ELEMENTS else MANY_CALLS
     for turn in range(WARM_UP + SAMPLES):
@@ -146,15 +148,15 @@ def rows(backend: Any, asked: Asked, maths: Sequence[str], blocks: int) -> Itera
         middle = sorted(seconds)
         median = middle[len(middle) // 2]
         yield {
-            "op": "posv", "contender": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
+            "op": "posv", "library": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
             "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}", "ratio": f"{ratio:.3f}",
-            "floor": f"{backend.floor('queued'):.3g}", "kernel": each.kernel,
+            "kernel": each.kernel,
         }  # fmt: skip
 
 
 def said_of(row: dict[str, Any]) -> str:
     """Such as "packed fast 24.6 us"."""
-    return f"{row['contender']} {row['math']} {1e6 * float(row['seconds']):.2f} us"
+    return f"{row['library']} {row['math']} {1e6 * float(row['seconds']):.2f} us"
 
 
 def main() -> None:
@@ -184,7 +186,7 @@ def main() -> None:
             if time.monotonic() - begin > given.seconds:
                 print("no time for", *asked, flush=True)
                 continue
-            found = list(rows(backend, asked, given.maths, given.blocks))
+            found = list(rows(backend, asked, given.maths, given.blocks, early=given.early))
             writer.writerows(row | said for row in found)
             stream.flush()
             print(*asked, "; ".join(map(said_of, found)), flush=True)

@@ -14,11 +14,11 @@ def test_what_the_library_chooses_is_timed_in_turn(cuda: Backend, monkeypatch: p
     monkeypatch.setattr(posv_beside, "MANY_CALLS", 2)
     monkeypatch.setattr(posv_beside, "SAMPLES", 3)
     found = list(rows(cuda, Asked(3, 12, 2, "float32"), ("ieee",), 0))
-    assert [(row["contender"], row["math"]) for row in found] == [
+    assert [(row["library"], row["math"]) for row in found] == [
         ("packed", "ieee"),
         ("arrays", "ieee"),
     ]
     for row in found:
         assert 0 < float(row["ratio"]) < 1
         assert row["kernel"].startswith("posv_f32_n3_")
-        assert said_of(row).startswith(f"{row['contender']} {row['math']} ")
+        assert said_of(row).startswith(f"{row['library']} {row['math']} ")
