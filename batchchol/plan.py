@@ -13,6 +13,7 @@ from batchchol.backends.base import Form, Kernel, check_form, check_operation, c
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
 from batchchol.defaults.fused import of_several, two_kernels
+from batchchol.defaults.general import of_many_columns
 from batchchol.defaults.generation import generation
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.pipelines import MANY
@@ -232,7 +233,10 @@ def _chosen_kernel(
                 device, *(_kernel_choice(each, *rest, None, math, argument, key) for each in TWO)
             )
         given = of_several(request, nrhs) if op == "posv" else by_given_factors(request, nrhs)
-    return device.kernel(_kernel_choice(op, *rest, given, math, argument, key))
+    spec = _kernel_choice(op, *rest, given, math, argument, key)
+    if op == "gels" and given is None and nrhs >= MANY:
+        spec = of_many_columns(spec, device.architecture)
+    return device.kernel(spec)
 
 
 def factor_then_solve(device: Backend, factor: KernelSpec, solve: KernelSpec) -> Kernel:

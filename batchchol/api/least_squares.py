@@ -135,7 +135,7 @@ def _of_batch(a: Batch | RectangularBatch, b: Any, asked: Asked) -> LeastSquares
     def by_lapack() -> None:
         info[...] = lapack_qr.gels(a.to_dense(), right, x)
 
-    run("gels", asked, [a, right, x, info], by_lapack)
+    run("gels", asked, [a, right, x, info], by_lapack, nrhs=right.shape[-1])
     return LeastSquares(x.reshape(a.batch, a.n) if vector else x, info)
 
 
@@ -152,7 +152,7 @@ def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:
         def by_lapack() -> None:
             info[...] = lapack_qr.gels(a.data, right, x)
 
-        run("gels", asked, [a.stacked(), right, x, info], by_lapack)
+        run("gels", asked, [a.stacked(), right, x, info], by_lapack, nrhs=nrhs)
     solutions = a.shaped(x)
     return LeastSquares(solutions[..., 0] if vector else solutions, info.reshape(a.outer))
 

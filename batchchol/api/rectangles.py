@@ -106,7 +106,7 @@ def on_host(a: ArrayLike, asked: Asked) -> HostRectangles:
     return HostRectangles(contiguous(argument, given, dtype).reshape(prod(outer), m, n), tuple(outer))
 
 
-def run(op: str, asked: Asked, arguments: Sequence[Any], by_lapack: Callable[[], object]) -> None:
+def run(op: str, asked: Asked, arguments: Sequence[Any], by_lapack: Callable[[], object], nrhs: int = 1) -> None:
     """Have a kernel, or else LAPACK, do an operation on its arguments, the first of which are matrices."""
     matrices: Batch | RectangularBatch | Stack = arguments[0]
     m, n = matrices.data.shape[1:] if isinstance(matrices, Stack) else sides_of(matrices)
@@ -119,7 +119,8 @@ def run(op: str, asked: Asked, arguments: Sequence[Any], by_lapack: Callable[[],
     rows = None if m == n else m
     form = Form(n, matrices.batch, dtype_name(matrices.data.dtype), matrices.layout, triangle, rows)
     try:
-        kernel = chosen_kernel(op, get_backend(backend), form, False, None, asked.math, argument=asked.argument)
+        choice = op, get_backend(backend), form, False, None, asked.math
+        kernel = chosen_kernel(*choice, argument=asked.argument, nrhs=nrhs)
     except CompilerNotFound as error:
         if backend != "cpu":
             raise
@@ -180,13 +181,13 @@ class DeviceRectangles(NamedTuple):
         m, n = sides
         if not self.members or not m * n:
             return
-        kernel = self._kernel(op, asked, m, n)
+        kernel = self._kernel(op, asked, m, n, nrhs)
         if asked.stream is not None:
             memory.share(asked.stream, self.owner, *beside)
         places = [int(memory.view(each).address) for each in beside]
         kernel.launch((matrices, *places), nrhs, self.members, _CANONICAL, asked.stream)
 
-    def _kernel(self, op: str, asked: Asked, m: int, n: int) -> Any:
+    def _kernel(self, op: str, asked: Asked, m: int, n: int, nrhs: int) -> Any:
         """What does an operation on matrices with these sides: a kernel, or panels of larger ones."""
         if max(m, n) > MAX_N:
             from batchchol.algorithms.reflections import LARGEST, Reflections
@@ -196,7 +197,7 @@ class DeviceRectangles(NamedTuple):
         check_sides(asked.argument, m, n)
         form = Form(n, self.members, dtype_name(self.dtype), _CANONICAL, m=None if m == n else m)
         choice = op, get_backend("cuda"), form, False, None, asked.math
-        return chosen_kernel(*choice, argument=asked.argument)
+        return chosen_kernel(*choice, argument=asked.argument, nrhs=nrhs)
 
     def part(
         self,

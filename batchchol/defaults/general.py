@@ -10,7 +10,8 @@ from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import SplitStage, least_split, registers_of_one
-from kernelgen.schedules.lane_stage import LaneStage, has_whole_columns
+from kernelgen.schedules.lane_stage import LANES as SHARES
+from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 from kernelgen.targets import ELEMENT_BYTES
@@ -52,10 +53,20 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
         ("geqrf", "float64", True): {range(16, 17): 4, range(11, 25): 8},
         ("orgqr", "float64", False): {range(13, 17): 4},
         ("orgqr", "float64", True): {range(13, 17): 8},
+        ("gels", "float32", False): {range(15, 17): 2, range(17, 25): 8},
+        ("gels", "float32", True): {range(15, 17): 4, range(17, 25): 8},
+        ("gels", "float64", True): {range(11, 13): 4},
     }
 )
+# Elements of the tallest arrays that lanes have whole columns of, one or two each, and registers of those and of the
+# column that is shown; of packed ones as few lanes as have registers for them, in least squares at most so many.
+# (62,464 of 32 x 8: arrays 41 µs, before 56, packed 44 and 113; 7,168 of 64 x 32 106 and 101:
+# datasets/qr_tall_h200.csv.)
+TALL, TALL_REGISTERS, TALL_SOLVES = MappingProxyType({"geqrf": 1600, "orgqr": 768}), 200, 96
 # Blocks of SPLIT_THREADS to a multiprocessor, by the most registers that a lane's columns may take.
 LANE_BLOCKS = MappingProxyType({64: 4, 104: 3})
+# ... of tall matrices, and where there are right-hand sides, with those of the column that is shown.
+TALL_BLOCKS = MappingProxyType({84: 4, 126: 3})
 # Registers of the largest matrices of QR factorizations whose blocks have as many threads: on an H200 270,000 of
 # 3 x 3 take 7.9 µs so, and 11.5 by warps alone.
 TINY = 36
@@ -63,10 +74,11 @@ TINY = 36
 ROOMY, RESIDENT = range(121, 145), 11
 
 
-def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
+def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes: bool = True) -> KernelSpec:
     """The kernel of `plain`'s problem; of a GPU, for this chunk alone, whose offsets are constants then.
 
-    Those of QR factorizations are launched early where the GPU can do that.
+    Those of QR factorizations are launched early where the GPU can do that. Unless `by_lanes` none of lanes with
+    whole columns is taken: such factor anew for every few right-hand sides.
     """
     gpu, problem = TARGETS[plain.target].gpu, plain.problem
     stride = chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
@@ -74,7 +86,7 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
         return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     staged = gpu and problem.op == "gesv" and problem.n in STAGED[problem.dtype, plain.layout == "canonical"]
-    lanes = _by_lanes(problem, plain.layout, plain.order) if gpu else None
+    lanes = _by_lanes(problem, plain.layout, plain.order) if gpu and by_lanes else None
     split = lanes or (least_split(problem) if gpu and not staged else None)
     # Lanes have whole columns unless it is said that columns are shown in shared memory.
     staged = staged or (gpu and split is not None and lanes is None and has_whole_columns(problem, split))
@@ -92,6 +104,16 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
     return replace(plain, schedule=schedule)
 
 
+def of_many_columns(spec: KernelSpec, arch: str | None) -> KernelSpec:
+    """The kernel of least squares for many right-hand sides in place of one of lanes that factors anew for them."""
+    schedule = spec.schedule
+    if not (isinstance(schedule, ThreadSchedule) and schedule.split and not schedule.staged):
+        return spec
+    if not has_whole_columns(spec.problem, schedule.split):
+        return spec
+    return general(spec, schedule.stride, arch, by_lanes=False)
+
+
 def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
     """The kernel that has larger matrices in shared memory, None of others."""
     problem = plain.problem
@@ -107,10 +129,26 @@ def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
 def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:
     """The lanes that have whole columns of a matrix of QR factorizations, None where others are faster."""
     canonical = layout == "canonical"
-    if problem.rows != problem.n or (canonical and order != "row"):
+    if canonical and order != "row":
         return None
+    if problem.rows != problem.n:
+        return _lanes_of_tall(problem, canonical=canonical)
     shares = LANES.get((problem.op, problem.dtype, canonical), {})
     return next((lanes for orders, lanes in shares.items() if problem.n in orders), None)
+
+
+def _lanes_of_tall(problem: Problem, *, canonical: bool) -> int | None:
+    """The same of matrices with more rows than columns, of which a thread has no registers for all."""
+    if problem.rows < problem.n or least_split(problem) is None:
+        return None
+    fitting = [each for each in SHARES if LaneStage(problem, each).fits]
+    if not canonical:
+        most = TALL_SOLVES if problem.op == "gels" else MAX_REGISTERS
+        return next((each for each in fitting if LaneStage(problem, each).registers <= most), None)
+    if not fitting or problem.rows * problem.n > TALL.get(problem.op, 0):
+        return None
+    shown = problem.rows * ELEMENT_BYTES[problem.dtype] // 4
+    return fitting[-1] if LaneStage(problem, fitting[-1]).registers + shown <= TALL_REGISTERS else None
 
 
 def _lane_blocks(problem: Problem, lanes: int) -> int | None:
@@ -118,6 +156,9 @@ def _lane_blocks(problem: Problem, lanes: int) -> int | None:
     if problem.dtype != "float32":
         return None
     registers = LaneStage(problem, lanes).registers
+    if problem.rows != problem.n or problem.operation.has_columns:
+        registers += problem.rows
+        return next((blocks for most, blocks in TALL_BLOCKS.items() if registers <= most), None)
     return next((blocks for most, blocks in LANE_BLOCKS.items() if registers <= most), None)
 
 

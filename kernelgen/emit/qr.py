@@ -54,7 +54,6 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     scaled = (problem.dtype, problem.math) == ("float32", "ieee")
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
     if isinstance(stage, LaneStage):
-        variables["strides"] = (stage.line, 1) if stage.together else strides
         text = render("thread/qr_lanes.cu.jinja", **variables)
     elif isinstance(stage, ReflectorStage):
         variables["together"] = stage.together(threads)

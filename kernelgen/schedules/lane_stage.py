@@ -18,8 +18,6 @@ MAX_REGISTERS = 144
 CODE = 3_200
 # Instructions of a step beside its multiply-adds.
 STEP = 60
-# Lanes of a packed matrix, from which on a block reads and writes whole ones together.
-TOGETHER = 16
 
 
 class Step(NamedTuple):
@@ -93,31 +91,19 @@ class LaneStage:
         return min(self.problem.rows - 1, self.problem.n)
 
     @property
-    def together(self) -> bool:
-        """Whether a block has whole matrices in shared memory, which neighbours in memory are read and written by.
-
-        Lanes of many to a packed matrix would find but few of them next to each other.
-        """
-        return self.layout != "canonical" and self.split >= TOGETHER and not self._solves
-
-    @property
     def line(self) -> int:
-        """Elements from a row to the next in shared memory, as many right-hand sides as there are lanes behind R."""
-        return self.problem.n + self.split if self._solves else self.problem.n | 1
+        """Elements of a row of R in shared memory, with those of as many right-hand sides as there are lanes."""
+        return self.problem.n + self.split
 
     @property
     def matrix(self) -> int:
-        """Elements of a matrix in shared memory: odd, that lanes of different ones meet in few banks."""
-        return (self.problem.n if self._solves else self.problem.rows) * self.line | 1
+        """Elements of R in shared memory: odd, that lanes of different matrices meet in few banks."""
+        return self.problem.n * self.line | 1
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads: rows of R, if they are solved by, or matrices, or none."""
-        kept = self._solves or self.together
-        return kept * threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]
-
-    @property
-    def _solves(self) -> bool:
-        return self.problem.operation.has_columns
+        """Those of a block of threads: rows of R, if they are solved by, else none."""
+        solves = self.problem.operation.has_columns
+        return solves * threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]
 
     @property
     def loops(self) -> tuple[Loop, ...]:

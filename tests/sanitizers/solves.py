@@ -117,11 +117,17 @@ def _general() -> Iterator[Case]:
                 yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
                 break
         if turn % 2:
-            least_squares = replace(problem, op="gels")
-            split = least_split(least_squares)
-            threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
-            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split)
-            spec = KernelSpec(least_squares, layout.kind, layout.order, schedule, "cuda")
+            yield from _least_squares(turn, replace(problem, op="gels"), layout)
+
+
+def _least_squares(turn: int, problem: Problem, layout: Layout) -> Iterator[Case]:
+    """By the fewest threads, by lanes with whole columns where they have registers for them, and without those."""
+    least = least_split(problem)
+    for split, staged in dict.fromkeys(((least, None), (4, None), (16, None), (least, True))):
+        threads = (32, 64)[turn // 2 % 2] if split is None or split <= WARP else None
+        with suppress(SpecError):
+            schedule = ThreadSchedule(1, "right", "full", threads=threads, split=split, staged=staged)
+            spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             yield Case(spec, layout, BATCHES[turn % len(BATCHES)])
 
 

@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--others", action="store_true", help="PyTorch and JAX alone")
     given = parser.parse_args()
     backend, deadline = get_backend(given.backend), time.monotonic() + given.seconds
-    if given.backend == "cuda":
+    if given.backend == "cuda" and not given.others:
         backend.build(list(specs(given.dtype)))
     if given.compile:
         return

@@ -60,7 +60,6 @@ _LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], .
     (13, 12, "chunked", "col", "float64", "ieee", 4, 64, None),
     (30, 16, "canonical", "row", "float32", "fast", 4, 32, None),
     (17, 17, "interleaved", "row", "float32", "ieee", 4, 32, None),
-    (19, 18, "chunked", "col", "float32", "ieee", 16, 64, None),
 )
 SHAPES = (
     [

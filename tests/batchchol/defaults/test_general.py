@@ -1,0 +1,40 @@
+"""The rule for general matrices: lanes that have whole columns, and what takes their place."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchchol.defaults.general import of_many_columns
+from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.request import Request
+from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
+from kernelgen.schedules.lane_stage import LaneStage
+
+ROWS, PACKED = Layout.canonical("row"), Layout.chunked(32)
+
+
+def chosen(op: str, n: int, layout: Layout = ROWS, m: int | None = None, dtype: str = "float32") -> KernelSpec:
+    return default_choice(Request(Problem(n, dtype, op=op, m=m), "cuda", arch="sm_90").on(layout)).spec
+
+
+def stage_of(spec: KernelSpec) -> object:
+    assert isinstance(spec.schedule, ThreadSchedule)
+    return spec.schedule.general_stage(spec.problem, spec.layout, spec.order)
+
+
+@pytest.mark.parametrize("layout", [ROWS, PACKED], ids=str)
+def test_rectangles_of_every_shape_have_a_kernel(layout: Layout) -> None:
+    for m in (3, 17, 40, 64, 128):
+        for n in (1, 4, 8, 16, 33, 128):
+            for op in ("geqrf", "orgqr", "ormqr", "gels")[: 4 if m >= n else 1]:
+                assert chosen(op, n, layout, m).problem.rows == m
+
+
+def test_many_right_hand_sides_are_not_for_lanes() -> None:
+    spec = chosen("gels", 16)
+    assert isinstance(stage_of(spec), LaneStage)
+    many = of_many_columns(spec, "sm_90")
+    assert many.problem == spec.problem
+    assert not isinstance(stage_of(many), LaneStage)
+    for other in (chosen("gels", 8), chosen("gels", 100), many):
+        assert of_many_columns(other, "sm_90") is other
