@@ -18,6 +18,7 @@ from batchchol.measure.point import Point
 from batchchol.tune.search.cases import CODE, Code, Lesson, Numbers, relative
 from batchchol.tune.search.features import Encoding, encoded, package
 from batchchol.tune.search.strategies import Strategy
+from kernelgen.gpu import MAX_THREADS, REGISTERS
 
 LEAST_LESSONS = 500
 """Fewer say too little to begin with."""
@@ -99,7 +100,8 @@ def taught(
     encoding = encoded((*points, *(lesson.point for lesson in lessons)))
     said = [*(codes.get(point.key, ()) for point in points), *(lesson.code for lesson in lessons)]
     orders = np.array([each.spec.problem.n for each in (*points, *(lesson.point for lesson in lessons))], float)
-    features = np.column_stack([encoding.features, _of_code(said, orders)]).astype(np.float32)
+    features = np.column_stack([encoding.features, _of_tiles(encoding, orders), _of_code(said, encoding, orders)])
+    features = features.astype(np.float32)
     answers = np.sqrt([lesson.log for lesson in lessons])
     places = [slice(first, last) for first, last in pairwise([0, *accumulate(map(len, cases))])]
     known = features[len(points) :], orders[len(points) :], answers
@@ -116,12 +118,32 @@ def _near(lessons: Sequence[Lesson], orders: Iterable[int]) -> list[Lesson]:
     return [lesson for lesson in lessons if lesson.point.spec.problem.n in count]
 
 
-def _of_code(said: Iterable[Code], orders: Numbers) -> Numbers:
-    """The numbers of code in orders of magnitude, and its bytes by elements and by operations of a matrix."""
+def _of_tiles(encoding: Encoding, orders: Numbers) -> Numbers:
+    """How many tiles of nb a matrix is, not rounded, and what part of the last one is empty."""
+    nb = np.maximum(_column(encoding, "nb"), 1)
+    tiles = orders / nb
+    return np.column_stack([tiles, np.ceil(tiles) - tiles])
+
+
+def _of_code(said: Iterable[Code], encoding: Encoding, orders: Numbers) -> Numbers:
+    """The numbers of code in orders of magnitude, its bytes by elements and by operations of a matrix, and threads.
+
+    These are as many as registers suffice for, in whole blocks.
+    """
     numbers = np.nan_to_num(np.array([each or (math.nan,) * len(CODE) for each in said], float), nan=-1.0)
     logs = np.log1p(np.maximum(numbers, -0.9))
     size = logs[:, CODE.index("code_bytes")]
-    return np.column_stack([logs, size - 2 * np.log(orders), size - 3 * np.log(orders)])
+    block = np.maximum(_column(encoding, "block"), 1)
+    threads = REGISTERS // np.maximum(numbers[:, CODE.index("registers")] * block, 1) * block
+    return np.column_stack(
+        [logs, size - 2 * np.log(orders), size - 3 * np.log(orders), np.minimum(threads, MAX_THREADS)]
+    )
+
+
+def _column(encoding: Encoding, name: str) -> Numbers:
+    """A parameter's numbers; -1 if it does not differ between points."""
+    at = [parameter.name for parameter in encoding.parameters]
+    return encoding.features[:, at.index(name)] if name in at else np.full(len(encoding.features), -1.0)
 
 
 def _expected(features: Any, order: float, known: Any, orders: Numbers, answers: Numbers, *, seed: int) -> Expected:
