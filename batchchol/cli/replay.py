@@ -23,7 +23,7 @@ from batchchol.tune.winners import grouped
 _CSV, _RUNS = "replay.csv", "runs.csv"
 _HEADER = (
     "n,dtype,math,batch,target,points,within_5_percent,within_1_percent,noise,strategy,close,runs,"
-    "median,p90,median_share,p90_share,runs_within_5_percent_of_points"
+    "median,p90,median_share,p90_share,runs_within_5_percent_of_points,runs_within_3_percent_of_points"
 )
 
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     replace_file(folder / _CSV, csv(surfaces, runs).encode())
     replace_file(folder / _RUNS, searches.written(surfaces, runs).encode())
     repeats = len({run.repeat for run in runs})
-    title = f"{arguments.data.name}: {len(surfaces)} cases, {repeats} runs of each"
+    title = f"{arguments.data.name}: {len(surfaces)} cases, {repeats} runs of each at most"
     drawn = style.save(lambda: replay_figure.draw(surfaces, runs, title), folder / "replay")
     for path in (folder / _CSV, folder / _RUNS, *drawn):
         print(path)
@@ -105,7 +105,7 @@ def csv(surfaces: Sequence[Surface], runs: Sequence[Run]) -> str:
         near = (*(surface.near(close) for close in CLOSE), f"{surface.noise:.4g}")
         for close in CLOSE:
             told = line(surfaces, mine, close)
-            numbers = (told.median, told.high, told.median_share, told.high_share, told.within)
+            numbers = (told.median, told.high, told.median_share, told.high_share, told.within, told.early)
             values = (*about, *near, told.strategy, close, told.runs, *(f"{value:.4g}" for value in numbers))
             found.append(",".join(map(str, values)))
     return "\n".join(found) + "\n"

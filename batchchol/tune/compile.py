@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from batchchol.artifacts.compilers import TIME_LIMIT
 from batchchol.artifacts.cuda_modules import Outcome, build_all
 from batchchol.artifacts.nvcc import find_nvcc
+from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import get_backend
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
@@ -21,10 +22,14 @@ from kernelgen.emit.support import support_kernels
 
 @dataclass(frozen=True)
 class Built:
-    """The points whose kernels were built, in their order, and rows for the others."""
+    """The points whose kernels were built, in their order, rows for the others, and what compilers say.
+
+    The latter by the keys of the points that were asked for.
+    """
 
     points: list[Point]
     failed: list[Row]
+    stats: Mapping[str, CompileStats] = field(default_factory=dict)
 
 
 class Compilers(Protocol):
@@ -80,7 +85,7 @@ def build(
     if not TARGETS[points[0].spec.target].gpu:
         make = partial(get_backend("cpu").build, jobs=jobs) if compilers is None else compilers.cpu
         compiled = partial(make, time_limit=time_limit, progress=show)
-        return _sorted_out(points, _outcomes(points, lambda codes: compiled([code.spec for code in codes])))
+        return _sorted_out(points, points, _outcomes(points, lambda codes: compiled([code.spec for code in codes])))
     assert arch is not None, "a GPU's kernels are for an architecture"
     limits: dict[str, Any] = {"jobs": jobs, "per_module": per_module, "time_limit": time_limit, "progress": show}
 
@@ -92,7 +97,7 @@ def build(
     settled = [_settled(point, outcomes[point]) for point in points]
     if changed := [point for point in settled if point not in outcomes]:
         outcomes |= _outcomes(changed, compile_codes)
-    return _sorted_out(settled, outcomes)
+    return _sorted_out(points, settled, outcomes)
 
 
 def _settled(point: Point, outcome: Outcome) -> Point:
@@ -120,9 +125,11 @@ def compile_here(sources: Sequence[KernelSource], arch: str, **limits: Any) -> l
     return found
 
 
-def _sorted_out(points: Sequence[Point], outcomes: Mapping[Point, Outcome]) -> Built:
+def _sorted_out(asked: Sequence[Point], points: Sequence[Point], outcomes: Mapping[Point, Outcome]) -> Built:
     each = [(point, outcomes[point]) for point in points]
+    stats = {first.key: outcome.stats for first, (_, outcome) in zip(asked, each, strict=True) if outcome.stats}
     return Built(
         [point for point, outcome in each if outcome.status == "built"],
         [Row(point, outcome.status, outcome.message) for point, outcome in each if outcome.status != "built"],
+        stats,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from batchchol.batches.sizes import integer, positive
@@ -18,8 +19,9 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place
 from batchchol.tune.search import guided
-from batchchol.tune.search.cases import Budget, Lesson, budget, lessons
+from batchchol.tune.search.cases import Budget, Code, Lesson, budget, code_of, lessons
 from batchchol.tune.search.strategies import DEFAULT, STRATEGIES, TOGETHER
+from batchchol.tune.search.taught import LEAST_LESSONS
 from batchchol.tune.sweep import Summary
 from kernelgen import TARGETS
 
@@ -89,7 +91,8 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
 
     name = arguments.strategy or DEFAULT
     taught = _lessons(data.folder, arguments.learn, points) if name in TOGETHER else []
-    searches = guided.prepare(points, name, arguments.budget or BUDGET, data.done, arguments.seed, taught)
+    codes = _codes(build(points)) if len(taught) >= LEAST_LESSONS else {}
+    searches = guided.prepare(points, name, arguments.budget or BUDGET, data.done, arguments.seed, taught, codes)
     left = sum(each.left for each in searches)
     known = f", {len(taught):,} points known of others" if taught else ""
     print(f"{name}: {len(searches):,} cases, {left:,} of {len(points):,} points to measure{known}", file=sys.stderr)
@@ -108,6 +111,11 @@ def search(arguments: argparse.Namespace, space: str, points: Sequence[Point], h
     finally:
         for each in searches:
             print(_said(each))
+
+
+def _codes(built: Built) -> dict[str, Code]:
+    """What compilers say of all points: where much is known of others, it tells which of them a point is like."""
+    return {key: code_of(asdict(stats)) for key, stats in built.stats.items()}
 
 
 def _lessons(folder: Path, others: Iterable[Path], points: Sequence[Point]) -> list[Lesson]:

@@ -21,6 +21,12 @@ from kernelgen import TARGETS
 
 Numbers = NDArray[np.float64]
 
+CODE = ("code_bytes", "registers", "spill_bytes", "stack_bytes")
+"""What compilers say of a kernel: columns of a data set."""
+
+Code = tuple[float, ...]
+"""What a compiler said of a kernel, in the order of `CODE`, NaN where it did not; empty if nobody asked one."""
+
 
 @dataclass(frozen=True, order=True)
 class Case:
@@ -95,10 +101,17 @@ def budget(text: str) -> Budget:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is known of a point: how much longer it took than the best of its case, as a logarithm."""
+    """What is known of a point: how much longer it took than the best of its case, as a logarithm; its code."""
 
     point: Point
     log: float
+    code: Code = ()
+
+
+def code_of(numbers: Mapping[str, Any]) -> Code:
+    """What numbers by the names of `CODE` say."""
+    said = [numbers.get(name) for name in CODE]
+    return tuple(math.nan if each is None else float(each) for each in said) if any(said) else ()
 
 
 def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[str] = ()) -> list[Lesson]:
@@ -111,16 +124,18 @@ def lessons(rows: Iterable[Mapping[str, Any]], gpu: bool, without: Collection[st
     without : collection of str
         Keys of rows that the search knows anyway.
     """
-    known = rows_of(row for row in rows if key_of_row(row) not in without)
-    cases = grouped((row for row in known if TARGETS[row.spec.target].gpu == gpu), lambda row: case_of(row.point))
-    return [lesson for case in cases.values() for lesson in lessons_of((row.point, row.seconds) for row in case)]
+    read = [(code_of(row), row) for row in rows if key_of_row(row) not in without]
+    known = [(row, code) for code, values in read for row in rows_of([values]) if TARGETS[row.spec.target].gpu == gpu]
+    cases = grouped(known, lambda pair: case_of(pair[0].point))
+    found = (((row.point, row.seconds, code) for row, code in case) for case in cases.values())
+    return [lesson for case in found for lesson in lessons_of(case)]
 
 
-def lessons_of(case: Iterable[tuple[Point, float | None]]) -> list[Lesson]:
-    """What a case teaches: its points, and what they took in seconds, or None where there is no number."""
+def lessons_of(case: Iterable[tuple[Point, float | None, Code]]) -> list[Lesson]:
+    """What a case teaches: points, what each took in seconds, None where there is no number, and its code."""
     known = list(case)
-    logs = relative(np.array([math.inf if took is None else math.log(took) for _, took in known]))
-    return [Lesson(point, float(log)) for (point, _), log in zip(known, logs, strict=True)]
+    logs = relative(np.array([math.inf if took is None else math.log(took) for _, took, _ in known]))
+    return [Lesson(point, float(log), code) for (point, _, code), log in zip(known, logs, strict=True)]
 
 
 def relative(logs: Numbers) -> Numbers:

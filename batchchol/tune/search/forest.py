@@ -7,16 +7,19 @@ is mostly true of its neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.cases import Lesson, Numbers, relative
+from batchchol.tune.search.cases import Code, Lesson, Numbers, relative
 from batchchol.tune.search.features import encoded, package
 from batchchol.tune.search.strategies import Strategy
+from batchchol.tune.search.taught import LEAST_LESSONS
+from batchchol.tune.search.taught import taught as by_lessons
 
 # All settings are those that did best in the replay.
 _TREES = 32
@@ -29,8 +32,6 @@ _HOPE, _DOUBT = 1.0, 0.3
 # Points before the first forest, of all cases together and of each at least; of these candidates the one farthest
 # from the others is taken.
 _BEGIN, _BEGIN_EACH, _CANDIDATES = 6, 2, 3
-# More lessons make trees slower to grow, and no better.
-_LESSONS = 1_000
 _SEED_LIMIT = 2**31
 _TIE = 1e-9
 
@@ -55,8 +56,6 @@ class Pool:
     def __init__(self, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> None:
         package("sklearn.tree")
         self.random = np.random.default_rng(seed)
-        if len(taught) > _LESSONS:
-            taught = [taught[number] for number in self.random.choice(len(taught), _LESSONS, replace=False)]
         points = [point for case in cases for point in case]
         self.encoding = encoded((*points, *(lesson.point for lesson in taught)))
         self.begin = 0 if taught else max(_BEGIN_EACH, math.ceil(_BEGIN / len(cases)))
@@ -154,7 +153,14 @@ class Forest(Strategy):
         return int(some[np.argmax(nearest)])
 
 
-def together(cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> list[Forest]:
-    """A strategy for each case, all with one forest."""
+def together(
+    cases: Sequence[Sequence[Point]],
+    seed: int = 0,
+    taught: Sequence[Lesson] = (),
+    codes: Mapping[str, Code] = MappingProxyType({}),
+) -> Sequence[Strategy]:
+    """A strategy for each case: all with one forest, or, where much is known of others, by that."""
+    if len(taught) >= LEAST_LESSONS:
+        return by_lessons(cases, seed, taught, codes)
     pool = Pool(cases, seed, taught)
     return [Forest(points, pool=pool, case=case) for case, points in enumerate(cases)]

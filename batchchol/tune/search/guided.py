@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.progress import Progress, Show
 from batchchol.tune.compile import Built
-from batchchol.tune.search.cases import Budget, Case, Lesson, case_of
+from batchchol.tune.search.cases import Budget, Case, Code, Lesson, case_of
 from batchchol.tune.search.strategies import Strategy, make
 from batchchol.tune.sweep import Summary
 from batchchol.tune.winners import grouped
@@ -72,6 +73,7 @@ def prepare(
     done: Done,
     seed: int = 0,
     taught: Sequence[Lesson] = (),
+    codes: Mapping[str, Code] = MappingProxyType({}),
 ) -> list[Search]:
     """The searches of the points' cases, told what is known.
 
@@ -81,7 +83,7 @@ def prepare(
         If the strategy needs a package that is not installed.
     """
     cases = grouped(points, case_of)
-    strategies = make(strategy, list(cases.values()), seed, taught)
+    strategies = make(strategy, list(cases.values()), seed, taught, codes)
     searches = []
     for (case, mine), each in zip(cases.items(), strategies, strict=True):
         search = Search(case, mine, each, budget.of(len(mine)))

@@ -19,7 +19,7 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress, Show
-from batchchol.tune.search.cases import Case, case_of, lessons_of
+from batchchol.tune.search.cases import CODE, Case, Code, case_of, code_of, lessons_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
 from batchchol.tune.winners import grouped
 
@@ -32,14 +32,18 @@ CLOSE = (0.05, 0.01)
 SHARE = 0.05
 """Of the points of a case that a search should need at most."""
 
+EARLY = 0.03
+"""Of the points of a case: what the best strategies need."""
+
 FARTHEST = 0.15
 """The share of a case after which a strategy that takes time to think is stopped."""
 
 TAUGHT = "taught"
-"""A case alone by `transfer`, which has been told all there is of the other orders."""
+"""A case alone by `transfer`, which has been told all there is of the other orders, and what the compiler says."""
 
 _QUICK = ("exhaustive", "random")
 _COLUMNS = ("definition", "batch", "chunk", "threads", "protocol", "any_block", "status", "median_seconds", "spread")
+_ALL = (*_COLUMNS, *CODE)
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,15 @@ class Surface:
         Each point's median; None where there is no number.
     noise : float
         The median of the points' spreads: interquartile range of a point's samples over their median.
+    codes : tuple of Code
+        What compilers said of the points' kernels.
     """
 
     case: Case
     points: tuple[Point, ...]
     seconds: tuple[float | None, ...]
     noise: float
+    codes: tuple[Code, ...]
 
     @property
     def best(self) -> float:
@@ -112,12 +119,14 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     DataFileError
         If it cannot be read, or has no such case.
     """
-    rows = dataset.read(path, warn).select(_COLUMNS).to_pylist()
-    chosen: dict[str, Row] = {}
-    for row in rows_of(rows):
-        if row.point.own.key not in chosen or row.point.any_block:
-            chosen[row.point.own.key] = row
-    cases = grouped(chosen.values(), lambda row: case_of(row.point))
+    known = dataset.read(path, warn)
+    rows = known.select([name for name in _ALL if name in known.column_names]).to_pylist()
+    chosen: dict[str, tuple[Row, Code]] = {}
+    for values in rows:
+        for row in rows_of([values]):
+            if row.point.own.key not in chosen or row.point.any_block:
+                chosen[row.point.own.key] = row, code_of(values)
+    cases = grouped(chosen.values(), lambda pair: case_of(pair[0].point))
     surfaces = [_surface(case, cases[case]) for case in sorted(cases) if len(cases[case]) >= LEAST_POINTS]
     surfaces = [surface for surface in surfaces if any(surface.seconds)]
     if not surfaces:
@@ -127,10 +136,11 @@ def load(path: Path, warn: dataset.Warn = lambda _: None) -> list[Surface]:
     return surfaces
 
 
-def _surface(case: Case, rows: Sequence[Row]) -> Surface:
-    spreads = [row.spread for row in rows if row.seconds and row.spread]
+def _surface(case: Case, known: Sequence[tuple[Row, Code]]) -> Surface:
+    spreads = [row.spread for row, _ in known if row.seconds and row.spread]
     noise = median(spreads) if spreads else math.nan
-    return Surface(case, tuple(row.point for row in rows), tuple(row.seconds for row in rows), noise)
+    points, seconds = tuple(row.point for row, _ in known), tuple(row.seconds for row, _ in known)
+    return Surface(case, points, seconds, noise, tuple(code for _, code in known))
 
 
 def replay(
@@ -185,8 +195,10 @@ def search(surfaces: Sequence[Surface], task: Task) -> list[Run]:
     cases = [surface.points for surface in mine]
     if task.strategy == TAUGHT:
         others = [surface for surface in surfaces if surface.case.n != mine[0].case.n]
-        taught = [lesson for other in others for lesson in lessons_of(zip(other.points, other.seconds, strict=True))]
-        strategies = make("transfer", cases, seed, taught)
+        known = (zip(other.points, other.seconds, other.codes, strict=True) for other in others)
+        taught = [lesson for other in known for lesson in lessons_of(other)]
+        codes = {point.key: code for each in mine for point, code in zip(each.points, each.codes, strict=True)}
+        strategies = make("transfer", cases, seed, taught, codes)
     else:
         strategies = make(task.strategy, cases, seed)
     trails = [_Trail(surface, strategy, task) for surface, strategy in zip(mine, strategies, strict=True)]
@@ -245,8 +257,8 @@ class Line:
         Measurements, half of the runs and nine out of ten of them needed no more; infinite if too few got there.
     median_share, high_share : float
         The same as shares of the points of the case.
-    within : float
-        The share of the runs that got there within `SHARE` of the points.
+    within, early : float
+        The shares of the runs that got there within `SHARE` and `EARLY` of the points.
     """
 
     strategy: str
@@ -257,6 +269,7 @@ class Line:
     median_share: float
     high_share: float
     within: float
+    early: float
 
 
 def line(surfaces: Sequence[Surface], runs: Sequence[Run], close: float) -> Line:
@@ -264,7 +277,7 @@ def line(surfaces: Sequence[Surface], runs: Sequence[Run], close: float) -> Line
     needed = np.array([run.needed(close) for run in runs])
     counts = np.array([len(surfaces[run.number].points) for run in runs])
     shares = needed / counts
-    within = needed <= np.ceil(SHARE * counts - 1e-9)
+    within, early = (float((needed <= np.ceil(share * counts - 1e-9)).mean()) for share in (SHARE, EARLY))
     middle, high = (_quantile(needed, part) for part in (0.5, 0.9))
     return Line(
         runs[0].strategy,
@@ -274,7 +287,8 @@ def line(surfaces: Sequence[Surface], runs: Sequence[Run], close: float) -> Line
         high,
         _quantile(shares, 0.5),
         _quantile(shares, 0.9),
-        float(within.mean()),
+        within,
+        early,
     )
 
 

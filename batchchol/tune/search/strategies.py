@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from batchchol.measure.point import Point
-from batchchol.tune.search.cases import Lesson
+from batchchol.tune.search.cases import Code, Lesson
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -75,7 +75,13 @@ class Strategy(ABC):
         return number
 
 
-def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Sequence[Lesson] = ()) -> list[Strategy]:
+def make(
+    name: str,
+    cases: Sequence[Sequence[Point]],
+    seed: int = 0,
+    taught: Sequence[Lesson] = (),
+    codes: Mapping[str, Code] = MappingProxyType({}),
+) -> list[Strategy]:
     """Return the strategy of that name for each of these cases.
 
     Parameters
@@ -85,6 +91,8 @@ def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Seq
     seed : int
     taught : sequence of Lesson
         What is known from elsewhere, for those strategies that can learn from it.
+    codes : dict of str to Code
+        What compilers say of the points, by their keys, as far as it is known.
 
     Raises
     ------
@@ -96,7 +104,7 @@ def make(name: str, cases: Sequence[Sequence[Point]], seed: int = 0, taught: Seq
     if name not in STRATEGIES:
         raise ValueError(f"strategy: got {name!r}, expected one of {', '.join(STRATEGIES)}")
     made: Any = resolve_name(STRATEGIES[name])
-    return list(made(cases, seed, taught)) if name in TOGETHER else [made(points, seed) for points in cases]
+    return list(made(cases, seed, taught, codes)) if name in TOGETHER else [made(points, seed) for points in cases]
 
 
 class Exhaustive(Strategy):

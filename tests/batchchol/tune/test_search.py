@@ -19,9 +19,10 @@ from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
 from batchchol.tune.compile import Built
 from batchchol.tune.search import guided
-from batchchol.tune.search.cases import Budget, budget, case_of, lessons
+from batchchol.tune.search.cases import CODE, Budget, budget, case_of, code_of, lessons
 from batchchol.tune.search.features import encoded
 from batchchol.tune.search.strategies import STRATEGIES, Strategy, make
+from batchchol.tune.search.taught import LEAST_LESSONS
 from batchchol.tune.sweep import Summary, sweep
 from batchchol.tune.winners import grouped
 
@@ -131,6 +132,23 @@ def test_cases_learn_from_each_other_and_from_other_data() -> None:
     one = cases[-1:]
     told = sum(sum(needed(make("transfer", one, seed, taught), one)) for seed in range(4, 7))
     assert told < 0.6 * sum(sum(needed(make("forest", one, seed), one)) for seed in range(4, 7))
+
+
+def test_what_is_known_of_other_orders_and_their_code_leads_to_the_best_at_once(case: list[Point]) -> None:
+    rows = [row(point).values() | {"code_bytes": len(point.key)} for point in synthetic(n=[40, 56], math=["fast"])]
+    taught, codes = lessons(rows, gpu=True), {point.key: code_of({"code_bytes": len(point.key)}) for point in case}
+    assert len(taught) >= LEAST_LESSONS
+    assert {len(lesson.code) for lesson in taught} == {len(CODE)}
+    for seed in (1, 2):
+        (count,) = needed(make("transfer", [case], seed, taught, codes), [case])
+        assert count <= 0.03 * len(case)
+    strategy, found = make("transfer", [case], 1, taught)[0], []
+    while (point := strategy.ask()) is not None:
+        found.append(point.key)
+        # Some are asked for before those ahead of them are told.
+        if len(found) % 3:
+            strategy.tell(point, answer(point))
+    assert sorted(found) == sorted(point.key for point in case)
 
 
 def test_only_failures_are_no_reason_to_stop(small: list[Point]) -> None:

@@ -1,0 +1,61 @@
+"""What a panel is made of, by its parameters, as a figure: tiles by ib and the rows below them by rows.
+
+    python -m tests.times.larger_panel_plot
+
+from the root of the repository draws datasets/larger_panel_h200.csv as docs/larger_panel_h200.png and .svg. Needs
+matplotlib.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchchol.report.style import STYLES, figure_of, name_lines, plain, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parents[2]
+DATA, STEM = ROOT / "datasets" / "larger_panel_h200.csv", ROOT / "docs" / "larger_panel_h200"
+DTYPES = ("float32", "float64")
+Row = Mapping[str, str]
+
+
+def main() -> None:
+    with open(DATA, newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    for path in save(lambda: figure(rows), STEM):
+        print(path)
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Above, the time of a tile over its order, a line for each ib; below, that of the rows over rows of a block."""
+    drawn = figure_of((11.0, 7.4))
+    drawn.suptitle(f"A panel's parts; {rows[0]['gpu']}, {rows[0]['date']}", x=0.005, ha="left", fontsize=12)
+    above, below = drawn.subplots(2, 2)
+    for axes, dtype in zip(above, DTYPES, strict=True):
+        mine = [row for row in rows if (row["part"], row["dtype"]) == ("tile", dtype)]
+        _lines(axes, mine, "ib", "nb", f"nb, order of a diagonal tile, {dtype}")
+    for axes, dtype in zip(below, DTYPES, strict=True):
+        mine = [row for row in rows if (row["part"], row["dtype"]) == ("rows", dtype)]
+        _lines(axes, mine, "nb", "rows", f"rows of a block of threads, of 8,192 below a tile, {dtype}")
+    return drawn
+
+
+def _lines(axes: Axes, rows: Sequence[Row], name: str, over: str, label: str) -> None:
+    values = sorted({int(row[name]) for row in rows})
+    for value, (colour, marker, dashes) in zip(values, STYLES, strict=False):
+        points = sorted((int(row[over]), float(row["us"])) for row in rows if int(row[name]) == value)
+        style = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
+        axes.plot(*zip(*points, strict=True), label=f"{name} = {value}", **style)
+    plain(axes, label, "µs", log=True)
+    axes.set_xticks(sorted({int(row[over]) for row in rows}))
+    name_lines(axes)
+
+
+if __name__ == "__main__":
+    main()
