@@ -136,8 +136,8 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
     """The plans among which to choose: one launch by several tiles, panels of it, and tiles by themselves."""
     found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
     found += [Plan(each, None) for each in all_on_chip(n, dtype)]
-    axes = product((32, 48, 64, 96, 128), (8, 16), (8, 16), (2, 4), (1, 2, 3, 4), _DEPTHS[dtype])
-    for nb, ib, lb, across, resident, depth in axes:
+    steps = *product((32, 48, 64, 96, 128), (8, 16)), (128, 32)
+    for (nb, lb), ib, across, resident, depth in product(steps, (8, 16), (2, 4), (1, 2, 3, 4), _DEPTHS[dtype]):
         with suppress(SpecError):
             panel = FusedPanel(dtype, "row", nb, ib, lb, across * nb, resident, "tensor", depth)
             found += [
@@ -155,7 +155,9 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
 
 def _shares(n: int, batch: int) -> Iterator[tuple[int | None, bool]]:
     """Blocks to a matrix, and whether it has a border: the GPU's share, or, of many, some more."""
-    return product((None, 4 if n > 500 else 3), (False, True)) if batch > 1 and n > 256 else iter([(None, False)])
+    if batch == 1 or n <= 256:
+        return iter([(None, False)])
+    return product(dict.fromkeys((None, 4 if n > 500 else 3, max(3, n // 100))), (False, True))
 
 
 def hybrids(n: int, dtype: str) -> list[Plan]:

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batchchol import get_backend
 from batchchol.algorithms.blocked import Blocking
@@ -161,12 +160,17 @@ def cusolver(work: Any, info: Any) -> Iterator[tuple[str, Callable[[], object]]]
     for mode, how in enumerate(("lower", "upper")):
         if batch > 1:
             call = partial(getattr(library, f"{letter}potrfBatched"), handle, mode, n, pointers.data.ptr, n)
-            yield how, partial(call, info.data.ptr, batch)
+            yield how, partial(_with, pointers, partial(call, info.data.ptr, batch))
         else:
             size = getattr(library, f"{letter}potrf_bufferSize")(handle, mode, n, work.data.ptr, n)
             room = cupy.empty(max(size, 1), work.dtype)
             call = partial(getattr(library, f"{letter}potrf"), handle, mode, n, work.data.ptr, n)
-            yield how, partial(call, room.data.ptr, size, info.data.ptr)
+            yield how, partial(_with, room, partial(call, room.data.ptr, size, info.data.ptr))
+
+
+def _with(_: Any, call: Callable[[], object]) -> None:
+    """A call that needs an array of which it knows the address alone."""
+    call()
 
 
 def torch_call(given: Any) -> Callable[[], object]:
@@ -297,7 +301,7 @@ def limit(n: int, dtype: str) -> Iterator[dict[str, Any]]:
     for who, name, call in (("batchchol", how.name, own), *(("cusolver", *each) for each in cusolver(a, info))):
         # What a call has left is a positive definite matrix again.
         a[0].ravel()[:: n + 1] = n
-        rows = np.linspace(0, n - 1, ROWS, dtype=np.int64)
+        rows = cupy.linspace(0, n - 1, ROWS).astype(np.int64)
         given = a[0][rows].astype(np.float64)
         seconds = seconds_of(call, lambda: None, 1, warm_up=0)[0]
         ratio = f"{ratio_of_rows(given, a[0], rows):.3g}" if call is own else ""
@@ -305,7 +309,7 @@ def limit(n: int, dtype: str) -> Iterator[dict[str, Any]]:
         yield {**named, "seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}", "ratio": ratio}
 
 
-def ratio_of_rows(given: Any, l: Any, rows: NDArray[np.int64]) -> float:
+def ratio_of_rows(given: Any, l: Any, rows: Any) -> float:
     """The largest residual ratio in some rows of a lower triangle, which were `given`, by the factor."""
     cupy = import_module("cupy")
 
@@ -313,7 +317,7 @@ def ratio_of_rows(given: Any, l: Any, rows: NDArray[np.int64]) -> float:
     own, unit = l[rows].astype(np.float64), np.finfo(l.dtype).eps / 2
     for first in range(0, n, CHUNK):
         other = l[first : first + CHUNK].astype(np.float64)
-        lower = cupy.arange(first, first + len(other)) <= cupy.asarray(rows)[:, None]
+        lower = cupy.arange(first, first + len(other)) <= rows[:, None]
         error = abs(given[:, first : first + CHUNK] - own @ other.T) * lower
         largest = max(largest, float((error / ((n + 1) * unit * (abs(own) @ abs(other).T))).max()))
     return largest

@@ -110,13 +110,14 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=DATASETS / "larger_clusters_h200.csv", help="default: %(default)s"
     )
+    parser.add_argument("--n", type=int, nargs="+", choices=ORDERS, default=ORDERS, help="default: all")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     pool = import_module("cupy").get_default_memory_pool()
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for n, dtype in product(ORDERS, DTYPES):
+        for n, dtype in product(arguments.n, DTYPES):
             for batch in batches(n):
                 for row in case(n, batch, dtype):
                     writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})

@@ -6,8 +6,9 @@ from the root of the repository writes datasets/larger_orders_h200.csv (--out FI
 and those above by one, 1,024 matrices of each, and those to 256 in steps of 16, 16,384. Matrices are factored in
 place, on the default stream; seconds between events around single calls, of which each has one in each round: their
 median, and the distance of their quartiles over it. `how` is the plan, or cuSOLVER's fill mode, of which "upper" has
-fewer rounds. `ratio` is the largest residual ratio of three matrices. Order 128 is that of the library's call, out of
-place.
+fewer rounds. `ratio` is the largest residual ratio of three matrices. `share` is that of the bound: of the time in
+which the lower triangles could be read and all be written as fast as a copy of them does it, or n^3/3 flops be done
+as fast as cuBLAS updates a large square, whichever is longer. Order 128 is that of the library's call, out of place.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from batchchol.algorithms.plans import ALONE, plan
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 
-from .larger import ABOUT, DATASETS, DTYPES, cusolver, largest_ratio, library_call, matrices, seconds_of
+from .larger import ABOUT, DATASETS, DTYPES, bound, cusolver, largest_ratio, library_call, matrices, seconds_of
 
-COLUMNS = ("dtype", "n", "batch", "who", "how", "samples", "seconds", "spread", "gflops", "ratio", *ABOUT)
+COLUMNS = ("dtype", "n", "batch", "who", "how", "samples", "seconds", "spread", "gflops", "ratio", "share", *ABOUT)
 CASES = (
     *((n + more, 16_384) for n in range(128, 257, 16) for more in (0, 1) if n + more <= 256),
     *((n + more, 1024) for n in range(256, 1025, 32) for more in (0, 1) if 256 < n + more <= ALONE),
@@ -48,19 +49,20 @@ def main() -> None:
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     pool = import_module("cupy").get_default_memory_pool()
+    rates = {dtype: max(float(row["gflops"]) for row in bound(dtype)) for dtype in DTYPES}
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for (n, batch), dtype in product(CASES, DTYPES):
-            for row in case(n, batch, dtype):
+            for row in case(n, batch, dtype, rates[dtype] * 1e9):
                 writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
                 print(*row.values(), flush=True)
             stream.flush()
             pool.free_all_blocks()
 
 
-def case(n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
-    """The library's plan, and cuSOLVER in both fill modes."""
+def case(n: int, batch: int, dtype: str, rate: float) -> Iterator[dict[str, Any]]:
+    """The library's plan, and cuSOLVER in both fill modes; the bound's flops are done at a `rate`."""
     cupy = import_module("cupy")
 
     a = matrices(n, batch, dtype)
@@ -78,10 +80,15 @@ def case(n: int, batch: int, dtype: str) -> Iterator[dict[str, Any]]:
     def restore() -> None:
         cupy.copyto(work, a)
 
+    copied = float(np.median(seconds_of(restore, lambda: None, FEW)))
+    least = max(copied * (3 * n + 1) / (4 * n), batch * n**3 / 3 / rate)
     named = {"dtype": dtype, "n": n, "batch": batch}
     for key, seconds in in_turns(calls, restore, {("cusolver", "upper"): FEW}).items():
-        ratio = f"{right(a, work, info, calls[own], restore):.3g}" if key == own and n > 128 else ""
-        yield {**named, "who": key[0], "how": key[1], **statistics(seconds, n, batch), "ratio": ratio}
+        found: dict[str, str | int] = {"ratio": "", **statistics(seconds, n, batch)}
+        found["share"] = f"{least / float(found['seconds']):.4g}"
+        if key == own and n > 128:
+            found["ratio"] = f"{right(a, work, info, calls[own], restore):.3g}"
+        yield {**named, "who": key[0], "how": key[1], **found}
 
 
 def right(a: Any, work: Any, info: Any, call: Call, restore: Call) -> float:

@@ -10,7 +10,7 @@ of our kernels' blocks of threads by what they do, and, as phase "bare", those o
 which no block updates: what is not hidden. Panels that are factored ahead are timed without the update beside them:
 that hides as much of them as it lasts itself. As phase "chain" it has the seconds of n columns of a tile that one
 block factors, with no wait for others and no update between tiles, and their share of the whole time. `part` panels
-has one float64 matrix of 8,192 by panels of `nb` columns, in launches of `at` columns, updated `phase` at a time:
+has one float64 matrix of 8,192 by panels of `nb` columns, in launches of `at` columns, whose steps `phase` has:
 seconds of a call, and the share that no update hides.
 """
 
@@ -50,9 +50,11 @@ N, NB = 20_480, 512
 # Columns of a launch and of a panel, and the looking, with look-ahead if it is right.
 CUTS = (
     *((width, columns, "right") for width, columns in ((1024, 2048), (2048, 2048), (1024, 1024), (512, 1024))),
-    *((width, columns, "right") for width, columns in ((512, 512), (512, 2048), (2048, 4096))),
+    *((width, columns, "right") for width, columns in ((512, 512), (512, 2048), (2048, 4096), (1024, 3072))),
     *((width, columns, "left") for width, columns in ((1024, 2048), (512, 2048), (2048, 2048), (1024, 1024))),
 )
+# Columns of a tile that are factored, and by which tiles are updated, at a time.
+STEPS = ((16, 32), (8, 32), (16, 16), (8, 16))
 ONE = (512, 1024, 2048, 4096, 8192, 16_384)
 PHASES = ("load", "wait", "update", "wait for the factor", "solve", "store and factor")
 # 64-bit words of a tile's times, as the kernel has them.
@@ -65,23 +67,26 @@ def main() -> None:
         prog="python -m tests.times.larger_steps", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=DATASETS / "larger_steps_h200.csv", help="default: %(default)s")
-    parser.add_argument("--phases", action="store_true", help="only what our kernels do")
+    parser.add_argument("--only", choices=("phases", "panels"), help="only what our kernels do, or other panels")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in rows(only_phases=arguments.phases):
+        for row in rows(arguments.only):
             writer.writerow({"batch": 1, **{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)
 
 
-def rows(*, only_phases: bool = False) -> Iterator[dict[str, Any]]:
+def rows(only: str | None = None) -> Iterator[dict[str, Any]]:
     """All of them; what one case needs is given back before the next."""
     pool = import_module("cupy").get_default_memory_pool()
+    if only == "panels":
+        yield from panels(8192, "float64")
+        return
     for dtype in DTYPES:
-        if not only_phases:
+        if only is None:
             yield from steps(dtype)
             pool.free_all_blocks()
             if dtype == "float64":
@@ -229,8 +234,8 @@ def panels(n: int, dtype: str) -> Iterator[dict[str, Any]]:
 
     a = matrices(n, 1, dtype)
     work, info = a.copy(), cupy.empty(1, np.int32)
-    for lb, (width, columns, looking) in product((16, 32), CUTS):
-        panel = FusedPanel(dtype, "row", 64, 16, lb, 256, 1, "tensor", 16)
+    for (ib, lb), (width, columns, looking) in product(STEPS, CUTS):
+        panel = FusedPanel(dtype, "row", 64, ib, lb, 256, 1, "tensor", ib)
         how = Plan(panel, Blocking(width, columns, looking, looking == "right", fused=True))
         call = partial(factor_at, device(), how, work.data.ptr, work.data.ptr, info.data.ptr, n, 1)
         seconds = median(call, lambda: cupy.copyto(work, a))
@@ -240,7 +245,8 @@ def panels(n: int, dtype: str) -> Iterator[dict[str, Any]]:
             shares.append(bare / total)
         named = {"part": "panels", "dtype": dtype, "n": n, "nb": columns, "looking": looking, "at": width}
         found = {"seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}"}
-        yield {**named, "who": "batchchol", "phase": f"lb = {lb}", **found, "share": f"{np.median(shares):.4g}"}
+        of = {"who": "batchchol", "phase": f"ib = {ib}, lb = {lb}"}
+        yield {**named, **of, **found, "share": f"{np.median(shares):.4g}"}
 
 
 def _timed(how: Plan, work: Any, info: Any, n: int) -> TimedCalls:
