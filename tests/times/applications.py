@@ -134,7 +134,7 @@ def numpy_solve(a: Any, b: Any) -> Any:
 
 def line(application: str, n: int, batch: int, way: str, seconds: float, quality: float) -> Line:
     """A line of the file, without where it comes from."""
-    numbers = {"seconds": f"{seconds:.4g}", "quality": f"{quality:.4g}"}
+    numbers = {"seconds": f"{seconds:.4g}", "quality": "" if np.isnan(quality) else f"{quality:.4g}"}
     return {"application": application, "n": n, "batch": batch, "way": way, **numbers}
 
 

@@ -95,7 +95,8 @@ def solve(
     a: Tensor, b: Tensor, upper: bool = False, math: str = "ieee", check: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Solutions and info."""
-    x, info, _ = _solved(_matrices("a", a), b, upper, math)
+    how = a.shape, a.dtype, a.layout, a.device, b.shape, b.dtype, b.layout, b.device
+    x, info = _solving(*how, upper, math, generation())(a, b)
     return x, _judged(info, upper, "solve_ex") if check else info
 
 
@@ -191,6 +192,39 @@ def _factoring(
     return run
 
 
+@lru_cache(maxsize=1024)
+def _solving(
+    shape: Any,
+    dtype: Any,
+    layout: Any,
+    where: Any,
+    sides: Any,
+    sides_dtype: Any,
+    sides_layout: Any,
+    sides_where: Any,
+    upper: bool,
+    math: str,
+    _: object,
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What solves for right-hand sides of a shape by matrices of another; see `_factoring`."""
+    check_kind("a", dtype, layout)
+    check_square("a", shape)
+    check_kind("b", sides_dtype, sides_layout)
+    _check_device(sides_where, where, "matrices")
+    how, known = _fitted(shape, sides, dtype, sides_dtype, "matrices"), _known(shape, dtype, where, upper, math)
+    if not how.plain or how.x != sides or known.case.n > MAX_N or not prod(shape) or not how.nrhs:
+        return lambda a, b: _solved(a.contiguous(), b, upper, math)[:2]
+    one, queue = known.info, at.solving(known.case, how.nrhs)(_room_on(where))
+
+    def run(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = a.contiguous(), b.contiguous()
+        x, info = torch.empty_like(b), torch.empty_like(one)
+        queue(_stream(a), a.data_ptr(), b.data_ptr(), x.data_ptr(), info.data_ptr())
+        return x, info
+
+    return run
+
+
 def _solved(
     a: Tensor, b: Tensor, upper: bool, math: str, jitter: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -259,9 +293,13 @@ def _unfolded(x: Tensor, how: Fit) -> Tensor:
 
 def _fit(a: Tensor, b: Tensor, what: str) -> Fit:
     check_tensor("b", b)
-    if b.device != a.device:
-        raise ValueError(f"b: got a tensor of {b.device}, expected one of {a.device}, where the {what} are")
+    _check_device(b.device, a.device, what)
     return _fitted(a.shape, b.shape, a.dtype, b.dtype, what)
+
+
+def _check_device(got: Any, wanted: Any, what: str) -> None:
+    if got != wanted:
+        raise ValueError(f"b: got a tensor of {got}, expected one of {wanted}, where the {what} are")
 
 
 @lru_cache(maxsize=1024)

@@ -30,6 +30,7 @@ def emulated(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     device_addresses.forget()
     operators._factoring.cache_clear()
+    operators._solving.cache_clear()
     return fake_gpu
 
 

@@ -131,7 +131,7 @@ def test_numbers_that_are_looked_up_are_those_of_a_reader_of_the_file(listed: Li
             row["way"]: row for row in csv.DictReader(stream) if (row["application"], row["n"]) == ("physics", "64")
         }
     ratio = float(ours["torch.linalg"]["seconds"]) / float(ours["batchchol"]["seconds"])
-    claim = listed.find("application-gain/physics/64/2026-11-24")
+    claim = listed.find("application-gain/physics/64/2026-11-27")
     assert (claim.text(".4f"), claim.commits) == (f"{ratio:.4f}", ours["batchchol"]["commit"])
     assert listed.find("branches/8/1024/4").commits == "not recorded"
 
