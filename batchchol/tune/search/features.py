@@ -141,12 +141,12 @@ class Encoding:
     places: NDArray[np.int64]
     features: Numbers
 
-    def distances(self, places: NDArray[np.int64]) -> Numbers:
-        """How far each point is from these places: of a number its share of the range, of a word 0 or 1."""
+    def distances(self, places: NDArray[np.int64], *, span: float = 1.0) -> Numbers:
+        """How far each point is from these places: of a number its share of the range, `span`, of a word 0 or 1."""
         steps = np.abs(self.places - places)
         ranges = [max(len(levels) - 1, 1) for levels in self.levels]
         numbers = [parameter.kind == "integer" for parameter in self.parameters]
-        return np.asarray(np.where(numbers, steps / ranges, steps > 0).sum(axis=1))
+        return np.asarray(np.where(numbers, span * steps / ranges, steps > 0).sum(axis=1))
 
 
 # About the number of cases in a space.

@@ -28,7 +28,9 @@ _TREES, _SHARE = 40, 0.6
 # Orders that count: to twice as large or half as large, the nearer the more.
 _SPAN, _NEAR = math.log(2) + 1e-9, 0.5
 # How much the trees' disagreement counts as promise, and what of a point's surprise is noise.
-_HOPE, _NOISE = 2.0, 0.15
+_HOPE, _NOISE = 1.5, 0.15
+# How far the least and the largest number of a parameter are apart, where a word from another is 1.
+_RANGE = 2.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Taught(Strategy):
         number = self.told(point)
         if number not in self._known:
             encoding = self._encoding
-            apart = encoding.distances(encoding.places[self._mine][number])[self._mine]
+            apart = encoding.distances(encoding.places[self._mine][number], span=_RANGE)[self._mine]
             self._near.append(np.exp(-apart))
         self._known[number] = math.inf if seconds is None else math.log(seconds)
 
