@@ -11,8 +11,7 @@ which cuBLAS updates all of the rest.
 Part "launches" has what Haidar and others (2017) compare: all steps of `ib` columns in one launch, and launches for
 each. Part "inverses" has rows below a tile of order `n` solved for by it, and multiplied by its inverse, which is
 there: `rows` of them, in GFLOP/s of n^2 a row. Part "modes" has a product of matrices, `n` by 512 and 512 by `n`, in
-cuBLAS's modes; `ratio` is the largest error over that of 512 rounded additions, 512 u |A| |B|. Part "limit" has
-matrices of tens of GiB, one call of each, of which some rows are checked.
+cuBLAS's modes; `ratio` is the largest error over that of 512 rounded additions, 512 u |A| |B|.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ MANY = [(n, 16_384) for n in (128, 129, 160, 192, 256)] + [
     (n, 1024) for n in (257, 289, 321, 384, 385, 449, 512, 513, 577, 641, 768, 1024)
 ]
 BOUND, PANELS = 10_240, (256, 512, 1024)
-PARTS = ("bound", "one", "many", "launches", "inverses", "modes", "limit")
+PARTS = ("bound", "one", "many", "launches", "inverses", "modes")
 STEPS = [(n, ib) for n in (64, 128, 512) for ib in (8, 16, 32)]
 # As cublas_api.h has them.
 MODES = {
@@ -59,9 +58,6 @@ MODES = {
 }
 SIDE, INNER = 8192, 512
 TILES, ROWS_BELOW, MATRICES_BELOW = (16, 32, 64), 448, 1024
-# Of more elements than 32 bits count.
-LIMITS = (("float32", 65_536), ("float64", 65_536))
-ROWS, CHUNK = 32, 1024
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 CALLS, WARM_UP = 5, 1
@@ -93,7 +89,6 @@ def rows(parts: Sequence[str] = PARTS) -> Iterator[dict[str, Any]]:
         "launches": [launches(n, ib, dtype) for dtype, (n, ib) in product(DTYPES, STEPS)],
         "modes": [modes(dtype) for dtype in DTYPES],
         "inverses": [inverses(nb, dtype) for dtype, nb in product(DTYPES, TILES)],
-        "limit": [limit(n, dtype) for dtype, n in LIMITS],
     }
     for each in chain.from_iterable(found[part] for part in parts):
         yield from each
@@ -287,40 +282,6 @@ def modes(dtype: str) -> Iterator[dict[str, Any]]:
             "gflops": f"{flops / seconds / 1e9:.6g}",
             "ratio": f"{ratio:.3g}",
         }
-
-
-def limit(n: int, dtype: str) -> Iterator[dict[str, Any]]:
-    """One matrix by what is chosen and by cuSOLVER, a call of each; what is above its diagonal means nothing."""
-    cupy = import_module("cupy")
-
-    random, how = cupy.random.default_rng(0), plan(n, 1, dtype, upper=False)
-    a, info = cupy.empty((1, n, n), dtype), cupy.empty(1, np.int32)
-    for first in range(0, n, CHUNK):
-        a[0, first : first + CHUNK] = random.random((min(CHUNK, n - first), n), dtype=a.dtype.type)
-    own = partial(factor_at, device(), how, a.data.ptr, a.data.ptr, info.data.ptr, n, 1)
-    for who, name, call in (("batchchol", how.name, own), *(("cusolver", *each) for each in cusolver(a, info))):
-        # What a call has left is a positive definite matrix again.
-        a[0].ravel()[:: n + 1] = n
-        rows = cupy.linspace(0, n - 1, ROWS).astype(np.int64)
-        given = a[0][rows].astype(np.float64)
-        seconds = seconds_of(call, lambda: None, 1, warm_up=0)[0]
-        ratio = f"{ratio_of_rows(given, a[0], rows):.3g}" if call is own else ""
-        named = {"part": "limit", "dtype": dtype, "n": n, "batch": 1, "who": who, "how": name, "chosen": call is own}
-        yield {**named, "seconds": f"{seconds:.6g}", "gflops": f"{n**3 / 3 / seconds / 1e9:.6g}", "ratio": ratio}
-
-
-def ratio_of_rows(given: Any, l: Any, rows: Any) -> float:
-    """The largest residual ratio in some rows of a lower triangle, which were `given`, by the factor."""
-    cupy = import_module("cupy")
-
-    n, largest = l.shape[0], 0.0
-    own, unit = l[rows].astype(np.float64), np.finfo(l.dtype).eps / 2
-    for first in range(0, n, CHUNK):
-        other = l[first : first + CHUNK].astype(np.float64)
-        lower = cupy.arange(first, first + len(other)) <= rows[:, None]
-        error = abs(given[:, first : first + CHUNK] - own @ other.T) * lower
-        largest = max(largest, float((error / ((n + 1) * unit * (abs(own) @ abs(other).T))).max()))
-    return largest
 
 
 def matrices(n: int, batch: int, dtype: str) -> Any:
