@@ -11,7 +11,7 @@ from batchchol.defaults.pipelines import FEW, MANY, SOME, by_blocks
 from batchchol.defaults.request import Request
 from batchchol.defaults.runnable import has_pdl, runs_on
 from batchchol.defaults.strips import by_strips
-from batchchol.defaults.wholes import by_whole, of_several_at_once
+from batchchol.defaults.wholes import by_whole, has_own_of_few, of_several_at_once
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import require
 
@@ -91,7 +91,8 @@ def of_several(request: Request, nrhs: int) -> KernelSpec | None:
         return None
     with suppress(SpecError):
         plain, few = request.plain, _few(request)
-        if found := _by_threads(request, nrhs):
+        own = nearest_size(request.size) == FEW and has_own_of_few(plain)
+        if not own and (found := _by_threads(request, nrhs)):
             return found
         # None of float32 was measured for some.
         if nearest_size(request.size) != SOME or request.problem.dtype == "float64":

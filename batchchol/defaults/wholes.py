@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from batchchol.defaults.request import Request
@@ -20,14 +21,21 @@ FITTED = "sm_90"
 # float32, other families are faster.
 ORDERS: Mapping[str, range] = MappingProxyType({"float64": range(40, 129), "float32": range(0)})
 # Orders for several, and how many are solved for at a time: eight of 16,384 matrices of n = 64 take 249 us, by two
-# kernels 360 and by blocks 342, in float64 345 and by two kernels 694.
-OF_SEVERAL: Mapping[str, range] = MappingProxyType({"float64": range(40, 129), "float32": range(48, 129)})
+# kernels 360 and by blocks 342, in float64 345 and by two kernels 694; of n = 32 in float64 111, by blocks 224.
+OF_SEVERAL: Mapping[str, range] = MappingProxyType({"float64": range(24, 129), "float32": range(48, 129)})
 RHS = 8
 # Orders of float32 whose matrices are a warp's then, and matrices of a warp, teams of a block and blocks: at n = 32
 # 71 us, by blocks 88, at n = 40 120 and 139.
 OF_WARPS, TEAMS = range(29, 48), ((32, (2, 2, 8)), (47, (2, 2, 6)))
-# Of few matrices, 1,024, too: 9.7 us at n = 32, one after the other 19.8.
-OF_FEW, TEAMS_OF_FEW = range(29, 33), (1, 4, 4)
+# Of few matrices, 1,024, what is the better choice: 7.0 us at n = 24 and 9.7 at n = 32, one after the other 13.5 and
+# 19.8; at n = 16 4.8 us by threads 10.4, and in float64 6.3 and 11.8 (datasets/posv_several_h200.csv).
+_WARP, _WHOLE = partial(WarpSchedule, 1, 1, update="tensor", rhs=RHS), partial(WholeSchedule, rhs=RHS)
+OF_FEW: Mapping[str, Sequence[tuple[range, WarpSchedule | WholeSchedule]]] = MappingProxyType(
+    {
+        "float32": ((range(16, 33), _WARP(4, blocks=4)),),
+        "float64": ((range(16, 17), _WHOLE(1, 8)),),
+    }
+)
 # Orders whose given factors are whole then, and from how many right-hand sides on: eight of 16,384 matrices of n = 64
 # take 150 us in place of 211, of 1,024 16.5 in place of 24.5. Of n = 32 threads take less.
 GIVEN: Mapping[str, range] = MappingProxyType({"float64": range(0), "float32": range(57, 65)})
@@ -35,23 +43,38 @@ SEVERAL_GIVEN = 3
 # Orders, warps, and blocks of a multiprocessor.
 WARPS: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType(
     {
-        "float64": ((64, 1, 8), (96, 3, 5), (128, 4, 2)),
+        "float64": ((32, 1, 16), (64, 1, 8), (96, 3, 5), (128, 4, 2)),
         "float32": ((64, 1, 16), (96, 3, 7), (128, 4, 5)),
     }
 )
 
 
+def has_own_of_few(plain: KernelSpec) -> bool:
+    """Whether few arrays have a kernel of their own for several right-hand sides."""
+    n, dtype = plain.problem.n, plain.problem.dtype
+    return plain.layout == "canonical" and any(n in orders for orders, _ in OF_FEW[dtype])
+
+
 def of_several_at_once(plain: KernelSpec, arch: str | None, nrhs: int, *, few: bool = False) -> KernelSpec | None:
     """The kernel that solves for several right-hand sides at once by tensor cores, if it is the better choice."""
-    single = plain.problem.dtype == "float32"
-    if plain.layout != "canonical" or not single or plain.problem.n not in (OF_FEW if few else OF_WARPS):
-        return None if few and single else by_whole(plain, arch, nrhs=nrhs)
-    usual = next(each for most, each in TEAMS if plain.problem.n <= most)
-    matrices, teams, blocks = TEAMS_OF_FEW if few else usual
-    pdl = has_pdl(arch) or None
-    schedule = WarpSchedule(matrices, 1, teams, update="tensor", blocks=blocks, rhs=RHS, pdl=pdl)
-    found = replace(plain, schedule=schedule)
-    return found if runs_on(found, arch, FITTED) else None
+    n, dtype = plain.problem.n, plain.problem.dtype
+    of_few = (schedule for orders, schedule in OF_FEW[dtype] if n in orders and plain.layout == "canonical")
+    if few and (schedule := next(of_few, None)):
+        return _of_schedule(plain, arch, schedule)
+    if few and dtype == "float32":
+        return None
+    if plain.layout != "canonical" or dtype != "float32" or n not in OF_WARPS:
+        return by_whole(plain, arch, nrhs=nrhs)
+    matrices, teams, blocks = next(each for most, each in TEAMS if n <= most)
+    return _of_schedule(plain, arch, WarpSchedule(matrices, 1, teams, update="tensor", blocks=blocks, rhs=RHS))
+
+
+def _of_schedule(plain: KernelSpec, arch: str | None, schedule: WarpSchedule | WholeSchedule) -> KernelSpec | None:
+    """The kernel, launched early where a GPU can, if it can be built and has what it needs there."""
+    with suppress(SpecError):
+        found = replace(plain, schedule=replace(schedule, pdl=has_pdl(arch) or None))
+        return found if runs_on(found, arch, FITTED) else None
+    return None
 
 
 def by_given_factors(request: Request, nrhs: int) -> KernelSpec | None:
@@ -74,8 +97,4 @@ def by_whole(plain: KernelSpec, arch: str | None, *, nrhs: int = 1) -> KernelSpe
 def _whole(plain: KernelSpec, arch: str | None, rhs: int) -> KernelSpec | None:
     n, dtype = plain.problem.n, plain.problem.dtype
     _, warps, blocks = next(each for each in WARPS[dtype] if n <= each[0])
-    with suppress(SpecError):
-        schedule = WholeSchedule(warps, blocks, rhs=rhs, pdl=has_pdl(arch) or None)
-        found = replace(plain, schedule=schedule)
-        return found if runs_on(found, arch, FITTED) else None
-    return None
+    return _of_schedule(plain, arch, WholeSchedule(warps, blocks, rhs=rhs))

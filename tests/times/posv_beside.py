@@ -170,6 +170,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--maths", nargs="+", default=("ieee",), choices=("fast", "ieee"))
     parser.add_argument("--blocks", type=int, default=3, help="of cuSOLVERDx, the likeliest (default: %(default)s)")
+    parser.add_argument("--early", action="store_true", help="have cuSOLVERDx's kernels launched early")
     parser.add_argument(
         "--seconds", type=float, default=600, help="after which no case begins (default: %(default)s)"
     )

@@ -107,7 +107,19 @@ def test_tensor_cores_solve_for_several_right_hand_sides_of_arrays_at_once(n: in
     assert of_several(asked(n, ARRAYS, SOME), SEVERAL) is None
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [(ARRAYS, "float64"), (LARGE, "float32"), (LARGE, "float64")], ids=str)
+@pytest.mark.parametrize(
+    ("n", "dtype", "family"),
+    [(15, "float32", "thread"), (16, "float32", "warp"), (24, "float32", "warp"), (15, "float64", "thread"),
+     (16, "float64", "whole"), (24, "float64", "whole"), (39, "float64", "whole")],
+    ids=str,
+)  # fmt: skip
+def test_few_arrays_are_solved_by_tensor_cores_from_smaller_orders(n: int, dtype: str, family: str) -> None:
+    found = of_several(asked(n, ARRAYS, FEW, dtype=dtype), SEVERAL)
+    assert found is not None
+    assert found.family == family
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [(LARGE, "float32"), (LARGE, "float64")], ids=str)
 def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
     request = asked(32, layout, MANY, dtype=dtype)
     assert of_several(request, SEVERAL - 1) is None
@@ -122,7 +134,7 @@ def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -
 @pytest.mark.parametrize(
     ("n", "nrhs", "dtype", "width"),
     [(4, 3, "float32", 4), (16, 8, "float32", 8), (23, MANY_COLUMNS, "float32", 8), (24, 8, "float32", 4),
-     (16, 8, "float64", 4), (3, 8, "float64", None), (28, 8, "float32", None), (16, 2, "float32", None)],
+     (15, 8, "float64", 4), (3, 8, "float64", None), (28, 8, "float32", None), (16, 2, "float32", None)],
     ids=str,
 )  # fmt: skip
 def test_threads_solve_for_as_many_right_hand_sides_as_they_have_registers_for(
