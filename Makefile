@@ -27,7 +27,7 @@ run: $(VENV)/installed-run$(GPU_SUFFIX)
 	$(BIN)/python -m batchchol run
 
 test: $(VENV)/installed-test$(GPU_SUFFIX)
-	@echo "Testing: 4 to 7 minutes on two cores (WORKERS=$(WORKERS))"
+	@echo "Testing: 5 to 10 minutes on two cores (WORKERS=$(WORKERS))"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/installed-test$(GPU_SUFFIX)

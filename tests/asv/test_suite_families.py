@@ -124,6 +124,7 @@ def test_small_batches_are_timed_by_every_way(
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file"))
     # Emulated launches take a thousand times as long as a GPU's.
     monkeypatch.setitem(part("small_batches").GRAPHS, "graph", {"calls": 4})
+    monkeypatch.setattr("batchchol.backends.cuda.clock._HOST_CALLS", 1)
     benchmark = benchmark_at("small_batches.SmallBatches.device_factor", backend="cuda", n=8, batch=128, way=way)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]
