@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import BLUE, GREY, ORANGE, WIDE, name_lines, panels, plain, save
+from batchchol.report.style import BLUE, GREY, ORANGE, ORDER, WIDE, name_lines, panels, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,9 +40,9 @@ def slower(times: Mapping[int, float]) -> list[int]:
 def figure(rows: Sequence[Row]) -> Figure:
     """A panel for each dtype: nanoseconds a matrix, a copy's, and the orders that take longer than the next one."""
     drawn, (single, double) = panels(WIDE, one_scale=True)
-    about = rows[0]
+    size, last = rows[0]["size"].replace("GiB", " GiB"), max(row["date"] for row in rows)[:10]
     drawn.suptitle(
-        f"Arrays, ieee, {about['size']} of matrices; {about['gpu']}, to {max(row['date'] for row in rows)[:10]}",
+        f"Arrays, ieee, {size} of matrices; {rows[0]['gpu']}, to {last}",
         x=0.005,
         ha="left",
         fontsize=12,
@@ -68,8 +68,7 @@ def _panel(axes: Axes, rows: Sequence[Row], element_bytes: int) -> None:
     )
     axes.plot(list(times), list(times.values()), color=BLUE, label="cholesky_ex")
     axes.plot(found, [times[n] for n in found], "o", color=ORANGE, markersize=4, label="_dots")
-    plain(axes, "n", "nanoseconds a matrix")
-    axes.set_yscale("log")
+    plain(axes, ORDER, "ns a matrix", log=True)
 
 
 if __name__ == "__main__":
