@@ -7,29 +7,23 @@ from the root of the repository writes docs/arrays_orders_h200.png and .svg. Nee
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import BLUE, GREY, ORANGE, ORDER, WIDE, name_lines, panels, plain, save
+from batchchol.report.style import BLUE, GREY, ORANGE, ORDER, WIDE, name_lines, panels, plain
+
+from .figures import Row, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[2]
-DATA, STEM = ROOT / "datasets" / "arrays_orders_h200.csv", ROOT / "docs" / "arrays_orders_h200"
 # An order may take this much more than the next one.
 LIMIT = 1.03
-Row = Mapping[str, str]
 
 
 def main() -> None:
-    with open(DATA, newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    for path in save(lambda: figure(rows), STEM):
-        print(path)
+    draw("arrays_orders", figure)
 
 
 def slower(times: Mapping[int, float]) -> list[int]:

@@ -8,28 +8,22 @@ matplotlib.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import STYLES, figure_of, name_lines, plain, save
+from batchchol.report.style import STYLES, figure_of, name_lines, plain
+
+from .figures import Row, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[2]
-DATA, STEM = ROOT / "datasets" / "larger_panel_h200.csv", ROOT / "docs" / "larger_panel_h200"
 DTYPES = ("float32", "float64")
-Row = Mapping[str, str]
 
 
 def main() -> None:
-    with open(DATA, newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    for path in save(lambda: figure(rows), STEM):
-        print(path)
+    draw("larger_panel", figure)
 
 
 def figure(rows: Sequence[Row]) -> Figure:

@@ -7,28 +7,22 @@ from the root of the repository writes docs/larger_steps_h200.png and .svg. Need
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import BLUE, GREEN, GREY, ORANGE, WIDE, name_lines, panels, plain, save
+from batchchol.report.style import BLUE, GREEN, GREY, ORANGE, WIDE, name_lines, panels, plain
+
+from .figures import Row, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[2]
-DATA, STEM = ROOT / "datasets" / "larger_steps_h200.csv", ROOT / "docs" / "larger_steps_h200"
 UPDATES = {"left": ("gemm, left looking", BLUE), "right": ("syrk, right looking", ORANGE)}
-Row = Mapping[str, str]
 
 
 def main() -> None:
-    with open(DATA, newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    for path in save(lambda: figure(rows), STEM):
-        print(path)
+    draw("larger_steps", figure)
 
 
 def figure(rows: Sequence[Row]) -> Figure:

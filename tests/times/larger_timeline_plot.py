@@ -7,33 +7,26 @@ from the root of the repository writes docs/larger_timeline_h200.png and .svg. N
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batchchol.report.style import BLUE, GREEN, ORANGE, figure_of, save
+from batchchol.report.style import BLUE, GREEN, ORANGE, figure_of
 from batchchol.tune.winners import grouped
+
+from .figures import Row, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[2]
-DATA, STEM = ROOT / "datasets" / "larger_timeline_h200.csv", ROOT / "docs" / "larger_timeline_h200"
 COLOURS = {"panel": ORANGE, "gemm": BLUE, "syrk": GREEN}
 STREAMS = ("first", "beside")
 SIZE = (11.0, 4.6)
 NAMED = 0.2  # milliseconds, beside which a name has room
-Row = Mapping[str, str]
 
 
 def main() -> None:
-    """Draw the file."""
-    with open(DATA, newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    for path in save(lambda: figure(rows), STEM):
-        print(path)
+    draw("larger_timeline", figure)
 
 
 def figure(rows: Sequence[Row]) -> Figure:
