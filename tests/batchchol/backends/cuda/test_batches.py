@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, KernelSpec, Layout, RectangularBatch, cholesky, cholesky_ex, default_spec, factor
+from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, default_spec, factor
 from batchchol.backends import Backend, survey
 from batchchol.backends.cuda import dense, memory, streaming, support
 from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.backends.cuda.rectangular import DeviceRectangularBatch
 from batchchol.batches.layouts import dense_view, padded
 from batchchol.datasets import generation
 from batchchol.defaults.lookup import default_layout
@@ -51,21 +50,6 @@ def test_layouts_are_those_of_the_host(cuda: Backend, spd: Spd, layout: Layout, 
         there.to_layout(Layout.chunked(64)).to_host().data, here.to_layout(Layout.chunked(64)).data
     )
     np.testing.assert_array_equal(cuda.host(there.copy().marked("lower").to_dense()), np.tril(here.to_dense()))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_rectangles_lie_as_on_the_host(cuda: Backend, layout: Layout) -> None:
-    a = np.arange(37 * 6 * 4, dtype=np.float32).reshape(37, 6, 4)
-    for given in (a, memory.to_device(a, "matrices")):
-        there, here = cuda.from_rectangles(given, layout), RectangularBatch.from_dense(a, layout)
-        np.testing.assert_array_equal(cuda.host(there.data), here.data)
-        np.testing.assert_array_equal(cuda.host(there.to_dense()), a)
-        np.testing.assert_array_equal(here.to_dense(), a)
-        np.testing.assert_array_equal(cuda.host(there.squares().to_dense()), np.triu(a[:, :4]))
-        np.testing.assert_array_equal(there.squares().to_host().data, here.squares().data)
-    assert cuda.from_rectangles(a[:0], layout).to_dense().shape == (0, 6, 4)
-    with pytest.raises(TypeError, match=r"^data: got ndarray, expected a pycuda"):
-        DeviceRectangularBatch(a, 6, 4, 37, Layout.canonical("row"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
