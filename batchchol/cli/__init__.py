@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from batchchol import __version__, interrupts
-from batchchol.cli import standard_streams
+from batchchol import __version__
+from batchchol.cli import interrupts, standard_streams
 from batchchol.errors import BatchcholError
 from kernelgen import SpecError
 

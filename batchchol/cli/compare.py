@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
-from batchchol.cli import compare_gpu
+from batchchol.cli import compare_gpu, interrupts
 from batchchol.cli.options import BACKEND, DTYPE, declare, option
 from batchchol.compare import comparison, known_kernels
 from batchchol.compare.comparison import ARENAS, Outcome

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchchol import interrupts
 from batchchol.artifacts.compilers import TIME_LIMIT, Compiler
 from batchchol.artifacts.cuda_modules import Outcome, build_all, find
 from batchchol.artifacts.nvcc import compile_target, find_nvcc
 from batchchol.batches.sizes import architectures, counts, integers, positive, seconds
+from batchchol.cli import interrupts
 from batchchol.cli.options import JOBS, add_list_options, add_words, chosen, declare, option, with_choices
 from batchchol.defaults.lookup import choices, default_choice, default_layout
 from batchchol.defaults.request import Request

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from batchchol import interrupts
 from batchchol.batches.checks import check_range
 from batchchol.batches.sizes import integer, memory
+from batchchol.cli import interrupts
 from batchchol.cli.options import DTYPE, Option, add_action, option
 from batchchol.datasets import batch_files, catalogue
 from batchchol.datasets.files import DTYPES, Slices

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.asv_plugin.gate import answer, history, journal, sides
 from batchchol.asv_plugin.gate.outcome import Answer
 from batchchol.asv_plugin.gate.run import Settings
@@ -16,6 +15,7 @@ from batchchol.asv_plugin.gate.run import run as run_gate
 from batchchol.asv_plugin.suite import find_subject
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import duration
+from batchchol.cli import interrupts
 from batchchol.cli.options import Option, declare, option
 from batchchol.errors import BatchcholError
 from batchchol.files import make_folder, replace_file

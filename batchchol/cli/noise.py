@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from batchchol import interrupts
 from batchchol.asv_plugin.gate import history, journal
 from batchchol.asv_plugin.gate.decide import threshold
 from batchchol.asv_plugin.gate.outcome import Verdict
 from batchchol.asv_plugin.gate.run import ahead, judge, prepare
 from batchchol.batches.sizes import positive
+from batchchol.cli import interrupts
 from batchchol.cli.gate import described, measured_options, say, settings_of
 from batchchol.cli.options import declare, option
 from batchchol.files import make_folder

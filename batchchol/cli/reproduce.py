@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.asv_plugin.reproduce import page
 from batchchol.asv_plugin.reproduce.cases import chosen
 from batchchol.asv_plugin.reproduce.kept import Here, Kept
@@ -16,6 +15,7 @@ from batchchol.asv_plugin.reproduce.run import run as measured
 from batchchol.asv_plugin.reproduce.verdicts import status, undecided
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import duration
+from batchchol.cli import interrupts
 from batchchol.cli.options import declare, option
 from batchchol.errors import BackendUnavailable
 from batchchol.files import make_folder

@@ -11,12 +11,12 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from batchchol import interrupts
 from batchchol.api import factor
 from batchchol.asv_plugin import suite
 from batchchol.asv_plugin.results import ResultRow, load_results
 from batchchol.backends import Backend, fastest_backend
 from batchchol.batches.batch import Batch
+from batchchol.cli import interrupts
 from batchchol.cli.options import declare, option
 from batchchol.datasets import generation
 from batchchol.defaults.lookup import Choice, default_choice, default_spec

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.asv_plugin import suite
 from batchchol.asv_plugin.history.due import measured_texts
 from batchchol.asv_plugin.history.store import opened
 from batchchol.asv_plugin.log import Entry
 from batchchol.asv_plugin.results import load_results
 from batchchol.batches.sizes import positive
+from batchchol.cli import interrupts
 from batchchol.cli.history import STORE, ago
 from batchchol.errors import BatchcholError
 

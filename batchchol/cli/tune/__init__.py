@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, counts, matrices, names, orders, positive, sizes
+from batchchol.cli import interrupts
 from batchchol.cli.options import BACKEND, declare, option
 from batchchol.cli.tune import case, larger, search, space
 from batchchol.defaults import tables

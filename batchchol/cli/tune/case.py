@@ -7,10 +7,10 @@ import itertools
 import sys
 from collections.abc import Sequence
 
-from batchchol import interrupts
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import matrices, seconds
+from batchchol.cli import interrupts
 from batchchol.cli.options import declare, option
 from batchchol.defaults import lookup, user
 from batchchol.defaults.entries import Tuned

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchchol import interrupts
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import values_of
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.backends import chosen_backend, get_backend
 from batchchol.backends.cuda.device import device
 from batchchol.batches.sizes import matrices
+from batchchol.cli import interrupts
 from batchchol.compare.large import PlanBench
 from batchchol.defaults import lookup, user
 from batchchol.defaults.entries import Planned

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from batchchol import interrupts
 from batchchol.batches.sizes import integer, name, positive, seconds
+from batchchol.cli import interrupts
 from batchchol.cli.options import JOBS, declare, option
 from batchchol.cli.tune import search
 from batchchol.errors import BatchcholError, install

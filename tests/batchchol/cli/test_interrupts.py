@@ -202,7 +202,7 @@ def test_a_comparison(command: Command) -> None:
 
 IN_PROCESSES = """
 import signal, sys
-from batchchol import interrupts
+from batchchol.cli import interrupts
 from batchchol.parallel import in_processes
 from interrupted import begun
 with interrupts.handled():
@@ -242,7 +242,7 @@ except KeyboardInterrupt:
 
 SUITE = """
 import os, pathlib
-from batchchol import interrupts
+from batchchol.cli import interrupts
 from batchchol.asv_plugin import suite
 here = pathlib.Path.cwd()
 subject = suite.Subject(here, here / suite.CONFIG, "a commit", "the last commit")

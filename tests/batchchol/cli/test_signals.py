@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from batchchol import cli, interrupts
+from batchchol import cli
+from batchchol.cli import interrupts
 
 # As if the signal came between Python's last look for one and the wait: another thread gets it.
 WAITS = """
@@ -33,7 +34,7 @@ threading.Event().wait(1000)
 
 LOST = """
 import os, signal, threading
-from batchchol import interrupts
+from batchchol.cli import interrupts
 try:
     with interrupts.handled():
         {does}
@@ -50,7 +51,7 @@ def test_no_signal_is_lost(does: str, run_python: Callable[..., subprocess.Compl
 
 REPLACED = """
 import signal, time
-from batchchol import interrupts
+from batchchol.cli import interrupts
 calls = []
 with interrupts.handled():
     signal.signal(signal.SIGINT, lambda *_: calls.append(1))
@@ -69,7 +70,7 @@ def test_a_signal_is_sent_again_for_our_own_handler_alone(
 
 NO_THREAD = """
 import signal, threading
-from batchchol import interrupts
+from batchchol.cli import interrupts
 threading.Thread.start = lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
 try:
     with interrupts.handled():
