@@ -122,6 +122,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         required=True, metavar="command", help="one of those below; `command --help` lists its options"
     )
+    parser.usage = "%(prog)s [-h] [--version] command ...   (--help lists the commands)"
     called = next((word for word in words if not word.startswith("-")), None)
     for room, purposes in ROOMS.items():
         for name, purpose in purposes.items():
