@@ -5,9 +5,9 @@
 from the root of the repository writes datasets/larger_limit_h200.csv (--out FILE for another). Matrices are
 diagonally dominant, elements a function of their place, so that they are made where they are factored and none is
 kept; `--n 0` is the largest order for which that leaves room for the check. Seconds between events around single
-calls, of which the first counts too; `bytes` are the matrix's, `free` those that the GPU had before. `ratio` is the
-largest residual ratio of `ROWS` rows, spread over the matrix, the last among them, in all columns; infinite if its
-info is not 0.
+calls, of which the first counts too; `share` is that of the best rate at which cuBLAS updates a large square; `bytes`
+are the matrix's, `free` those that the GPU had before. `ratio` is the largest residual ratio of `ROWS` rows, spread
+over the matrix, the last among them, in all columns; infinite if its info is not 0.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import csv
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import product
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from batchchol.algorithms.plans import plan
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 
-from .larger import ABOUT, DATASETS, DTYPES, cusolver, seconds_of
+from .larger import ABOUT, DATASETS, DTYPES, bound, cusolver, seconds_of
 
-COLUMNS = ("dtype", "n", "who", "how", "samples", "seconds", "gflops", "ratio", "bytes", "free", *ABOUT)
+_OWN = ("dtype", "n", "who", "how", "samples", "seconds", "gflops", "share", "ratio", "bytes", "free")
+COLUMNS = (*_OWN, *ABOUT)
 ORDERS = (32_768, 65_536, 0)
 # Rows that are checked; those of the factor that are at hand at once; what beside the matrix has to fit.
 ROWS, AT_ONCE, RESERVE = 64, 128, 2 << 30
@@ -61,20 +63,21 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1, help="of each (default: %(default)s)")
     parser.add_argument("--alone", action="store_true", help="without cuSOLVER")
     arguments = parser.parse_args()
-    origin = about(get_backend("cuda"))
+    origin, pool = about(get_backend("cuda")), import_module("cupy").get_default_memory_pool()
+    rates = {dtype: max(float(row["gflops"]) for row in bound(dtype)) for dtype in arguments.dtype}
+    pool.free_all_blocks()
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for n in arguments.n:
-            for dtype in arguments.dtype:
-                for row in case(n, dtype, arguments.calls, alone=arguments.alone or not n):
-                    writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
-                    stream.flush()
-                    print(*row.values(), flush=True)
-                import_module("cupy").get_default_memory_pool().free_all_blocks()
+        for n, dtype in product(arguments.n, arguments.dtype):
+            for row in case(n, dtype, arguments.calls, rates[dtype], alone=arguments.alone or not n):
+                writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
+                stream.flush()
+                print(*row.values(), flush=True)
+            pool.free_all_blocks()
 
 
-def case(n: int, dtype: str, calls: int, *, alone: bool) -> Iterator[dict[str, Any]]:
+def case(n: int, dtype: str, calls: int, rate: float, *, alone: bool) -> Iterator[dict[str, Any]]:
     """The library's plan, and unless it is `alone`, cuSOLVER in both fill modes."""
     cupy = import_module("cupy")
 
@@ -96,8 +99,9 @@ def case(n: int, dtype: str, calls: int, *, alone: bool) -> Iterator[dict[str, A
             yield {**of, "how": f"{name}: {error}"}
             continue
         ratio = float("inf") if int(info[0]) else largest_ratio(work[0]) if who == "batchchol" else ""
-        found = {"samples": calls, "seconds": f"{middle:.6g}", "gflops": f"{n**3 / 3 / middle / 1e9:.6g}"}
-        yield {**of, **found, "ratio": f"{ratio:.3g}" if ratio else ""}
+        gflops = n**3 / 3 / middle / 1e9
+        found = {"samples": calls, "seconds": f"{middle:.6g}", "gflops": f"{gflops:.6g}"}
+        yield {**of, **found, "share": f"{gflops / rate:.4g}", "ratio": f"{ratio:.3g}" if ratio else ""}
 
 
 def largest_order(free: int, itemsize: int) -> int:
