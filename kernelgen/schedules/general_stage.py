@@ -166,8 +166,8 @@ class SplitStage:
         """Whether a thread finds the elements of the row that is chosen among its own before it stores them.
 
         That saves stores, each of which takes as long as one of all threads; but the code of larger orders would
-        outgrow the instruction cache. (131,072 on an H200: n = 16 80 µs by a store for each row, so 69; n = 32 383
-        and 433.)
+        outgrow the instruction cache. (131,072 on an H200: n = 16 80 µs by a store for each row, so 64; n = 32 385
+        and 426, 409 where it chooses among two rows each.)
         """
         return self.problem.n <= MOST_CHOOSING
 
