@@ -25,7 +25,7 @@ from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, UNROLLS, axes_of, required_axes
 from kernelgen.targets import ELEMENT_BYTES
 
-SPACES = ("paper", "study2", "course", "full", "quick")
+SPACES = ("paper", "study2", "course", "full", "quick", "general")
 
 ALL_FAMILIES = "all"
 CHUNK, DEFAULT = "chunk", "default"
