@@ -305,8 +305,7 @@ def _check_device(got: Any, wanted: Any, what: str) -> None:
 @lru_cache(maxsize=1024)
 def _fitted(a: Any, b: Any, a_dtype: Any, b_dtype: Any, what: str) -> Fit:
     check_columns_dtype(_DTYPES[b_dtype], _DTYPES[a_dtype], what)
-    # With as many axes as the matrices right-hand sides are not taken for a vector each.
-    return fit(tuple(a[:-2]), a[-1], (1,) * (len(a) - len(b)) + tuple(b), what)
+    return fit(tuple(a[:-2]), a[-1], tuple(b), what)
 
 
 def _repaired(
