@@ -53,7 +53,8 @@ def of_pycuda() -> Named:
     yield "launch of an empty kernel, by PyCUDA", lambda: support.empty(device())
     yield "launch of an empty kernel, laid out", lambda: nothing(0)
     yield "cholesky_ex by addresses", lambda: factor(0, *places)
-    yield "room for two arrays", lambda: [memory.empty(a.shape, a.dtype, "room") for _ in range(2)]
+    make = memory.maker(a.shape, a.dtype, "room")
+    yield "room for two arrays", lambda: [make(), make()]
     yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
     yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
 

@@ -174,7 +174,7 @@ class Pycuda:
         return hasattr(a, "gpudata")
 
     def gpu_of(self, a: Any) -> int:
-        return self._memory.gpu_of(a)
+        return a.gpudata.gpu if isinstance(a.gpudata, self._kind) else self._memory.gpu_of(a)
 
     def there(self, gpu: int) -> None:
         return None
@@ -185,7 +185,8 @@ class Pycuda:
         return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
-        return partial(self._memory.empty, shape, dtype, f"an array of shape {shape}")
+        made: Make = self._memory.maker(shape, dtype, f"an array of shape {shape}")
+        return made
 
     def address(self, a: Any, /) -> int:
         return int(a.gpudata or 0)
