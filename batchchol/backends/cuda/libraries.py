@@ -102,26 +102,30 @@ class Cupy:
         self.address: Callable[[Any], int] = attrgetter("data.ptr")
         self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
         self._said: Callable[[Any], Seen] = attrgetter("data.ptr", "shape", "dtype", "data.device_id")
-        # The address of the current GPU's, with no object for it; older ones lack that.
-        self._stream = getattr(getattr(self._cuda, "stream", None), "get_current_stream_ptr", None)
+        # Asking for the flags makes an object of them.
+        contiguous = "_c_contiguous" if hasattr(self._cupy.ndarray, "_c_contiguous") else "flags.c_contiguous"
+        self._is_contiguous: Callable[[Any], bool] = attrgetter(contiguous)
+        self._current: Callable[[], int] = self._cuda.runtime.getDevice
+        self._current_stream: Callable[[], Any] = self._cuda.get_current_stream
 
     def holds(self, a: Any) -> bool:
         return isinstance(a, self._cupy.ndarray)
 
     def there(self, gpu: int) -> AbstractContextManager[Any] | None:
-        if self._cuda.runtime.getDevice() == gpu:
+        if self._current() == gpu:
             return None
         context: AbstractContextManager[Any] = self._cuda.Device(gpu)
         return context
 
     def seen(self, a: Any) -> Seen | None:
-        return self._said(a) if a.flags.c_contiguous else None
+        return self._said(a) if self._is_contiguous(a) else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cupy.ndarray, shape, dtype)
 
     def stream(self, gpu: int, /) -> int:
-        return int(self._stream() if self._stream else self._cuda.get_current_stream().ptr)
+        address: int = self._current_stream().ptr
+        return address
 
     def over(self, array: Any, gpu: int) -> Any:
         return self._cupy.asarray(array)
