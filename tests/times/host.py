@@ -107,6 +107,15 @@ def of_jax() -> Named:
         given = (a,) if call is linalg.cholesky_ex else (a, b)
         compiled(*given)[0].block_until_ready()
         yield f"interop {call.__name__}", partial(compiled, *given)
+
+    @jax.jit
+    def ten(a: Any, b: Any) -> Any:
+        for _ in range(10):
+            b = linalg.solve_ex(a, b).x
+        return b
+
+    ten(a, b).block_until_ready()
+    yield "interop solve_ex, ten in one program", partial(ten, a, b)
     results = jax.ShapeDtypeStruct(a.shape, a.dtype), jax.ShapeDtypeStruct(a.shape[:1], np.int32)
     xla.register("nothing", {"CUDA": lambda _: None})
     yield "jax.ffi.ffi_call that does nothing", partial(jax.jit(jax.ffi.ffi_call("nothing", results)), a)
