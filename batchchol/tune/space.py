@@ -54,6 +54,7 @@ _LARGEST_POWER = 40
 _COMMON = {
     "backend": None,
     "n": None,
+    "op": ("potrf",),
     "dtype": ("float32",),
     "uplo": ("lower",),
     "math": ("ieee",),
@@ -62,7 +63,7 @@ _COMMON = {
     "protocol": (DEFAULT,),
     "any_block": (False,),
 }
-_KERNELS = _COMMON | {"op": ("potrf",), "order": ("col",), "chunk": (DEFAULT,)}
+_KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
 _CANDIDATES = _COMMON | {"variations": (False,)}
 _CHOICES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in axes_of(family)))
 _NARROWING = ("n", "dtype", "math", "batch", "layout", "family")
