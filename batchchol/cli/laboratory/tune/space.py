@@ -11,8 +11,8 @@ from typing import Any
 
 from batchchol.batches.sizes import integer, name, positive, seconds
 from batchchol.cli import interrupts
+from batchchol.cli.laboratory.tune import search
 from batchchol.cli.options import JOBS, declare, option
-from batchchol.cli.tune import search
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
 from batchchol.measure import dataset, parquet, shared_code, t4
