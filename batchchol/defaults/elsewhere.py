@@ -17,8 +17,9 @@ from typing import Any
 from kernelgen import KernelSpec, SpecError
 
 FILE = "elsewhere.json"
-"""By architecture and kernel, of one order or all, see `name_of` and `kind_of`: what is changed of its schedule; null:
-it is passed over.
+"""By architecture and kernel, of an order or of all (`name_of`, `kind_of`): what is changed of its schedule.
+
+Null: it is passed over.
 """
 
 
