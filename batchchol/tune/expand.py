@@ -155,7 +155,7 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
     lanes = machine.lanes[dtype]
     chunk = None if layout != "chunked" else lanes if choice["chunk"] == DEFAULT else choice["chunk"]
     schedule = _schedule(family, choice, layout, chunk)
-    problem = Problem(choice["n"], dtype, choice["uplo"], math=choice["math"])
+    problem = Problem(choice["n"], dtype, choice["uplo"], choice["op"], choice["math"])
     spec = KernelSpec(problem, layout, choice["order"], schedule, machine.target)
     if chunk is not None and chunk % spec.lanes:
         return f"chunk: no multiple of the {spec.lanes} lanes of {machine.target}"

@@ -18,6 +18,7 @@ from batchchol.files import read_file
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
+from batchchol.tune.general_candidates import OPS
 from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
@@ -34,6 +35,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "backend": ("cpu", "cuda"),
         "dtype": tuple(ELEMENT_BYTES),
+        "op": OPS,
         "uplo": ("lower", "upper"),
         "layout": LAYOUT_KINDS,
         "order": ORDERS,
@@ -60,7 +62,7 @@ _COMMON = {
     "protocol": (DEFAULT,),
     "any_block": (False,),
 }
-_KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
+_KERNELS = _COMMON | {"op": ("potrf",), "order": ("col",), "chunk": (DEFAULT,)}
 _CANDIDATES = _COMMON | {"variations": (False,)}
 _CHOICES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in axes_of(family)))
 _NARROWING = ("n", "dtype", "math", "batch", "layout", "family")

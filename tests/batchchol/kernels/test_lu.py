@@ -53,7 +53,7 @@ ON_GPUS = [
     )
     for op in OPS
 ]
-# By several threads to a matrix: rows that all of them have and not, whole pieces and not.
+# By several threads to a matrix: rows that all of them have and not, or none, whole pieces and not.
 BY_ROWS = [
     lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, split=split)
     for n, layout, order, dtype, math, split in (
@@ -61,6 +61,7 @@ BY_ROWS = [
         (7, "canonical", "col", "float64", "ieee", 2),
         (18, "chunked", "col", "float32", "ieee", 8),
         (33, "interleaved", "row", "float32", "fast", 16),
+        (5, "canonical", "row", "float32", "ieee", 8),
     )
     for op in OPS
 ]

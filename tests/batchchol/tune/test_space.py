@@ -216,6 +216,13 @@ def test_words_that_are_a_familys_own() -> None:
                     parse(f"[[kernels]]\nfamily = '{name}'\nn = 8\n{field.name} = 3\n")
 
 
+def test_operations_are_an_axis() -> None:
+    text = '[[kernels]]\nn = 8\nnb = 1\nop = ["gesv", "getrf"]\nlooking = "right"\nunroll = "full"\n'
+    assert {point.spec.problem.op for point in expanded(text).points} == {"gesv", "getrf"}
+    with pytest.raises(SpaceError, match="op: got 'getri', expected some of potrf, getrf"):
+        parse(text.replace('"getrf"', '"getri"'))
+
+
 def test_a_layout_without_chunks_is_there_once() -> None:
     text = '[[kernels]]\nn = 8\nnb = 2\nlayout = ["chunked", "interleaved", "canonical"]\nchunk = [32, 64]\n'
     assert [(p.spec.layout, p.chunk) for p in expanded(text).points] == [
