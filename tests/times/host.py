@@ -53,7 +53,8 @@ def of_pycuda() -> Named:
     yield "launch of an empty kernel, by PyCUDA", lambda: support.empty(device())
     yield "launch of an empty kernel, laid out", lambda: nothing(0)
     yield "cholesky_ex by addresses", lambda: factor(0, *places)
-    yield "room for two arrays", lambda: [memory.empty(a.shape, a.dtype, "room") for _ in range(2)]
+    make = memory.maker(a.shape, a.dtype, "room")
+    yield "room for two arrays", lambda: [make(), make()]
     yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
     yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
 
@@ -106,6 +107,15 @@ def of_jax() -> Named:
         given = (a,) if call is linalg.cholesky_ex else (a, b)
         compiled(*given)[0].block_until_ready()
         yield f"interop {call.__name__}", partial(compiled, *given)
+
+    @jax.jit
+    def ten(a: Any, b: Any) -> Any:
+        for _ in range(10):
+            b = linalg.solve_ex(a, b).x
+        return b
+
+    ten(a, b).block_until_ready()
+    yield "interop solve_ex, ten in one program", partial(ten, a, b)
     results = jax.ShapeDtypeStruct(a.shape, a.dtype), jax.ShapeDtypeStruct(a.shape[:1], np.int32)
     xla.register("nothing", {"CUDA": lambda _: None})
     yield "jax.ffi.ffi_call that does nothing", partial(jax.jit(jax.ffi.ffi_call("nothing", results)), a)

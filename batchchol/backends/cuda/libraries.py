@@ -102,26 +102,30 @@ class Cupy:
         self.address: Callable[[Any], int] = attrgetter("data.ptr")
         self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
         self._said: Callable[[Any], Seen] = attrgetter("data.ptr", "shape", "dtype", "data.device_id")
-        # The address of the current GPU's, with no object for it; older ones lack that.
-        self._stream = getattr(getattr(self._cuda, "stream", None), "get_current_stream_ptr", None)
+        # Asking for the flags makes an object of them.
+        contiguous = "_c_contiguous" if hasattr(self._cupy.ndarray, "_c_contiguous") else "flags.c_contiguous"
+        self._is_contiguous: Callable[[Any], bool] = attrgetter(contiguous)
+        self._current: Callable[[], int] = self._cuda.runtime.getDevice
+        self._current_stream: Callable[[], Any] = self._cuda.get_current_stream
 
     def holds(self, a: Any) -> bool:
         return isinstance(a, self._cupy.ndarray)
 
     def there(self, gpu: int) -> AbstractContextManager[Any] | None:
-        if self._cuda.runtime.getDevice() == gpu:
+        if self._current() == gpu:
             return None
         context: AbstractContextManager[Any] = self._cuda.Device(gpu)
         return context
 
     def seen(self, a: Any) -> Seen | None:
-        return self._said(a) if a.flags.c_contiguous else None
+        return self._said(a) if self._is_contiguous(a) else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cupy.ndarray, shape, dtype)
 
     def stream(self, gpu: int, /) -> int:
-        return int(self._stream() if self._stream else self._cuda.get_current_stream().ptr)
+        address: int = self._current_stream().ptr
+        return address
 
     def over(self, array: Any, gpu: int) -> Any:
         return self._cupy.asarray(array)
@@ -174,7 +178,7 @@ class Pycuda:
         return hasattr(a, "gpudata")
 
     def gpu_of(self, a: Any) -> int:
-        return self._memory.gpu_of(a)
+        return a.gpudata.gpu if isinstance(a.gpudata, self._kind) else self._memory.gpu_of(a)
 
     def there(self, gpu: int) -> None:
         return None
@@ -185,7 +189,8 @@ class Pycuda:
         return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
-        return partial(self._memory.empty, shape, dtype, f"an array of shape {shape}")
+        made: Make = self._memory.maker(shape, dtype, f"an array of shape {shape}")
+        return made
 
     def address(self, a: Any, /) -> int:
         return int(a.gpudata or 0)

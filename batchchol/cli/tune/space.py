@@ -23,7 +23,7 @@ from batchchol.tune import learn
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place, place
 from batchchol.tune.expand import Expansion, Machine, expand
-from batchchol.tune.space import load_space
+from batchchol.tune.space import SPACES, load_space
 from batchchol.tune.sweep import Summary
 from batchchol.tune.winners import again
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     declare(
         group,
-        option("--space", type=name, metavar="NAME", help="paper, study2, course, full, quick, or a file *.toml"),
+        option("--space", type=name, metavar="NAME", help=f"{', '.join(SPACES)}, or a file *.toml"),
         option("--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"),
         option("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU"),
         JOBS,
