@@ -157,9 +157,9 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
 
 def _shares(n: int, batch: int) -> Iterator[tuple[int | None, bool]]:
     """Blocks to a matrix, and whether it has a border: the GPU's share, or, of many, some more."""
-    if batch == 1 or n <= 256:
+    if batch == 1:
         return iter([(None, False)])
-    return product(dict.fromkeys((None, 4 if n > 500 else 3, max(3, n // 100))), (False, True))
+    return product(dict.fromkeys((None, 4 if n > 500 else 3, max(3, n // 100), max(4, n // 55))), (False, True))
 
 
 def hybrids(n: int, dtype: str) -> list[Plan]:

@@ -32,7 +32,7 @@ from batchchol.measure.provenance import about
 
 from .larger import ABOUT, DATASETS, DTYPES, bound, cusolver, seconds_of
 
-_OWN = ("dtype", "n", "who", "how", "samples", "seconds", "gflops", "share", "ratio", "bytes", "free")
+_OWN = ("dtype", "n", "batch", "who", "how", "samples", "seconds", "gflops", "share", "ratio", "bytes", "free")
 COLUMNS = (*_OWN, *ABOUT)
 ORDERS = (32_768, 65_536, 0)
 # Rows that are checked; those of the factor that are at hand at once; what beside the matrix has to fit.
@@ -92,7 +92,7 @@ def case(n: int, dtype: str, calls: int, rate: float, *, alone: bool) -> Iterato
     if not alone:
         contenders += [("cusolver", mode, call) for mode, call in cusolver(work, info)]
     for who, name, call in contenders:
-        of = {"dtype": dtype, "n": n, "who": who, "how": name, "bytes": n * n * itemsize, "free": free}
+        of = {"dtype": dtype, "n": n, "batch": 1, "who": who, "how": name, "bytes": n * n * itemsize, "free": free}
         try:
             middle = float(np.median(seconds_of(call, partial(fill, work[0]), calls, warm_up=0)))
         except RuntimeError as error:

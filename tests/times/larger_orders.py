@@ -49,12 +49,14 @@ def main() -> None:
         prog="python -m tests.times.larger_orders", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=DATASETS / "larger_orders_h200.csv", help="default: %(default)s")
+    parser.add_argument("--n", type=int, nargs="+", default=(), help="default: all")
     parser.add_argument("--least", type=int, default=1, metavar="N", help="no smaller orders")
     parser.add_argument("--batch", type=int, nargs="+", default=(), metavar="N", help="default: all")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="default: both")
     arguments = parser.parse_args()
+    orders = arguments.n or {n for n, _ in CASES if n >= arguments.least}
     batches = arguments.batch or {batch for _, batch in CASES}
-    cases = [(n, batch) for n, batch in CASES if n >= arguments.least and batch in batches]
+    cases = [(n, batch) for n, batch in CASES if n in orders and batch in batches]
     origin = about(get_backend("cuda"))
     pool = import_module("cupy").get_default_memory_pool()
     rates = {dtype: max(float(row["gflops"]) for row in bound(dtype)) for dtype in arguments.dtype}
