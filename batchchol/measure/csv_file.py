@@ -106,7 +106,7 @@ def read(path: Path) -> Iterator[Row]:
                 if texts["status"] == "correct":
                     yield _row(path, line, texts)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataFileError(path, "reading", str(error)) from error
+        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
 
 
 def _row(path: Path, line: int, texts: Mapping[str, str]) -> Row:

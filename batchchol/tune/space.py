@@ -25,7 +25,7 @@ from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, UNROLLS, axes_of, required_axes
 from kernelgen.targets import ELEMENT_BYTES
 
-SPACES = ("paper", "study2", "course", "full", "quick")
+SPACES = ("paper", "study2", "course", "full", "quick", "general")
 
 ALL_FAMILIES = "all"
 CHUNK, DEFAULT = "chunk", "default"
@@ -54,6 +54,7 @@ _LARGEST_POWER = 40
 _COMMON = {
     "backend": None,
     "n": None,
+    "op": ("potrf",),
     "dtype": ("float32",),
     "uplo": ("lower",),
     "math": ("ieee",),
@@ -62,7 +63,7 @@ _COMMON = {
     "protocol": (DEFAULT,),
     "any_block": (False,),
 }
-_KERNELS = _COMMON | {"op": ("potrf",), "order": ("col",), "chunk": (DEFAULT,)}
+_KERNELS = _COMMON | {"order": ("col",), "chunk": (DEFAULT,)}
 _CANDIDATES = _COMMON | {"variations": (False,)}
 _CHOICES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in axes_of(family)))
 _NARROWING = ("n", "dtype", "math", "batch", "layout", "family")

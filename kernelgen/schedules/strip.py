@@ -19,6 +19,7 @@ from kernelgen.schedules.axes import (
     BaseSchedule,
     number,
     resident_blocks,
+    switch,
 )
 from kernelgen.targets import Target
 
@@ -54,7 +55,8 @@ class StripShape:
 
     A matrix that is no whole number of tiles has rows and columns of the identity before its own. In shared memory
     there is room for every tile, a second time for those of the first `ahead` strips, and a third time for those of
-    the first `third` ones. `solvers` more warps have right-hand sides, which are in shared memory behind barriers.
+    the first `third` ones; a place is free for the next group's tiles strip by strip, or `singly`. `solvers` more
+    warps have right-hand sides, which are in shared memory behind barriers.
     """
 
     n: int
@@ -62,6 +64,7 @@ class StripShape:
     ahead: int
     solvers: int = 0
     third: int = 0
+    singly: bool = False
 
     @property
     def side(self) -> int:
@@ -151,8 +154,8 @@ class StripShape:
 
     @property
     def turn_barriers(self) -> int:
-        """One to each part of a tile, three to each strip."""
-        return self.parts * self.tiles + 3 * self.side
+        """One to each part of a tile, two to each strip, and one to each strip's place or to each tile's."""
+        return self.parts * self.tiles + 2 * self.side + (self.tiles if self.singly else self.side)
 
     @property
     def barriers(self) -> int:
@@ -173,9 +176,9 @@ class StripSchedule(BaseSchedule):
     Strips of successive groups of matrices follow each other through a block, as columns of tiles do in the block
     family's pipeline, and updates are products of tensor cores, three of 11 bits for one of 24. A block has at most
     `warps` warps, and those of a strip take turns with its tiles. The first `ahead` strips have room for two groups'
-    tiles, by which they may be ahead of the last ones, and the first `third` of these for three groups'. `blocks` are
-    those of the block family's pipeline. The matrices of a group are neighbours in a chunk, `stride`, a multiple of
-    four.
+    tiles, by which they may be ahead of the last ones, and the first `third` of these for three groups'. A strip's
+    tiles make room for the next group's all at once, or `singly`. `blocks` are those of the block family's pipeline.
+    The matrices of a group are neighbours in a chunk, `stride`, a multiple of four.
 
     What solves too has `rhs` further warps (None is 1), each of which solves for every `rhs`-th group, one right-hand
     side after the other, with each strip as soon as it is there. A place is free once the backward solve has left it.
@@ -190,10 +193,12 @@ class StripSchedule(BaseSchedule):
     third: int = number(0, MAX_STRIPS, 0, "strips with room for three groups", only="gpu")
     blocks: int | None = resident_blocks()
     rhs: int | None = number(1, MAX_SOLVERS, None, "warps that solve; the groups go to them in turn", only="gpu")
+    singly: bool | None = switch("whether each tile makes room when it has been used, not its strip", only="gpu")
 
     def _defaults(self, target: Target, problem: Problem) -> dict[str, Any]:
         rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
-        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", "rhs": rhs}
+        singly = self.singly or None
+        return {"blocks": self.blocks or 1, "cache": self.cache or "shared", "rhs": rhs, "singly": singly}
 
     def check(self, problem: Problem, layout: str) -> None:
         """Refuse what this schedule cannot do with a problem in a layout."""
@@ -206,6 +211,8 @@ class StripSchedule(BaseSchedule):
         require(arrays or (self.stride is not None and self.stride % GROUP == 0), "stride", self.stride, works)
         works = f"{problem.op} has no right-hand sides, use None"
         require(problem.operation.has_columns or self.rhs is None, "rhs", self.rhs, works)
+        works = "who solves needs whole strips, use None"
+        require(not (self.singly and problem.operation.has_columns), "singly", self.singly, works)
         shape = self.shape(problem)
         works = f"n={problem.n} has {shape.side} strips, use from as many to {MAX_BLOCK_THREADS // WARP}"
         require(self.warps >= shape.side, "warps", self.warps, works)
@@ -223,7 +230,7 @@ class StripSchedule(BaseSchedule):
 
     def shape(self, problem: Problem) -> StripShape:
         """How the matrices of a group are spread over warps and shared memory."""
-        return StripShape(problem.n, self.warps, self.ahead, self.rhs or 0, self.third)
+        return StripShape(problem.n, self.warps, self.ahead, self.rhs or 0, self.third, bool(self.singly))
 
     def method(self, operation: Operation) -> tuple[str, ...]:
         """The part of a kernel's name that says how it factors."""
@@ -232,6 +239,7 @@ class StripSchedule(BaseSchedule):
             f"w{self.warps}",
             *[f"ahead{self.ahead}"] * bool(self.ahead),
             *[f"third{self.third}"] * bool(self.third),
+            *["singly"] * bool(self.singly),
             *[f"rhs{self.rhs}"] * ((self.rhs or 1) > 1),
         )
 

@@ -355,15 +355,6 @@ INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, co
     }
 }
 
-/* A row of the diagonal tile's factor, zeros above the diagonal. */
-INLINE void write_diagonal_row(scalar *diagonal, vec x[8], const int row)
-{
-#pragma unroll
-    for (int p = 0; p < 8; ++p)
-        x[p] = p > row ? 0 : x[p];
-    write_row(diagonal, x, row_place(row));
-}
-
 /* In one instruction: left to the compiler, it became four, for then both ways of writing below are one. */
 INLINE void store_piece(scalar *to, const Piece four)
 {
@@ -374,31 +365,48 @@ INLINE void store_piece(scalar *to, const Piece four)
 #endif
 }
 
-/* Where an element is in a panel. */
-INLINE int place(const int row, const int column) { return row_place(row) ^ column; }
-
-/* Columns 8 k to 8 k + 7 of a team's results, of which so many exist. Neighbouring threads write neighbours in a row: what
- * two instructions write of one sector of memory is twice the work of the caches. */
-INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long long exist, const int k, const int thread)
+/* A row of a panel goes back to where it came from. */
+INLINE void put_back(scalar *to, const vec x[8])
 {
-    enum { ACROSS = 2, ALL = ACROSS * N };
+#pragma unroll
+    for (int p = 0; p < 8; p += 4) {
+        const Piece four = { { x[p], x[p + 1], x[p + 2], x[p + 3] } };
+        *(Piece *)(to + p) = four;
+    }
+}
+
+/* Rows of a matrix's factor that are done, eight of group k, and zeros right of them: its lines of memory. */
+INLINE void write_group(scalar *l, const scalar *stage, const int k, const int thread)
+{
+    const scalar *const from = stage + stage_row(8 * k);
+    scalar *const to = l + 8 * k * N;
+    enum { ACROSS = N / 4 };
     const bool by_pieces = (unsigned long long)l % sizeof(Piece) == 0;
-    for (int turn = 0; turn < MATRICES * ALL; turn += 32) {
-        const int e = turn + thread, m = e / ALL, row = e % ALL / ACROSS, column = e % ACROSS * 4;
-        if (e >= MATRICES * ALL || m >= exist || 8 * k + column >= N)
+#pragma unroll
+    for (int turn = 0; turn < 8 * ACROSS; turn += 32) {
+        const int e = turn + thread, row = e / ACROSS, column = e % ACROSS * 4;
+        if (e >= 8 * ACROSS || 8 * k + row >= N)
             continue;
-        scalar *const to = l + m * (N * N) + row * N + 8 * k + column;
-        const scalar *const from = row < 8 * k + 8 ? diagonal + 64 * m + place(row % 8, column) : panel + m * PANEL + place(row, column);
         Piece four = {};
-        if (row >= 8 * k)
-            four = piece(from);
+        if (column <= 8 * k + row)
+            four = piece(from + row * LINE + column);
+#pragma unroll
+        for (int p = 1; p < 4; ++p)
+            four.at[p] = column + p <= 8 * k + row ? four.at[p] : 0;
         if (by_pieces)
-            store_piece(to, four);
+            store_piece(to + row * N + column, four);
         else
 #pragma unroll
             for (int p = 0; p < 4; ++p)
-                store(to + p, four.at[p]);
+                store(to + (row * N + column + p), four.at[p]);
     }
+}
+
+INLINE void write_groups(scalar *l, const scalar *stages, const long long exist, const int k, const int thread)
+{
+#pragma unroll 1
+    for (int m = 0; m < MATRICES && m < exist; ++m)
+        write_group(l + m * (N * N), stages + m * STAGE, k, thread);
 }
 
 }
@@ -411,7 +419,7 @@ INLINE void write_panels(scalar *l, scalar *panel, scalar *diagonal, const long 
 extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared_pdl(const float *a, float *l, int *info, const long long stride, const long long batch)
 {
     using namespace potrf_f32_n12_canonical_row_warp_m2_w1_tensor_tiles_fast_cuda_t2_b3_shared_pdl_code;
-    __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL], diagonals[2][MATRICES * 64];
+    __shared__ __align__(16) scalar panels[2][1][MATRICES * PANEL];
     const int team = own_warp(), thread = threadIdx.x % 32, lane = threadIdx.x % 32;
     const long long first = ((long long)blockIdx.x * 2 + team) * MATRICES;
     wait_for_predecessors();
@@ -456,17 +464,21 @@ extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_
                         make_infinite(x[0]);
                     if (below >= 8 && 8 * k + below < 8 * SIDE)
                         write_row(rows, x[slot], places[slot]);
-                    if (below < 8)
-                        write_diagonal_row(diagonals[team] + 64 * mine, x[slot], below);
                 }
             if ((bad == 0) & !is_good(tile.reciprocal[7]))
                 bad = 8 * k + bad_pivot(tile);
         }
         const auto write = [&] {
-            write_panels(l + first * (N * N), panel, diagonals[team], batch - first, k, thread);
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) {
+                const int below = row + slot * SOLVERS;
+                if (8 * k + below < N)
+                    put_back(stage + mine * STAGE + stage_row(8 * k + below) + 8 * k, x[slot]);
+            }
+            if (k > 0)
+                write_groups(l + first * (N * N), stage, batch - first, k - 1, thread);
         };
         if (k == SIDE - 1) {
-            __syncwarp();
             write();
             break;
         }
@@ -480,6 +492,8 @@ extern "C" __global__ void __launch_bounds__(64, 3) potrf_f32_n12_canonical_row_
             step_0(c[m], panel + m * PANEL, next + m * PANEL, places, k + 1, meanwhile);
         }
     }
+    __syncwarp();
+    write_groups(l + first * (N * N), stage, batch - first, SIDE - 1, thread);
     if (row == 0 && exists)
         info[first + mine] = bad < N ? bad : N;
 }

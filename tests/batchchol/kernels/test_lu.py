@@ -133,15 +133,18 @@ def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None
         assert np.array_equal(pivots[chosen], expected[chosen])
         return
     good = sure & (failed == 0)
-    for nrhs in (1, 3, 40):
+    factors = _factors(a)
+    # Of many right-hand sides a third of each kind's matrices is enough: they take most of the time.
+    for nrhs, every in ((1, 1), (3, 1), (40, 3)):
+        some = np.s_[::every]
         _, b = systems(spec, nrhs)
         if spec.problem.op == "gesv":
-            x, info = run(spec, a, b, chunk=chunk, kernel=kernel)
-            assert np.array_equal(info[sure], failed[sure])
+            x, info = run(spec, a[some], b[some], chunk=chunk, kernel=kernel)
+            assert np.array_equal(info[sure[some]], failed[some][sure[some]])
         else:
-            factors = _factors(a)
-            x = run(spec, *factors, b, chunk=chunk, kernel=kernel)
-        assert solve_ratios(a[good], b[good], x[good]).max() <= SOLVE_BOUND[math], nrhs
+            x = run(spec, *(factor[some] for factor in factors), b[some], chunk=chunk, kernel=kernel)
+        kept = good[some]
+        assert solve_ratios(a[some][kept], b[some][kept], x[kept]).max() <= SOLVE_BOUND[math], nrhs
 
 
 def _factors(a: Array) -> tuple[Array, Array]:

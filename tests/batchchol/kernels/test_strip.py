@@ -37,6 +37,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "n": (1, 17, 48, 65, 128),
     "warps": (3, 12, 32),
     "ahead": (0, 1, 2),
+    "singly": (None, True),
     # The chunk of the chunked layout, which is always a constant of the code.
     "layout": (4, 8, 32),
     "constant_chunk": (True,),
@@ -76,7 +77,7 @@ case_id = partial(cuda_checks.case_id, family="strip")
 
 # Padded by few rows and by many, and by about half a tile: of one strip and of several.
 PADDED = [
-    strip_spec(n, warps=-(-n // 16) + more, ahead=min(ahead, (n - 1) // 16), stride=stride)
+    strip_spec(n, warps=-(-n // 16) + more, ahead=min(ahead, (n - 1) // 16), stride=stride, singly=n > 31 or None)
     for n, more, ahead, stride in zip(
         (2, 7, 8, 9, 15, 16, 24, 25, 31, 33, 63, 81),
         cycle((0, 1, 2, 5)),

@@ -30,6 +30,9 @@ UNEVEN = strip_spec(61, warps=10)
 UNEVEN_HALVED = strip_spec(55, warps=10)
 # More warps than tiles: each has one of every second group.
 CROWDED = strip_spec(60, warps=20)
+# Tiles make room one by one.
+SINGLY = strip_spec(60, warps=10, singly=True)
+UNEVEN_SINGLY = strip_spec(61, warps=10, singly=True)
 MUTATED_BATCH = 7 * GROUP
 ROOM = r"wait_for_room\(strip, round\);"
 LEFT = r"wait_for\(barriers_of\(round\) \+ part_of\(before \+ row, part\), .*\);"
@@ -73,6 +76,17 @@ DROPPED: Mapping[str, Sequence[Any]] = {
     "arriving at a used strip": (MUTATED, r"arrive_as_warp\(barriers_of\(round\) \+ EACH_STRIP \* k .*\);"),
     "a diagonal tile arriving there": (MUTATED, r"arrive_as_warp\(barriers \+ EMPTY\);"),
     "a tile below arriving there": (UNEVEN, r"arrive_as_warp\(barriers_of\(round\) \+ EACH_STRIP \* strip .*\);"),
+    "waiting for a used tile": (SINGLY, r"wait_for_room\(strip, row, round\);"),
+    "arriving at a tile on the left": (SINGLY, r"arrive\(barriers_of\(round\) \+ EMPTY .*row : strip\)\);"),
+    "arriving at one of two": (SINGLY, r"if \(own_lane\(\) < \(row == strip \? 1 : 2\)\)", "if (own_lane() == 0)"),
+    "a tile below arriving at the diagonal one": (
+        SINGLY,
+        r"arrive\(barriers_of\(round\) \+ room_of\(strip, strip\)\);",
+    ),
+    "a tile arriving at the one above": (
+        UNEVEN_SINGLY,
+        r"arrive\(barriers_of\(round\) \+ room_of\(strip, row - 1\)\);",
+    ),
     "arriving at a first half": (MUTATED, r"arrive\(barriers \+ FIRST\);"),
     "arriving at a second half": (MUTATED, r"arrive\(barriers \+ SECOND\);"),
     "arriving at a tile": (MUTATED, r"arrive\(barriers_of\(round\) \+ part_of\(first_tile.*\);"),
@@ -115,7 +129,9 @@ def test_groups_need_barriers_by_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [MUTATED, ONE_PLACE, HALVED, UNEVEN, UNEVEN_HALVED, CROWDED], ids=lambda spec: spec.name
+    "spec",
+    [MUTATED, ONE_PLACE, HALVED, UNEVEN, UNEVEN_HALVED, CROWDED, SINGLY, UNEVEN_SINGLY],
+    ids=lambda spec: spec.name,
 )
 def test_unchanged_it_does_not_depend_on_the_order_of_threads(spec: KernelSpec) -> None:
     a = wishart(MUTATED_BATCH, spec.problem.n).astype(np.float32)
