@@ -59,7 +59,8 @@ def _lines(axes: Axes, rows: Sequence[Row], name: str, over: str, label: str) ->
         points = sorted((int(row[over]), float(row["us"])) for row in rows if int(row[name]) == value)
         style = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
         axes.plot(*zip(*points, strict=True), label=f"{name} = {value}", **style)
-    plain(axes, label, "µs", log=True)
+    plain(axes, label, "µs")
+    axes.set_ylim(bottom=0)
     axes.set_xticks(sorted({int(row[over]) for row in rows}))
     name_lines(axes)
 
