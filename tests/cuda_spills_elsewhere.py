@@ -90,7 +90,7 @@ def rejected(specs: list[KernelSpec], arch: str, jobs: int | None) -> set[Kernel
 
 
 def mended(specs: list[KernelSpec], arch: str, jobs: int | None) -> dict[str, Any]:
-    """For each kind of these kernels the first changes by which none of them spills; None if there are none."""
+    """For each kind of these kernels the first changes by which none of them spills; else None for each of them."""
     kinds = grouped(specs, elsewhere.kind_of)
     left = {kind: _possible(alike) for kind, alike in kinds.items()}
     found: dict[str, Any] = dict.fromkeys(kinds)
@@ -106,7 +106,8 @@ def mended(specs: list[KernelSpec], arch: str, jobs: int | None) -> dict[str, An
             found[kind] = left[kind][min(turn for of, turn in good if of == kind)]
             print(f"{arch}: {kind}: {found[kind]}", flush=True)
         left = {kind: every[AT_ONCE:] for kind, every in left.items() if found[kind] is None and every[AT_ONCE:]}
-    return found
+    passed = [elsewhere.name_of(spec) for kind, alike in kinds.items() if found[kind] is None for spec in alike]
+    return dict.fromkeys(passed) | {kind: changes for kind, changes in found.items() if changes is not None}
 
 
 def _possible(alike: list[KernelSpec]) -> list[dict[str, Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from types import MappingProxyType
 
+from batchchol.algorithms.plan_space import combinations
 from kernelgen import KernelSource, KernelSpec, Problem, SpecError, WholeSchedule, generate
 
 # Warps, and matrices of a multiprocessor, up to each order. (Measured on an H200.)
@@ -18,8 +18,6 @@ _CHOSEN: Mapping[str, tuple[tuple[int, int, int], ...]] = MappingProxyType(
         "float64": ((133, 5, 3), (165, 6, 2), (192, 8, 1), (235, 12, 1)),
     }
 )
-# Those among which they were chosen.
-_WARPS, _RESIDENT = (3, 4, 5, 6, 8, 12, 16), (1, 2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ def on_chip(n: int, dtype: str, order: str) -> OnChip | None:
 
 def all_on_chip(n: int, dtype: str) -> Iterator[OnChip]:
     """All that can be built of order n, in rows."""
-    for choice in product(_WARPS, _RESIDENT):
+    for choice in combinations("on_chip"):
         with suppress(SpecError):
-            how = OnChip(dtype, "row", *choice)
+            how = OnChip(dtype, "row", **choice)
             how.spec(n)
             yield how
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
+from batchchol.algorithms.plan_space import combinations
 from batchchol.algorithms.shipped_plans import shipped
 from kernelgen import SpecError
 from kernelgen.emit.border import MOST_COLUMNS, MOST_ROWS
@@ -133,13 +134,13 @@ def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
 
 
 def ways(n: int, batch: int, dtype: str) -> list[Plan]:
-    """The plans among which to choose: one launch by several tiles, panels of it, and tiles by themselves."""
+    """The plans of `plan_space.toml`: one launch by several tiles, panels of it, and tiles by themselves."""
     found = [Plan(*tiled(n, batch, dtype)), *_ways_of_tiles(n, batch, dtype)]
     found += [Plan(each, None) for each in all_on_chip(n, dtype)]
-    steps = *product((32, 48, 64, 96, 128), (8, 16)), (128, 32)
-    for (nb, lb), ib, across, resident, depth in product(steps, (8, 16), (2, 4), (1, 2, 3, 4), _DEPTHS[dtype]):
+    for axes, depth in product(combinations("fused"), _DEPTHS[dtype]):
+        nb, threads = axes["nb"], axes["across"] * axes["nb"]
         with suppress(SpecError):
-            panel = FusedPanel(dtype, "row", nb, ib, lb, across * nb, resident, "tensor", depth)
+            panel = FusedPanel(dtype, "row", nb, axes["ib"], axes["lb"], threads, axes["resident"], "tensor", depth)
             found += [
                 each
                 for each in (Plan(panel, None, blocks, border=border) for blocks, border in _shares(n, batch))
@@ -147,22 +148,24 @@ def ways(n: int, batch: int, dtype: str) -> list[Plan]:
             ]
     if n > ALONE and batch == 1:
         panel = FusedPanel(dtype, "row", update="tensor", depth=_DEPTHS[dtype][-1])
-        for width, columns in product((256, 512, 1024), (1024, 2048)):
-            found.append(Plan(panel, Blocking(width, columns, "left", fused=True)))
-            found.append(Plan(panel, Blocking(width, columns, ahead=True, fused=True)))
+        for axes in combinations("panels"):
+            cut = axes["width"], axes["columns"]
+            found.append(Plan(panel, Blocking(*cut, "left", fused=True)))
+            found.append(Plan(panel, Blocking(*cut, ahead=True, fused=True)))
     return list(dict.fromkeys(found))
 
 
 def _shares(n: int, batch: int) -> Iterator[tuple[int | None, bool]]:
     """Blocks to a matrix, and whether it has a border: the GPU's share, or, of many, some more."""
-    if batch == 1 or n <= 256:
+    if batch == 1:
         return iter([(None, False)])
-    return product(dict.fromkeys((None, 4 if n > 500 else 3, max(3, n // 100))), (False, True))
+    return product(dict.fromkeys((None, 4 if n > 500 else 3, max(3, n // 100), max(4, n // 55))), (False, True))
 
 
 def hybrids(n: int, dtype: str) -> list[Plan]:
     """Plans whose diagonal blocks the host factors, for comparison: they keep it busy, and need CuPy."""
-    found = [Blocking(nb, nb, "left") for nb in (128, 256, 512, 1024) if 4 * nb <= n]
+    widths = (axes["nb"] for axes in combinations("hybrid"))
+    found = [Blocking(nb, nb, "left") for nb in widths if 4 * nb <= n]
     return [Plan(Panel(dtype, "row", _TILE), cut, hybrid=True) for cut in found]
 
 
@@ -173,8 +176,8 @@ def _ways_of_tiles(n: int, batch: int, dtype: str) -> list[Plan]:
         return []
     ahead = (False, True) if batch == 1 else (False,)
     return [
-        Plan(replace(panel, ib=ib, rows=rows), replace(cut, nb=times * cut.tile, ahead=each))
-        for ib, rows, times, each in product((8, 16), (32, 64), (1, 2, 4), ahead)
+        Plan(replace(panel, ib=axes["ib"], rows=axes["rows"]), replace(cut, nb=axes["tiles"] * cut.tile, ahead=each))
+        for axes, each in product(combinations("tiles"), ahead)
     ]
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import signature
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from batchchol.backends.cuda import gpus
@@ -22,13 +23,15 @@ _NOTHING = nullcontext()
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], Call]:
+def takes_foreign(result: type[tuple[Any, ...]] | None = None) -> Callable[[Call], Call]:
     """Have a public call take arrays of other libraries, the first one of which says whose its results are.
 
     It also says on which GPU all is done, and so does a batch.
 
-    `result` makes what is returned of several results.
+    `result` is the named tuple that several results are returned as.
     """
+    # A named tuple's own constructor is a function of Python.
+    made: Callable[[Any], Any] = itemgetter(0) if result is None else partial(tuple.__new__, result)
 
     def decorated(call: Call) -> Call:
         name, first = call.__name__, next(iter(signature(call).parameters))
@@ -45,15 +48,11 @@ def takes_foreign(result: Callable[..., Any] | None = None) -> Callable[[Call], 
             gpu = library.gpu_of(a)
             there = library.there(gpu)
             if there is None and gpu == gpus.first():
-                return done(library, gpu, given, named)
+                found = _quick(name)(library, *given, **named)
+                return made(found) if found else _converted(call, library, gpu, given, named)
             with gpus.on(gpu), there or _NOTHING:
-                return done(library, gpu, given, named)
-
-        def done(library: Library, gpu: int, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            found = _quick(name)(library, *given, **named)
-            if found is None:
-                return _converted(call, library, gpu, given, named)
-            return found[0] if result is None else result(*found)
+                found = _quick(name)(library, *given, **named)
+                return made(found) if found else _converted(call, library, gpu, given, named)
 
         return cast(Call, called)
 

@@ -98,6 +98,6 @@ def _fit(a: tuple[int, ...], b: tuple[int, ...], together: Any) -> tuple[bool, t
             raise ValueError("no rows")
         return vector, tuple(together(tuple(outer), columns[:-2])), columns[-1]
     except ValueError:
-        raise ValueError(
-            f"b: got shape {b}, expected ({m},), {(*outer, m)} or {(*outer, m, 'nrhs')} for matrices of shape {a}"
-        ) from None
+        vectors = ", ".join(map(str, dict.fromkeys(((m,), (*outer, m)))))
+        several = ", ".join(map(str, (*outer, m, "nrhs")))
+        raise ValueError(f"b: got shape {b}, expected {vectors} or ({several}) for matrices of shape {a}") from None

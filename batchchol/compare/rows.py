@@ -187,7 +187,7 @@ def read_rows(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataFileError(path, "reading", str(error)) from error
+        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
 
 
 def _parse(path: Path, line: int, values: dict[str, str]) -> Row:

@@ -121,6 +121,10 @@ class FusedArena(BaseSolveArena):
         return (self.upload(np.zeros(self.batch, np.int32)) if info is None else info,)
 
 
+# How many general matrices are different.
+DISTINCT = 16_384
+
+
 @dataclass(frozen=True)
 class GeneralArena(FusedArena):
     """General matrices, whatever the recipe, with elements of the standard normal distribution."""
@@ -134,12 +138,16 @@ class GeneralArena(FusedArena):
 
 
 def general_matrices(arena: BaseArena) -> Batch:
-    """Matrices for all sets of an arena, canonical, with elements of the standard normal distribution."""
+    """Matrices for all sets of an arena, canonical, with elements of the standard normal distribution.
+
+    Behind DISTINCT of them come the same again: making more takes longer than all that is timed.
+    """
     cache = CACHES * arena.backend.last_level_cache_bytes()
     sets = -(-cache // (arena.batch * arena.matrix_bytes)) if arena.cold else 1
     random = np.random.Generator(np.random.Philox(arena.n))
-    made = random.standard_normal((sets * arena.batch, arena.n, arena.n), np.dtype(arena.dtype).type)
-    return arena.backend.from_dense(made, Layout.canonical())
+    shape = sets * arena.batch, arena.n, arena.n
+    made = random.standard_normal((min(shape[0], DISTINCT), *shape[1:]), np.dtype(arena.dtype).type)
+    return arena.backend.from_dense(np.resize(made, shape), Layout.canonical())
 
 
 SOLVE_ARENAS: tuple[type[BaseSolveArena], ...] = (SolveArena, FusedArena, GeneralArena)

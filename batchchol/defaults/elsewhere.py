@@ -17,7 +17,10 @@ from typing import Any
 from kernelgen import KernelSpec, SpecError
 
 FILE = "elsewhere.json"
-"""By architecture and kernel, see `kind_of`: what is changed of its schedule; null: it is passed over."""
+"""By architecture and kernel, of an order or of all (`name_of`, `kind_of`): what is changed of its schedule.
+
+Null: it is passed over.
+"""
 
 
 CHANGED = "changed so that it spills no registers there"
@@ -36,7 +39,8 @@ def spared(spec: KernelSpec, arch: str | None, measured_on: str) -> KernelSpec |
     """
     if arch in (None, measured_on):
         return spec
-    changes: Mapping[str, Any] | None = _of(str(arch)).get(kind_of(spec), {})
+    known = _of(str(arch))
+    changes: Mapping[str, Any] | None = known.get(name_of(spec), known.get(kind_of(spec), {}))
     if changes == {}:
         return spec
     if changes:
@@ -45,9 +49,14 @@ def spared(spec: KernelSpec, arch: str | None, measured_on: str) -> KernelSpec |
     return None
 
 
+def name_of(spec: KernelSpec) -> str:
+    """The name of a kernel but for its triangle, and whether it overwrites its input."""
+    return re.sub(r"_upper|_inplace", "", spec.name)
+
+
 def kind_of(spec: KernelSpec) -> str:
-    """The name of a kernel but for its order, its triangle, and whether it overwrites its input."""
-    return re.sub(r"_n\d+_|_upper|_inplace", lambda found: "_" if found[0].startswith("_n") else "", spec.name)
+    """The name of a kernel but for its order too."""
+    return re.sub(r"_n\d+_", "_", name_of(spec))
 
 
 @cache

@@ -10,7 +10,7 @@ from batchchol.defaults.elsewhere import CHANGED, spared
 from batchchol.defaults.registers import block_that_fits, spills
 from batchchol.defaults.runnable import lightened
 from batchchol.defaults.tables import Case, Entry, Evidence
-from kernelgen import TARGETS, KernelSpec, Schedule, SpecError
+from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, Schedule, SpecError
 from kernelgen.schedules import in_math
 
 
@@ -59,9 +59,12 @@ def _unlike(spec: KernelSpec, light: KernelSpec | None, entered: KernelSpec | No
 
 def fitted(plain: KernelSpec, schedule: Schedule, chunk: int | None) -> KernelSpec | None:
     """The spec with a schedule of another one's, or None if that cannot be built."""
-    changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": None}
+    general = plain.problem.operation.general
+    # Offsets of a chunk are constants; kernels of general matrices are measured on one chunk, and serve all.
+    stride = chunk if general and chunk in range(2, MAX_CHUNK + 1) else None
+    changes: dict[str, Any] = {} if schedule.stride in (None, chunk) else {"stride": stride}
     staged, canonical = getattr(schedule, "staged", None), plain.layout == "canonical"
-    if TARGETS[plain.target].gpu and staged and not canonical:
+    if TARGETS[plain.target].gpu and staged and not canonical and not general:
         changes["staged"] = None
     elif staged is False and canonical:
         changes["staged"] = True

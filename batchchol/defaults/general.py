@@ -9,7 +9,7 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import SplitStage, least_split, registers_of_one
+from kernelgen.schedules.general_stage import SPLITS, SplitStage, least_split, registers_of_one
 from kernelgen.schedules.lane_stage import LANES as SHARES
 from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
@@ -19,15 +19,15 @@ from kernelgen.targets import ELEMENT_BYTES
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
 # Orders of which a GPU's threads solve fastest with the matrix in shared memory, of arrays and of packed matrices.
-# (131,072 on an H200: packed n = 16 101 µs, by four threads to a matrix 108; arrays of n = 14 107 and 115, of n = 16
-# 115 and 94; of float64 n = 12, arrays: 115, 159.)
-STAGED = MappingProxyType(
-    {
-        ("float32", True): range(11, 16),
-        ("float32", False): range(15, 17),
-        ("float64", True): range(11, 14),
-        ("float64", False): range(11, 14),
-    }
+# (131,072 on an H200: arrays of n = 10 46 µs, in registers 51, by four threads 51.)
+STAGED: Mapping[tuple[str, bool], range] = MappingProxyType(
+    {("float32", True): range(10, 12), ("float64", False): range(11, 14)}
+)
+# From which order on four threads have the rows of an array, though one has registers for it. (131,072 on an H200:
+# solves by float32 n = 12 42 µs, by a thread in shared memory 62, factors 53 and 90; of float64 n = 8 39 and 47,
+# n = 12 86 and 117.)
+SHARED_ROWS = MappingProxyType(
+    {("gesv", "float32"): 12, ("getrf", "float32"): 12, ("gesv", "float64"): 8, ("getrf", "float64"): 10}
 )
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
@@ -81,14 +81,14 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
     Those of QR factorizations are launched early where the GPU can do that. Unless `by_lanes` none of lanes with
     whole columns is taken: such factor anew for every few right-hand sides.
     """
-    gpu, problem = TARGETS[plain.target].gpu, plain.problem
+    gpu, problem, canonical = TARGETS[plain.target].gpu, plain.problem, plain.layout == "canonical"
     stride = chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
     if gpu and (panels := _by_panels(plain, stride)) is not None and runs_on(panels, arch, FITTED):
         return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
-    staged = gpu and problem.op == "gesv" and problem.n in STAGED[problem.dtype, plain.layout == "canonical"]
+    staged = gpu and problem.op == "gesv" and problem.n in STAGED.get((problem.dtype, canonical), ())
     lanes = _by_lanes(problem, plain.layout, plain.order) if gpu and by_lanes else None
-    split = lanes or (least_split(problem) if gpu and not staged else None)
+    split = lanes or (_least_split(problem, canonical=canonical) if gpu and not staged else None)
     # Lanes have whole columns unless it is said that columns are shown in shared memory.
     staged = staged or (gpu and split is not None and lanes is None and has_whole_columns(problem, split))
     schedule = ThreadSchedule(
@@ -103,6 +103,12 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
         pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
     )
     return replace(plain, schedule=schedule)
+
+
+def _least_split(problem: Problem, *, canonical: bool) -> int | None:
+    """The threads to a matrix, None for one: the fewest that have registers for it, of some arrays more."""
+    shares = canonical and problem.n >= SHARED_ROWS.get((problem.op, problem.dtype), MAX_N + 1)
+    return least_split(problem) or (SPLITS[0] if shares else None)
 
 
 def of_many_columns(spec: KernelSpec, arch: str | None) -> KernelSpec:

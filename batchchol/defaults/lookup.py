@@ -145,9 +145,11 @@ def choices(request: Request) -> tuple[Choice, ...]:
     if wanted.op == "potrfdet":
         return _determining(request)
     table, reason = source_of(request.target, arch)
-    cases = [case for case in table.cases if case.op == wanted.op]
+    cases = [case for case in table.cases if case.op == wanted.op and _serves(case, wanted, plain)]
     for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
+            if plain.problem.operation.general and row[0].n < n:
+                break
             origin = f"{reason}; {case}, up to order {row[0].n}"
             serves, found = not turn and row[0].n >= n, []
             for entry in row:
@@ -158,7 +160,8 @@ def choices(request: Request) -> tuple[Choice, ...]:
                     found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
             if found:
                 return tuple(found)
-    why = f"{reason}; nothing of it can be built" if cases else f"no kernel of {wanted.op} was measured"
+    lacking = f"no kernel of {wanted.op} was measured{' so' if plain.problem.operation.general else ''}"
+    why = f"{reason}; nothing of it can be built" if cases else lacking
     if TARGETS[request.target].gpu and wanted.op == "potrs":
         return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
     if TARGETS[request.target].gpu and wanted.op == "posv":
@@ -209,6 +212,13 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
         for entry in sorted(own, key=lambda entry: entry.batch)
         if (spec := fitted(plain, entry.schedule, wanted.chunk)) is not None
     )
+
+
+def _serves(case: Case, wanted: Case, plain: KernelSpec) -> bool:
+    """Whether a case may serve another: of general matrices, for which there is a rule, only square ones like it."""
+    if not plain.problem.operation.general:
+        return True
+    return plain.problem.rows == plain.problem.n and replace(case, math=wanted.math, chunk=wanted.chunk) == wanted
 
 
 def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:

@@ -93,16 +93,21 @@ class Table:
     measured: Mapping[str, str] = field(default_factory=dict)
 
     def updated(self, other: Table) -> Table:
-        """The table, with its entries of another table's dtypes replaced by that table's."""
-        fresh = {case.dtype for case in other.cases}
-        cases = {case: entries for case, entries in self.cases.items() if case.dtype not in fresh}
+        """The table, with its entries of another table's operations and dtypes replaced by that table's.
+
+        Where a factorization by Cholesky is not among them, layouts stay, and what is said of where it was measured.
+        """
+        fresh = {(case.op, case.dtype) for case in other.cases}
+        cases = {case: entries for case, entries in self.cases.items() if (case.op, case.dtype) not in fresh}
+        placed = {dtype for op, dtype in fresh if op == "potrf"}
+        said = {dtype: where for dtype, where in self.measured.items() if dtype not in placed}
         return Table(
             self.name,
             other.target,
             cases | dict(other.cases),
-            (*(each for each in self.layouts if each.dtype not in fresh), *other.layouts),
-            (*(each for each in self.arrays if each.dtype not in fresh), *other.arrays),
-            dict(self.measured) | dict(other.measured),
+            (*(each for each in self.layouts if each.dtype not in placed), *other.layouts),
+            (*(each for each in self.arrays if each.dtype not in placed), *other.arrays),
+            dict(other.measured) | said,
         )
 
 

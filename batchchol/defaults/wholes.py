@@ -28,14 +28,24 @@ RHS = 8
 # 71 us, by blocks 88, at n = 40 120 and 139.
 OF_WARPS, TEAMS = range(29, 48), ((32, (2, 2, 8)), (47, (2, 2, 6)))
 # Of few matrices, 1,024, what is the better choice: 7.0 us at n = 24 and 9.7 at n = 32, one after the other 13.5 and
-# 19.8; at n = 16 4.8 us by threads 10.4, and in float64 6.3 and 11.8 (datasets/posv_several_h200.csv).
+# 19.8; at n = 16 4.8 us by threads 10.4, and in float64 6.3 and 11.8; by two kernels n = 48 28.4 us in place of 15.4,
+# n = 64 60.9 in place of 22.6, n = 128 167 in place of 80 (datasets/posv_several_h200.csv).
 _WARP, _WHOLE = partial(WarpSchedule, 1, 1, update="tensor", rhs=RHS), partial(WholeSchedule, rhs=RHS)
 OF_FEW: Mapping[str, Sequence[tuple[range, WarpSchedule | WholeSchedule]]] = MappingProxyType(
     {
-        "float32": ((range(16, 33), _WARP(4, blocks=4)),),
+        "float32": (
+            (range(16, 33), _WARP(4, blocks=4)),
+            (range(48, 65, 16), _WARP(8, blocks=1)),
+            (range(33, 65), _WHOLE(1, 8)),
+            (range(65, 97), _WHOLE(3, 7)),
+            (range(97, 129), _WHOLE(4, 2)),
+        ),
         "float64": ((range(16, 17), _WHOLE(1, 8)),),
     }
 )
+# Of few packed matrices of float32, in chunks of so many at most: n = 16, 32 and 64 take 4.8, 9.2 and 22.7 us, before
+# 12.9, 18.6 and 52.1.
+OF_FEW_PACKED, LARGEST_CHUNK = ((range(16, 33), _WARP(4, blocks=4)), (range(33, 65), _WARP(8, blocks=1))), 4
 # Orders whose given factors are whole then, and from how many right-hand sides on: eight of 16,384 matrices of n = 64
 # take 150 us in place of 211, of 1,024 16.5 in place of 24.5. Of n = 32 threads take less.
 GIVEN: Mapping[str, range] = MappingProxyType({"float64": range(0), "float32": range(57, 65)})
@@ -49,17 +59,23 @@ WARPS: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType(
 )
 
 
-def has_own_of_few(plain: KernelSpec) -> bool:
-    """Whether few arrays have a kernel of their own for several right-hand sides."""
+def of_few(plain: KernelSpec, chunk: int | None) -> WarpSchedule | WholeSchedule | None:
+    """What few matrices have of their own for several right-hand sides."""
     n, dtype = plain.problem.n, plain.problem.dtype
-    return plain.layout == "canonical" and any(n in orders for orders, _ in OF_FEW[dtype])
+    if plain.layout == "canonical":
+        return next((schedule for orders, schedule in OF_FEW[dtype] if n in orders), None)
+    if plain.layout == "interleaved" or dtype != "float32" or chunk not in range(2, LARGEST_CHUNK + 1):
+        return None
+    own = next((schedule for orders, schedule in OF_FEW_PACKED if n in orders), None)
+    return own and replace(own, stride=chunk)
 
 
-def of_several_at_once(plain: KernelSpec, arch: str | None, nrhs: int, *, few: bool = False) -> KernelSpec | None:
+def of_several_at_once(
+    plain: KernelSpec, chunk: int | None, arch: str | None, nrhs: int, *, few: bool = False
+) -> KernelSpec | None:
     """The kernel that solves for several right-hand sides at once by tensor cores, if it is the better choice."""
     n, dtype = plain.problem.n, plain.problem.dtype
-    of_few = (schedule for orders, schedule in OF_FEW[dtype] if n in orders and plain.layout == "canonical")
-    if few and (schedule := next(of_few, None)):
+    if few and (schedule := of_few(plain, chunk)):
         return _of_schedule(plain, arch, schedule)
     if few and dtype == "float32":
         return None

@@ -29,8 +29,8 @@ _NEEDED = (
     *("samples", "gpu or cpu", "toolkit or compiler", "date"),
 )
 _FORMER = {
-    "family": ThreadSchedule.family, "uplo": "lower", "order": "col", "protocol": "single", "chunk": None,
-    "any_block": False,
+    "family": ThreadSchedule.family, "op": "potrf", "uplo": "lower", "order": "col", "protocol": "single",
+    "chunk": None, "any_block": False,
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def read(path: Path) -> Iterator[Row]:
                 if texts["status"] == "correct":
                     yield _row(path, line, texts)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataFileError(path, "reading", str(error)) from error
+        raise DataFileError(path, "reading", getattr(error, "strerror", None) or str(error)) from error
 
 
 def _row(path: Path, line: int, texts: Mapping[str, str]) -> Row:
@@ -122,7 +122,7 @@ def _spec(values: Mapping[str, Any]) -> KernelSpec:
     """The kernel of a line, which has no column `definition`."""
     family = FAMILIES[values["family"]]
     chosen = {name: values[column] for name in axes_of(family) if (column := column_of(name)) in values}
-    problem = Problem(values["n"], values["dtype"], values["uplo"], math=values["math"])
+    problem = Problem(values["n"], values["dtype"], values["uplo"], values["op"], values["math"])
     return KernelSpec(problem, values["layout"], values["order"], family(**chosen), values["target"])
 
 

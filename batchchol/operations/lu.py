@@ -55,6 +55,13 @@ def factor_ratios(
 
 
 @np.errstate(all="ignore")
+def growth(a: NDArray[np.floating], lu: NDArray[np.floating]) -> NDArray[np.float64]:
+    """What elements grow by while each matrix is factored: max_ij |U|_ij / max_ij |A|_ij, at most 2**(n - 1)."""
+    largest = np.abs(np.triu(lu)).max(axis=(-2, -1), initial=0) / np.abs(a).max(axis=(-2, -1), initial=0)
+    return np.asarray(largest, np.float64)
+
+
+@np.errstate(all="ignore")
 def solve_ratios(a: NDArray[np.floating], b: NDArray[np.floating], x: NDArray[np.floating]) -> NDArray[np.float64]:
     """The componentwise backward error of the solutions by each matrix, evaluated in float64.
 

@@ -159,7 +159,9 @@ def measured_ceilings(threads: int | None = None, dtype: str = "float32", target
     if count < 1:
         raise ValueError(f"threads: got {threads}, expected at least 1")
     chosen = target or supported_targets()[0]
-    return Ceilings(_copy_rate(count), _peak_rate(count, dtype, chosen), count, dtype, chosen)
+    # Arithmetic first: without a compiler it refuses before gigabytes are copied.
+    peak = _peak_rate(count, dtype, chosen)
+    return Ceilings(_copy_rate(count), peak, count, dtype, chosen)
 
 
 @cache

@@ -17,15 +17,15 @@ from kernelgen.schedules import in_math
 def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
     """The table with what rows say of its entries; its choices stay.
 
-    Entries of a dtype that no row is of stay as they are.
+    Entries of an operation and a dtype that no row is of stay as they are.
 
     Between two batches of an order an entry serves until the next one's schedule is faster, if both were measured at
     both batches: the times in between are taken to lie on a line in logarithms.
     """
     usable = latest(row for row in rows if counts(row) and row.spec.target == table.target)
-    measured = {row.spec.problem.dtype for row in usable}
+    measured = {(row.spec.problem.op, row.spec.problem.dtype) for row in usable}
     cases = {
-        case: _entries(entries, _cells(usable, case), case) if case.dtype in measured else entries
+        case: _entries(entries, _cells(usable, case), case) if (case.op, case.dtype) in measured else entries
         for case, entries in table.cases.items()
     }
     return replace(table, cases=cases)
@@ -33,7 +33,7 @@ def with_evidence(table: Table, rows: Iterable[Row]) -> Table:
 
 def _cells(rows: Iterable[Row], case: Case) -> dict[int, dict[int, list[Row]]]:
     """The rows that a case was chosen from, by order and batch; of another math where its own was not measured."""
-    of_dtype = [row for row in rows if row.spec.problem.dtype == case.dtype]
+    of_dtype = [row for row in rows if (row.spec.problem.dtype, row.spec.problem.op) == (case.dtype, case.op)]
     by_math = grouped(of_dtype, lambda row: row.spec.problem.math)
     found: dict[int, dict[int, list[Row]]] = {}
     for math in dict.fromkeys((case.math, *by_math)):

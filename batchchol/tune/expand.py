@@ -96,6 +96,7 @@ def expand(space: Space, machine: Machine, **narrow: Iterable[Any]) -> Expansion
         key=lambda point: (
             place[point.spec.problem.n],
             point.spec.problem.dtype,
+            point.spec.problem.op,
             point.batch,
             str(point.layout),
             point.protocol,
@@ -155,7 +156,7 @@ def _point(family: str, choice: Mapping[str, Any], machine: Machine) -> Point | 
     lanes = machine.lanes[dtype]
     chunk = None if layout != "chunked" else lanes if choice["chunk"] == DEFAULT else choice["chunk"]
     schedule = _schedule(family, choice, layout, chunk)
-    problem = Problem(choice["n"], dtype, choice["uplo"], math=choice["math"])
+    problem = Problem(choice["n"], dtype, choice["uplo"], choice["op"], choice["math"])
     spec = KernelSpec(problem, layout, choice["order"], schedule, machine.target)
     if chunk is not None and chunk % spec.lanes:
         return f"chunk: no multiple of the {spec.lanes} lanes of {machine.target}"
@@ -198,10 +199,10 @@ def _candidates(table: Table, machine: Machine) -> Iterator[Point | str]:
     known = candidates.families_of(machine.target)
     chosen = known if ALL_FAMILIES in table.families else table.families
     families = [family for family in chosen if family in known]
-    axes = [table.axes[name] for name in ("n", "dtype", "math", "layout")]
+    axes = [table.axes[name] for name in ("n", "dtype", "math", "layout", "op")]
     rest = {name: table.axes[name] for name in ("batch", "protocol", "any_block")}
-    for n, dtype, math, layout in itertools.product(*axes):
-        specs = candidates.specs(n, dtype, math, machine.target, families, layout)
+    for n, dtype, math, layout, op in itertools.product(*axes):
+        specs = candidates.specs(n, dtype, math, machine.target, families, layout, op)
         if True in table.axes["variations"]:
             specs = list(dict.fromkeys(varied for spec in specs for varied in candidates.variations(spec)))
         for spec, *values in itertools.product(specs, *rest.values()):

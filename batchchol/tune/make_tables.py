@@ -73,12 +73,14 @@ def table(
     if len(targets) != 1:
         got = ", ".join(sorted(targets)) or "none"
         raise BatchcholError(f"points: got correct ones of {got}, expected one target: a table is for one")
+    # Batches are placed for their factorization by Cholesky; other operations take them as they are.
+    placing = [row for row in usable if row.spec.problem.op == "potrf"]
     made = Table(
         name,
         targets.pop(),
         _cases(usable),
-        tuple(_placements(usable, _layouts_of)),
-        tuple(_placements(usable, partial(_arrays_of, copy_bytes_per_second))) if copy_bytes_per_second else (),
+        tuple(_placements(placing, _layouts_of)),
+        tuple(_placements(placing, partial(_arrays_of, copy_bytes_per_second))) if copy_bytes_per_second else (),
         dict(measured or {}),
     )
     return with_evidence(made, usable)
@@ -143,8 +145,9 @@ def _cases(rows: Sequence[Row]) -> dict[Case, tuple[Entry, ...]]:
     cases: dict[Case, tuple[Entry, ...]] = {}
     for dtype, own in _of_dtypes(rows):
         for place in _places(own):
-            for math, cells in _by_math(own, place).items():
-                anywhere = Case(dtype, math, place.layout)
+            alike = [row for row in own if row.spec.problem.op == place.op]
+            for math, cells in _by_math(alike, place).items():
+                anywhere = Case(dtype, math, place.layout, op=place.op)
                 entries = tuple(Entry(n, batch, schedule) for n, batch, schedule in _merged(cells))
                 if entries != cases.get(anywhere):
                     cases[replace(place, dtype=dtype, math=math)] = entries

@@ -18,13 +18,14 @@ from batchchol.files import read_file
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
+from batchchol.tune.general_candidates import OPS
 from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, UNROLLS, axes_of, required_axes
 from kernelgen.targets import ELEMENT_BYTES
 
-SPACES = ("paper", "study2", "course", "full", "quick")
+SPACES = ("paper", "study2", "course", "full", "quick", "general")
 
 ALL_FAMILIES = "all"
 CHUNK, DEFAULT = "chunk", "default"
@@ -34,6 +35,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "backend": ("cpu", "cuda"),
         "dtype": tuple(ELEMENT_BYTES),
+        "op": OPS,
         "uplo": ("lower", "upper"),
         "layout": LAYOUT_KINDS,
         "order": ORDERS,
@@ -52,6 +54,7 @@ _LARGEST_POWER = 40
 _COMMON = {
     "backend": None,
     "n": None,
+    "op": ("potrf",),
     "dtype": ("float32",),
     "uplo": ("lower",),
     "math": ("ieee",),

@@ -46,7 +46,7 @@ class FusedPanel:
     threads : int
         Of a block: 64, 96, 128, 160, 192, 256 or 512; pairs of warps unless tensor cores update.
     resident : int
-        Blocks that a multiprocessor is to hold at once, 1 to 4: more of them get fewer registers each.
+        Blocks that a multiprocessor is to hold at once, 1 to 6: more of them get fewer registers each.
     update : {"fma", "tensor"}
         What updates tiles: multiply-adds, or tensor cores. In float32 these make three products of 11 bits for one
         of 24, whose error is a part of what the sums of matrices of such orders have anyway.
@@ -89,7 +89,7 @@ class FusedPanel:
             ("ib", (4, 8, 16, 32)),
             ("lb", (8, 16, 32)),
             ("threads", (64, 96, 128, 160, 192, 256, 512)),
-            ("resident", (1, 2, 3, 4)),
+            ("resident", (1, 2, 3, 4, 5, 6)),
             ("update", UPDATES),
             ("depth", (4, 8, 16)),
         ):

@@ -19,6 +19,8 @@ VECTOR_BYTES, LOADS = 16, 8
 TILE_BYTES, TILE_BLOCKS = 40960, 5
 # Matrices of a warp: neighbours in a packed array, whose accesses then are of whole lines.
 LANES = 32
+# Elements of a thread that copies parts of matrices: each division serves as many.
+PART = 8
 # Axes of an array that `gather` copies.
 GATHERED_AXES = 6
 # Independent chains of multiply-adds in a thread: enough to hide the latency of one.
@@ -65,7 +67,7 @@ _KERNELS = {
     # An item is a thread.
     "multiply_add": _Support(Launch(256, 256), (("chains", CHAINS),)),
     # An item is an element.
-    "part": _Support(Launch(256, 256)),
+    "part": _Support(Launch(256, 256 * PART), (("each", PART),)),
     "gather": _Support(Launch(256, 256), (("axes", GATHERED_AXES),)),
     # An item is a byte.
     "copy": _Support(Launch(256, 256 * 4 * VECTOR_BYTES), typed=False),

@@ -22,6 +22,8 @@ PANEL = 4
 SPLITS = (4, 8, 16, WARP)
 # The most threads to a matrix: a block has a warp for right-hand sides besides.
 MAX_SPLIT = 15 * WARP
+# The largest order whose rows are chosen among registers.
+MOST_CHOOSING = 20
 # Columns of a matrix that each of its warps has.
 WIDTHS = MappingProxyType({"float32": 16, "float64": 12})
 
@@ -119,9 +121,10 @@ class SplitStage:
     """Room for general matrices of a warp that has `split` threads for each, by rows.
 
     A thread has neighbouring rows in its registers until the end. In shared memory are first the matrix that was
-    given, then the factors, every row in its place, where threads read the row by which they eliminate. Threads that
-    read a piece each read from different banks: from one's rows to the next one's there is an odd number of pieces,
-    and behind each matrix there is padding, so that the next one's lines are in the banks that its own leave free.
+    given, if it is of an array, then the factors, every row in its place, where threads read the row by which they
+    eliminate. Threads that read a piece each read from different banks: from one's rows to the next one's there is an
+    odd number of pieces, and behind each matrix there is padding, so that the next one's lines are in the banks that
+    its own leave free.
     """
 
     problem: Problem
@@ -159,6 +162,16 @@ class SplitStage:
         return self.piece * (self.rows * self.padded // self.piece | 1)
 
     @property
+    def chooses(self) -> bool:
+        """Whether a thread finds the elements of the row that is chosen among its own before it stores them.
+
+        That saves stores, each of which takes as long as one of all threads; but the code of larger orders would
+        outgrow the instruction cache. (131,072 on an H200: n = 16 80 µs by a store for each row, so 64; n = 32 385
+        and 426, 409 where it chooses among two rows each.)
+        """
+        return self.problem.n <= MOST_CHOOSING
+
+    @property
     def together(self) -> int:
         """Rows of a matrix that a warp copies at once, a multiple of a thread's; 0 if pieces are of two rows."""
         pieces, rest = divmod(self.problem.n, self.piece)
@@ -176,13 +189,9 @@ class SplitStage:
 
     @property
     def matrix(self) -> int:
-        """Scalars from one matrix to the next: threads that read a piece each at a time read different banks.
-
-        Of eight such threads the first are of one matrix, in arrays, else of as many matrices as a warp has.
-        """
+        """Scalars from one matrix to the next: neighbours, which have one each, read pieces of different banks."""
         size, banks = self.beside + self.padded * self.note, BANKS_BYTES // PIECE_BYTES
-        arrays = self.layout == "canonical" and self.split < banks
-        apart = self.split if arrays else max(banks // self.members, 1)
+        apart = max(banks // self.members, 1)
         return size + (apart - size // self.piece) % banks * self.piece
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchchol.backends import Availability
-from batchchol.cli import machine as command
+from batchchol.cli.commits import machine as command
 from batchchol.errors import BackendUnavailable, DataFileError
 from batchchol.measure.machine import describe, machine_file, save, stable_name
 

@@ -11,7 +11,7 @@ import pytest
 from batchchol import get_backend
 from batchchol.asv_plugin.results import ResultRow
 from batchchol.asv_plugin.samples import SampleRecord
-from batchchol.cli.run import BestRow, best_rows, doubts, table
+from batchchol.cli.laboratory.run import BestRow, best_rows, doubts, table
 from batchchol.operations.roofline import Ceilings
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -55,7 +55,7 @@ RUNTIME Thread &in_turn(unsigned turn)
     return threads[turn % whole * WARP + turn / whole + rest];
 }
 
-RUNTIME void run_if_ready(Thread &thread)
+RUNTIME_INLINE void run_if_ready(Thread &thread)
 {
     if (thread.state == State::ready)
         resume(thread);

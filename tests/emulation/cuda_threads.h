@@ -20,6 +20,9 @@
 #define RUNTIME_VARIABLE extern __attribute__((visibility("hidden")))
 #endif
 
+/* Inlined into its callers, whatever the level of optimization. */
+#define RUNTIME_INLINE __attribute__((always_inline)) inline
+
 struct uint3 {
     unsigned x, y, z;
 };
@@ -36,7 +39,10 @@ static const int warpSize = 32;
 namespace cuda_emulation {
 
 constexpr unsigned WARP = 32, MAX_THREADS = 1024;
-constexpr size_t STACK_BYTES = 1 << 20, STACK_GUARD = 1 << 20;
+constexpr size_t STACK_BYTES = 1 << 20, STACK_GUARD = (1 << 20) + (1 << 12);
+/* Stacks begin in different sets of the processor's caches, as they lie on different pages: a fiber runs for few
+ * instructions at a time, and 32 of them would push each other's lines out of one set. */
+constexpr size_t CACHE_LINE = 64, CACHE_SETS = 64, SETS_APART = 5;
 /* What a block of the largest machines can have, and room around it where nothing may be written. */
 constexpr size_t SHARED_BYTES = 227 << 10, SHARED_GUARD = 4096;
 constexpr unsigned char POISON = 0xFF, GUARD = 0xA5;
@@ -47,6 +53,19 @@ struct Geometry {
     uint64_t first_block, last_block, shared_bytes;
     int descending, across_warps, flush_denormals;
 };
+
+#if defined(__x86_64__)
+/* Where a fiber goes on. What else it needs is on its stack: change_stacks() keeps nothing in registers. */
+struct Place {
+    void *stack, *frame, *code;
+};
+#else
+struct Place {
+    ucontext_t beginning;
+    jmp_buf later;
+    bool begun;
+};
+#endif
 
 enum class State { ready, at_block_barrier, at_warp_barrier, at_shared_barrier, finished };
 
@@ -59,8 +78,7 @@ constexpr uint16_t PHASE_MARK = 0xBA22;
 static_assert(sizeof(Phase) == 8);
 
 struct Fiber {
-    ucontext_t context;              // where it begins
-    jmp_buf place;                   // where it waits
+    Place place;                     // where it waits
     bool begun;                      // in this launch: it goes on with one thread after another
     unsigned char *stack;            // mapped when the fiber is first used
 };
@@ -105,7 +123,7 @@ struct Machine {
     const Geometry *geometry;
     void (*run)(const void *);       // calls the kernel with its arguments
     const void *kernel;
-    jmp_buf scheduler;
+    Place scheduler;
     unsigned threads;                // of a block
     Thread *current;
     char error[600];                 // empty while all is well
@@ -156,12 +174,55 @@ RUNTIME void flush_denormals(bool on)
 #endif
 }
 
-/* Not swapcontext, which asks the system for the mask of signals: that would take longer than all else of a barrier. */
-RUNTIME void change_stacks(jmp_buf &from, jmp_buf &to)
+#if defined(__x86_64__)
+/* Inline, and without a call: the processor then predicts where the fiber that goes on returns to, since the others of
+ * its warp called the same functions. After a longjmp it predicts none of these returns, which took most of the time. */
+RUNTIME_INLINE void change_stacks(Place &from, Place &to)
 {
-    if (!_setjmp(from))
-        _longjmp(to, 1);
+    Place *leave = &from, *enter = &to;
+    asm volatile("movq %%rsp, (%0)\n\t"
+                 "movq %%rbp, 8(%0)\n\t"
+                 "leaq 1f(%%rip), %%rax\n\t"
+                 "movq %%rax, 16(%0)\n\t"
+                 "movq (%1), %%rsp\n\t"
+                 "movq 8(%1), %%rbp\n\t"
+                 "jmp *16(%1)\n"
+                 "1:"
+                 : "+D"(leave), "+S"(enter)
+                 :
+                 : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1",
+                   "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+                   "xmm14", "xmm15", "cc", "memory");
 }
+
+/* As if its function had just been called. */
+RUNTIME void begin_at(Place &place, unsigned char *stack, size_t bytes, void (*function)())
+{
+    place = {stack + bytes - sizeof(void *), nullptr, reinterpret_cast<void *>(function)};
+}
+#else
+/* Not swapcontext, which asks the system for the mask of signals: that would take longer than all else of a barrier. */
+RUNTIME void change_stacks(Place &from, Place &to)
+{
+    from.begun = true;
+    if (_setjmp(from.later))
+        return;
+    if (to.begun)
+        _longjmp(to.later, 1);
+    to.begun = true;
+    setcontext(&to.beginning);
+}
+
+RUNTIME void begin_at(Place &place, unsigned char *stack, size_t bytes, void (*function)())
+{
+    getcontext(&place.beginning);
+    place.beginning.uc_stack.ss_sp = stack;
+    place.beginning.uc_stack.ss_size = bytes;
+    place.beginning.uc_link = nullptr;
+    makecontext(&place.beginning, function, 0);
+    place.begun = false;
+}
+#endif
 
 RUNTIME void fiber_main()
 {
@@ -180,14 +241,9 @@ RUNTIME void start_fiber(Fiber &fiber)
         fiber.stack = static_cast<unsigned char *>(memory);
         mprotect(fiber.stack, STACK_GUARD, PROT_NONE);
     }
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack + STACK_GUARD;
-    fiber.context.uc_stack.ss_size = STACK_BYTES;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, fiber_main, 0);
+    const size_t apart = CACHE_LINE * (SETS_APART * (&fiber - fibers) % CACHE_SETS);
+    begin_at(fiber.place, fiber.stack + STACK_GUARD, STACK_BYTES - apart, fiber_main);
     fiber.begun = true;
-    if (!_setjmp(machine.scheduler))
-        setcontext(&fiber.context);
 }
 
 RUNTIME void unmap_stacks()
@@ -207,16 +263,15 @@ RUNTIME void all_fibers_idle()
     }
 }
 
-RUNTIME void resume(Thread &thread)
+RUNTIME_INLINE void resume(Thread &thread)
 {
     if (!thread.fiber)
         thread.fiber = idle[--idle_fibers];
     machine.current = &thread;
     threadIdx = thread.index;
-    if (thread.fiber->begun)
-        change_stacks(machine.scheduler, thread.fiber->place);
-    else
+    if (!thread.fiber->begun)
         start_fiber(*thread.fiber);
+    change_stacks(machine.scheduler, thread.fiber->place);
     if (thread.state == State::finished) {
         idle[idle_fibers++] = thread.fiber;
         thread.fiber = nullptr;
@@ -227,7 +282,7 @@ RUNTIME void resume(Thread &thread)
 
 /* ---- Barriers ---- */
 
-RUNTIME Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
+RUNTIME_INLINE Thread &wait(State state, int line, uint64_t offered, unsigned mask = 0)
 {
     Thread &self = *machine.current;
     self.state = state;

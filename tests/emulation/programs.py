@@ -90,6 +90,8 @@ _FLAGS = (
 _FLUSH_DENORMALS = "-ftz=true"
 _CONTRACT = "-ffp-contract=fast"
 _TRANSLATED: Mapping[str, tuple[str, ...]] = {_FLUSH_DENORMALS: (), "-fmad=false": ("-ffp-contract=off",)}
+# All that programs need: where a C++ compiler is, its library may be missing.
+_LIBRARIES = ("-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc")
 _COMPILE_SECONDS = 300
 # Whether addresses are aligned is asked where something wider than an element is loaded: each question costs.
 _WIDE = re.compile(r"alignas|__align__|\b(?:float|double|int|uint|longlong|ulonglong)[24]\b")
@@ -239,7 +241,8 @@ def _dynamic_shared(declaration: re.Match[str]) -> str:
 
 
 def _build(command: tuple[str, ...], text: str) -> bytes:
-    words = (*command, *_header_options(command), *_linker(), "-shared", "-x", "c++", "-", "-x", "none", _runtime())
+    inputs = ("-x", "c++", "-", "-x", "none", _runtime())
+    words = (*command, *_header_options(command), *_linker(), "-shared", *inputs, *_LIBRARIES)
     with scratch_folder() as folder:
         output = folder / "program.so"
         message = _compile(words, text, output)

@@ -122,7 +122,7 @@ def test_gaussian_processes_learn() -> None:
     [
         ("als", ["--scale", "0.0002", "--factors", "4", "--iterations", "2"], "loss: "),
         ("kalman", ["--n", "4", "--filters", "20", "--steps", "5"], "20 filters of n = 4: "),
-        ("physics", ["--n", "6", "--worlds", "30"], "30 worlds of n = 6: "),
+        ("physics", ["--n", "6", "--worlds", "30", "--steps", "2"], "30 worlds of n = 6: "),
     ],
 )
 def test_they_run_as_programs(

@@ -7,8 +7,8 @@ A case is a random kernel of "getrf", "getrs" or "gesv" on batches in which matr
 ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
 ones; on the CPU everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing
 wherever rounding cannot decide; the componentwise error of factors and solutions; and the bits of good matrices
-beside others. A case depends on the seed, its number and how many batches it has: `--case` repeats one. The exit
-status is 1 after a failure.
+beside others. How much elements of the good ones grew by most is said at the end. A case depends on the seed, its
+number and how many batches it has: `--case` repeats one. The exit status is 1 after a failure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import count
 from multiprocessing import get_context
 from typing import Any
@@ -30,7 +31,7 @@ from batchchol import get_backend
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.batch import Batch
 from batchchol.defaults.general import STRAIGHT_LINE
-from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
+from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, growth, solve_ratios
 from kernelgen import MAX_N, KernelSpec, SpecError
 from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import MAX_SPLIT
@@ -110,15 +111,30 @@ def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: 
     return a.astype(dtype)
 
 
-def check_case(seed: int, case: int, backend: str = "cpu", batches: int = 1) -> int:
-    """Run one case; the number of matrices. An assertion says what is wrong."""
+@dataclass(frozen=True)
+class Found:
+    """How many matrices were checked, by how many kernels, the largest growth of elements, and what was wrong."""
+
+    matrices: int = 0
+    kernels: int = 0
+    growth: float = 0.0
+    failure: str = ""
+
+    def plus(self, other: Found) -> Found:
+        """Both."""
+        matrices, kernels = self.matrices + other.matrices, self.kernels + other.kernels
+        return Found(matrices, kernels, max(self.growth, other.growth), self.failure or other.failure)
+
+
+def check_case(seed: int, case: int, backend: str = "cpu", batches: int = 1) -> Found:
+    """Run one case. An assertion says what is wrong."""
     random = np.random.default_rng([seed, case])
     spec = random_spec(random, backend)
-    return sum(check_batch(spec, random, backend) for _ in range(batches))
+    return reduce(Found.plus, (check_batch(spec, random, backend) for _ in range(batches)), Found(kernels=1))
 
 
-def check_batch(spec: KernelSpec, random: np.random.Generator, backend: str) -> int:
-    """Check a kernel on matrices of all kinds; their number."""
+def check_batch(spec: KernelSpec, random: np.random.Generator, backend: str) -> Found:
+    """Check a kernel on matrices of all kinds."""
     n, dtype, math, op = spec.problem.n, spec.problem.dtype, spec.problem.math, spec.problem.op
     size = int(random.integers(1, min(MOST, max(40, ELEMENTS // n**2)) + 1))
     kinds, nrhs = random.choice(KINDS, size), int(random.integers(1, 6))
@@ -149,12 +165,12 @@ def check_batch(spec: KernelSpec, random: np.random.Generator, backend: str) -> 
         assert np.array_equal(rows[chosen], pivots[chosen]), f"{label}: pivots"
         worst = factor_ratios(a[good], lu[good], rows[good]).max(initial=0)
         assert worst <= FACTOR_BOUND[math], f"{label}: factors off by {worst:.3g} bounds"
-        return size
+        return Found(size, growth=float(growth(a[good], lu[good]).max(initial=0)))
     if op == "gesv":
         assert np.array_equal(results[1][sure], info[sure]), f"{label}: info"
     worst = solve_ratios(a[good], b[good], results[0][good]).max(initial=0)
     assert worst <= SOLVE_BOUND[math], f"{label}: solutions off by {worst:.3g} bounds"
-    return size
+    return Found(size)
 
 
 def _factored(a: Array) -> tuple[Array, Array]:
@@ -203,31 +219,20 @@ class Share:
             yield self.first + self.of * turn
 
 
-@dataclass(frozen=True)
-class Found:
-    """How many matrices were checked, by how many kernels, and what was wrong, if anything."""
-
-    matrices: int
-    kernels: int
-    failure: str = ""
-
-
 def check_cases(share: Share, numbers: Iterable[int]) -> Found:
     """Check cases until there are enough matrices, the time is over, or something is wrong."""
-    begin, done, kernels = time.monotonic(), 0, 0
+    begin, done = time.monotonic(), Found()
     for case in numbers:
-        if done >= share.matrices or time.monotonic() - begin > share.seconds:
+        if done.matrices >= share.matrices or time.monotonic() - begin > share.seconds:
             break
         try:
-            done += check_case(share.seed, case, share.backend, share.batches)
+            done = done.plus(check_case(share.seed, case, share.backend, share.batches))
         except AssertionError as error:
             where = "" if share.backend == "cpu" else f" --backend {share.backend}"
             where += "" if share.batches == 1 else f" --batches {share.batches}"
-            return Found(
-                done, kernels, f"{error}\npython -m tests.fuzz.general{where} --seed {share.seed} --case {case}"
-            )
-        kernels += 1
-    return Found(done, kernels)
+            again = f"python -m tests.fuzz.general{where} --seed {share.seed} --case {case}"
+            return done.plus(Found(failure=f"{error}\n{again}"))
+    return done
 
 
 def check_share(share: Share) -> Found:
@@ -260,11 +265,12 @@ def main(arguments: list[str] | None = None) -> int:
     alone = options.case is not None
     results = [check_cases(whole, [options.case])] if alone else check_shares(whole, options.processes)
     failures = [found.failure for found in results if found.failure]
-    done, kernels = (sum(getattr(found, name) for found in results) for name in ("matrices", "kernels"))
+    done = reduce(Found.plus, results)
     if failures:
         print(*failures, sep="\n", flush=True)
         return 1
-    print(f"nothing found: {done:,} matrices by {kernels} kernels in {time.monotonic() - begin:.0f} s")
+    said = f"{done.matrices:,} matrices by {done.kernels} kernels in {time.monotonic() - begin:.0f} s"
+    print(f"nothing found: {said}, elements grew by at most {done.growth:.3g}")
     return 0
 
 

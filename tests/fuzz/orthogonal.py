@@ -50,6 +50,12 @@ GPU_SHAPES = (
     (33, 40),
     (100, 7),
     (70, 70),
+    (32, 8),
+    (24, 12),
+    (64, 8),
+    (20, 20),
+    (96, 96),
+    (128, 128),
 )
 # Least squares have full rank, R is compared, of these.
 CLEAR = ("normal", "graded columns")

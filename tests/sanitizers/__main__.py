@@ -42,6 +42,7 @@ from .arrivals import every_lane_arrives
 from .cases import LAYOUTS, ORDERS, Case, cases
 from .larger import run_larger
 from .reflectors import check_reflection, reflections
+from .single import run_single
 from .solves import (
     by_factors,
     check_determined_factors,
@@ -140,8 +141,9 @@ def specs_of(case: Case) -> tuple[KernelSpec, ...]:
 
 
 def check_library(backend: Any) -> None:
-    """Larger matrices, data sets made on the device, and what measures it."""
+    """Larger matrices, single ones, data sets made on the device, and what measures it."""
     run_larger()
+    run_single()
     for turn, recipe in enumerate(RECIPES * 3):
         check_fill(backend, recipe, ORDERS[(3 + 2 * turn) % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)])
     run_ceilings()

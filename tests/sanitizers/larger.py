@@ -65,6 +65,7 @@ def larger() -> Iterator[Larger]:
         ("float64", "row", 129, (64, 16, 32, 256, 1, "tensor", 16), 3),
         ("float64", "col", 96, (32, 16, 16, 128, 1, "tensor", 4), 2),
         ("float64", "row", 130, (64, 8, 16, 128, 2, "tensor", 8), 2),
+        ("float64", "row", 131, (32, 8, 16, 128, 4, "tensor", 8), 3),
     ):
         yield Larger(Plan(FusedPanel(dtype, order, *axes), None, blocks), n, 2)
     for dtype, order, n, axes in (

@@ -1,11 +1,12 @@
 """What calls take the host: on arrays of PyTorch, CuPy, PyCUDA and JAX on a GPU, beside the libraries' own.
 
-On a machine with a GPU, from the root of the repository, in less than a minute:
+On a machine with a GPU, from the root of the repository, in a minute:
 
     python -m tests.times.host
 
 writes datasets/interop_host_h200.csv (--out FILE for another). Microseconds of one call, of samples of many calls
-back to back: `host` until they return, `wall` until the GPU is done; the medians, and the least.
+back to back: `host` until they return, `wall` until the GPU is done; the medians, and the least. The calls on a
+library's arrays take turns: hosts have seconds in which all takes longer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ OUT = Path(__file__).parents[2] / "datasets" / "interop_host_h200.csv"
 N, BATCH, DTYPE = 32, 1024, "float32"
 TIMES = ("host_us", "host_least_us", "wall_us", "wall_least_us")
 COLUMNS = ("n", "batch", "dtype", "call", *TIMES, "gpu", "driver", "toolkit", "library", "version", "commit", "date")
-SAMPLES, CALLS = 15, 200
+SAMPLES, CALLS = 41, 200
 
 Call = Callable[[], Any]
 Named = Iterator[tuple[str, Call]]
@@ -53,7 +54,8 @@ def of_pycuda() -> Named:
     yield "launch of an empty kernel, by PyCUDA", lambda: support.empty(device())
     yield "launch of an empty kernel, laid out", lambda: nothing(0)
     yield "cholesky_ex by addresses", lambda: factor(0, *places)
-    yield "room for two arrays", lambda: [memory.empty(a.shape, a.dtype, "room") for _ in range(2)]
+    make = memory.maker(a.shape, a.dtype, "room")
+    yield "room for two arrays", lambda: [make(), make()]
     yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
     yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
 
@@ -106,6 +108,15 @@ def of_jax() -> Named:
         given = (a,) if call is linalg.cholesky_ex else (a, b)
         compiled(*given)[0].block_until_ready()
         yield f"interop {call.__name__}", partial(compiled, *given)
+
+    @jax.jit
+    def ten(a: Any, b: Any) -> Any:
+        for _ in range(10):
+            b = linalg.solve_ex(a, b).x
+        return b
+
+    ten(a, b).block_until_ready()
+    yield "interop solve_ex, ten in one program", partial(ten, a, b)
     results = jax.ShapeDtypeStruct(a.shape, a.dtype), jax.ShapeDtypeStruct(a.shape[:1], np.int32)
     xla.register("nothing", {"CUDA": lambda _: None})
     yield "jax.ffi.ffi_call that does nothing", partial(jax.jit(jax.ffi.ffi_call("nothing", results)), a)
@@ -116,19 +127,28 @@ def of_jax() -> Named:
 GROUPS: dict[str, Callable[[], Named]] = {"pycuda": of_pycuda, "torch": of_torch, "cupy": of_cupy, "jax": of_jax}
 
 
-def microseconds(call: Call) -> dict[str, float]:
-    """What a call takes the host, and until the GPU is done."""
-    gpu, host, wall = device(), [], []
-    for sample in range(SAMPLES + 1):
-        gpu.synchronize()
-        begin = time.perf_counter()
-        for _ in range(CALLS if sample else 10):
-            call()
-        returned = time.perf_counter()
-        gpu.synchronize()
-        if sample:
-            host.append((returned - begin) / CALLS * 1e6)
-            wall.append((time.perf_counter() - begin) / CALLS * 1e6)
+def microseconds(calls: Sequence[Call]) -> list[dict[str, float]]:
+    """What each of some calls takes the host, and until the GPU is done, after a round that warms up."""
+    taken = [[sample(call, 10)] for call in calls]
+    for _ in range(SAMPLES):
+        for call, samples in zip(calls, taken, strict=True):
+            samples.append(sample(call, CALLS))
+    return [_summary(*zip(*samples[1:], strict=True)) for samples in taken]
+
+
+def sample(call: Call, count: int) -> tuple[float, float]:
+    """Microseconds of a call, of many back to back: until they return, and until the GPU is done."""
+    gpu = device()
+    gpu.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    returned = time.perf_counter()
+    gpu.synchronize()
+    return (returned - begin) / count * 1e6, (time.perf_counter() - begin) / count * 1e6
+
+
+def _summary(host: Sequence[float], wall: Sequence[float]) -> dict[str, float]:
     taken = (np.median(host), min(host), np.median(wall), min(wall))
     return {name: round(float(each), 2) for name, each in zip(TIMES, taken, strict=True)}
 
@@ -148,11 +168,11 @@ def main() -> None:
             if version is None:
                 print(f"{library} is not installed")
                 continue
-            for named, call in calls():
-                row = case | {"call": named, "library": version} | microseconds(call) | machine
-                writer.writerow(row)
-                file.flush()
-                print(f"{version:24s}", f"{named:40s}", *(f"{row[name]:8.2f}" for name in TIMES), flush=True)
+            named = dict(calls())
+            for name, times in zip(named, microseconds(list(named.values())), strict=True):
+                writer.writerow(case | {"call": name, "library": version} | times | machine)
+                print(f"{version:24s}", f"{name:40s}", *(f"{each:8.2f}" for each in times.values()), flush=True)
+            file.flush()
 
 
 def _packages(library: str) -> tuple[str, ...]:

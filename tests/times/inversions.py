@@ -3,8 +3,8 @@
     python -m tests.times.inversions [--out FILE] [--seconds S]
 
 from the root of the repository writes datasets/inversions_h200.csv: 131,072 matrices, float32, `ieee`, queued, cold,
-from the root of the repository writes datasets/inversions_h200.csv: 131,072 matrices, float32, `ieee`, queued, cold,
-are both; `log_determinants` is after the default factorization.
+checked. `what` is a kernel, the default or one by tiles, or what was called before there were any: `solve_ex` for the
+identity, or `log_determinants` after the default factorization.
 """
 
 from __future__ import annotations

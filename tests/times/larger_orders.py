@@ -3,12 +3,13 @@
     python -m tests.times.larger_orders
 
 from the root of the repository writes datasets/larger_orders_h200.csv (--out FILE for another): orders in steps of 32
-and those above by one, 1,024 matrices of each, and those to 256 in steps of 16, 16,384. Matrices are factored in
-place, on the default stream; seconds between events around single calls, of which each has one in each round: their
-median, and the distance of their quartiles over it. `how` is the plan, or cuSOLVER's fill mode, of which "upper" has
-fewer rounds. `ratio` is the largest residual ratio of three matrices. `share` is that of the bound: of the time in
-which the lower triangles could be read and all be written as fast as a copy of them does it, or n^3/3 flops be done
-as fast as cuBLAS updates a large square, whichever is longer. Order 128 is that of the library's call, out of place.
+and those above by one, 1,024 matrices of each, and those to 256 in steps of 16, 16,384; and fewer of three orders.
+Matrices are factored in place, on the default stream; seconds between events around single calls, of which each has
+one in each round: their median, and the distance of their quartiles over it. `how` is the plan, or cuSOLVER's fill
+mode, of which "upper" has fewer rounds. `ratio` is the largest residual ratio of three matrices. `share` is that of
+the bound: of the time in which the lower triangles could be read and all be written as fast as a copy of them does
+it, or n^3/3 flops be done as fast as cuBLAS updates a large square, whichever is longer. Order 128 is that of the
+library's call, out of place. `--least 705 --batch 1024 --dtype float32` measures a part of them.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from batchchol.measure.provenance import about
 from .larger import ABOUT, DATASETS, DTYPES, bound, cusolver, largest_ratio, library_call, matrices, seconds_of
 
 COLUMNS = ("dtype", "n", "batch", "who", "how", "samples", "seconds", "spread", "gflops", "ratio", "share", *ABOUT)
+FEWER = tuple(product((256, 512, 1024), (1, 4, 16, 64, 256)))
 CASES = (
     *((n + more, 16_384) for n in range(128, 257, 16) for more in (0, 1) if n + more <= 256),
     *((n + more, 1024) for n in range(256, 1025, 32) for more in (0, 1) if 256 < n + more <= ALONE),
+    *FEWER,
 )
 ROUNDS, FEW = 20, 5
 Call = Callable[[], object]
@@ -46,14 +49,21 @@ def main() -> None:
         prog="python -m tests.times.larger_orders", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=DATASETS / "larger_orders_h200.csv", help="default: %(default)s")
+    parser.add_argument("--n", type=int, nargs="+", default=(), help="default: all")
+    parser.add_argument("--least", type=int, default=1, metavar="N", help="no smaller orders")
+    parser.add_argument("--batch", type=int, nargs="+", default=(), metavar="N", help="default: all")
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="default: both")
     arguments = parser.parse_args()
+    orders = arguments.n or {n for n, _ in CASES if n >= arguments.least}
+    batches = arguments.batch or {batch for _, batch in CASES}
+    cases = [(n, batch) for n, batch in CASES if n in orders and batch in batches]
     origin = about(get_backend("cuda"))
     pool = import_module("cupy").get_default_memory_pool()
-    rates = {dtype: max(float(row["gflops"]) for row in bound(dtype)) for dtype in DTYPES}
+    rates = {dtype: max(float(row["gflops"]) for row in bound(dtype)) for dtype in arguments.dtype}
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for (n, batch), dtype in product(CASES, DTYPES):
+        for (n, batch), dtype in product(cases, arguments.dtype):
             for row in case(n, batch, dtype, rates[dtype] * 1e9):
                 writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
                 print(*row.values(), flush=True)

@@ -1,8 +1,10 @@
-"""Times of what a panel is made of, by its parameters: a diagonal tile by `ib`, the rows below it by `rows`.
+"""Times of what a panel is made of, by its parameters: a diagonal tile by `ib`, the rows below it by `rows`, updates.
 
 python -m tests.times.larger_panel --out datasets/larger_panel_h200.csv
 
-A tile is alone on the GPU; the rows, 8,192, are those below one tile of one matrix.
+A tile is alone on the GPU; the rows, 8,192, are those below one tile of one matrix. Parts gemm and syrk are cuBLAS's
+updates half way through a matrix of 20,480: of a panel of `nb` columns by all that is left of it, and of all that is
+right of such a panel by it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from .larger import ABOUT, DATASETS, DTYPES, largest_ratio, matrices, median
 COLUMNS = ("part", "dtype", "nb", "ib", "rows", "threads", "us", "gflops", "ratio", *ABOUT)
 TILES, INNER, BLOCKS_OF = (32, 64, 96, 128, 160, 192, 224), (4, 8, 16, 32), (128, 256, 512)
 ROWS, BELOW, TILES_ABOVE = (16, 32, 64, 96, 128), 8192, (64, 128)
+HALF, PANELS = 10_240, (32, 64, 128, 256, 512, 1024)
 
 
 def main() -> None:
@@ -51,12 +54,31 @@ def main() -> None:
 def rows() -> Iterator[dict[str, Any]]:
     """The best number of threads of each, one after another."""
     for dtype in DTYPES:
+        yield from updates(dtype)
         for nb, ib in product(TILES, INNER):
             if found := [each for threads in BLOCKS_OF if (each := tile(dtype, nb, ib, threads))]:
                 yield min(found, key=lambda each: float(each["us"]))
         for nb, most in product(TILES_ABOVE, ROWS):
             if found := [each for threads in BLOCKS_OF if (each := below(dtype, nb, most, threads))]:
                 yield min(found, key=lambda each: float(each["us"]))
+
+
+def updates(dtype: str) -> Iterator[dict[str, Any]]:
+    """By cuBLAS: a panel by all that is left of it, and all that is right of a panel by it."""
+    cupy = optional("cupy", "this measurement", "large")
+    n = 2 * HALF
+    a = cupy.random.random((n, n), cupy.dtype(dtype))
+    calls = DeviceCalls(device(), Panel(dtype, "row", 128), a.data.ptr, 0, n, 1)
+    for nb in PANELS:
+        panel, left, top = Block(HALF, HALF, HALF, nb), Block(HALF, 0, HALF, HALF), Block(HALF, 0, nb, HALF)
+        square, before = Block.diagonal(HALF, HALF), Block(HALF, HALF - nb, HALF, nb)
+        for part, call, flops in (
+            ("gemm", partial(calls.gemm, panel, left, top), 2.0 * HALF * HALF * nb),
+            ("syrk", partial(calls.syrk, square, before), float(HALF * HALF * nb)),
+        ):
+            seconds = median(call, lambda: None)
+            named = {"part": part, "dtype": dtype, "nb": nb, "ib": "", "rows": HALF, "threads": ""}
+            yield {**named, **_times(seconds, flops), "ratio": ""}
 
 
 def tile(dtype: str, nb: int, ib: int, threads: int) -> dict[str, Any] | None:

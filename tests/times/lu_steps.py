@@ -5,8 +5,9 @@
 from the root of the repository writes datasets/lu_steps_h200.csv (--out FILE for another), the steps of figure 1 of
 Haidar, Dong, Luszczek, Tomov and Dongarra (2015). `way` is "rows one by one" (panels of `nb` columns, rows
 interchanged one after the other), "rows at once" (all interchanges of a panel together), "nested panels" (as the
-library does it), "cublas" (getrfBatched) and "lapack" (on all cores of the CPU). Factored in place; seconds between
-events around single calls, medians; GFLOP/s of 2 n^3 / 3; `ratio` is the largest of three matrices.
+library does it), "one kernel" (on one multiprocessor, to order 128), "cublas" (getrfBatched) and "lapack" (on all
+cores of the CPU). Factored in place; seconds between events around single calls, medians; GFLOP/s of 2 n^3 / 3;
+`ratio` is the largest of three matrices.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+import batchchol
 from batchchol import get_backend
 from batchchol.algorithms import general
 from batchchol.algorithms.general import LuCalls
@@ -32,11 +34,15 @@ from batchchol.backends.cuda import cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 from batchchol.operations.lu import factor_ratios
+from kernelgen import MAX_N
 
 from .larger import ABOUT, DATASETS, DTYPES, median
 
 COLUMNS = ("dtype", "n", "batch", "nb", "way", "seconds", "gflops", "ratio", *ABOUT)
-CASES = ((256, 1024), (512, 512), (1024, 128), (128, 2048), (384, 512), (192, 1024), (768, 128), (2048, 32))
+CASES = (
+    *((256, 1024), (512, 512), (1024, 128), (128, 2048), (384, 512), (192, 1024), (768, 128), (2048, 32)),
+    *((96, 4096), (64, 8192)),
+)
 # Different matrices of many: the others are copies of them.
 DISTINCT = 8
 
@@ -120,6 +126,8 @@ def case(dtype: str, n: int, batch: int) -> Iterator[dict[str, Any]]:
         calls = made(device(), dtype, n, batch, room.work.data.ptr, room.pivots.data.ptr, room.info.data.ptr)
         seconds = median(partial(_queued, calls, factor), room.restore)
         yield row(way, seconds, nb=calls.nb, ratio=f"{room.ratio():.3g}")
+    if n <= MAX_N:
+        yield row("one kernel", median(partial(in_one_kernel, room), room.restore), ratio=f"{room.ratio():.3g}")
     yield row("cublas", median(vendor(room), room.restore))
     yield row("lapack", on_cpu(room))
 
@@ -128,6 +136,11 @@ def _queued(calls: LuCalls, factor: Callable[[LuCalls], None]) -> None:
     cublas.prepare()
     with calls.gpu.queueing():
         factor(calls)
+
+
+def in_one_kernel(room: Room) -> None:
+    """As the library factors matrices that fit a multiprocessor; the pivots are copied to their place."""
+    import_module("cupy").copyto(room.pivots, batchchol.lu_factor_ex(room.work, overwrite_a=True).pivots)
 
 
 def vendor(room: Room) -> Callable[[], object]:

@@ -4,8 +4,9 @@
     python -m tests.times.posv_parts --build 8
 
 Kernels of changed texts, whose results are wrong, in turn with the right ones: 131,072 float32 matrices, cold data,
-queued; seconds a call, medians. Parts overlap: without one a kernel takes what it would if that part were
-free. `--build` compiles them, with that many jobs, and needs no GPU.
+queued; seconds a call, medians. Without `memory` blocks read their first matrices again and again. Parts overlap:
+without one a kernel takes what it would if that part were free. `--build` compiles them, with that
+many jobs, and needs no GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ KEPT = r"""vec kept = 0;
                 info[0] = 1;
             continue;
         """
+# What a block reads is in the L2 from its first group on.
+NEAR = (r"(?<=a \+ matrix_start\()(matrix|later)(?=, )", r"\1 % (gridDim.x * LANES)")
 BLOCKS: Mapping[str, Edits] = {
+    "memory": (NEAR,),
     "backward": (NO_BACKWARD,),
     "solves": (NO_BACKWARD, NO_FORWARD),
     "solves, updates": (NO_BACKWARD, NO_FORWARD, NO_UPDATES),

@@ -21,7 +21,7 @@ from .figures import Row, draw
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = (GREEN, BLUE, ORANGE, GREY, STYLES[3][0])
+COLOURS = (GREEN, BLUE, ORANGE, GREY, STYLES[3][0], STYLES[4][0])
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ STEPS = {
             "rows one by one": "rows one by one",
             "cublas": "cuBLAS",
             "lapack": "LAPACK, 16 cores",
+            "one kernel": "one kernel",
         },
     ),
     "qr": Steps(
@@ -75,7 +76,7 @@ def figure(operation: str, rows: Sequence[Row]) -> Figure:
     axes, first = drawn.subplots(), rows[0]
     title = f"Batches of {operation.upper()} factorizations, {first['dtype']}; {first['gpu']}, {first['date']}"
     drawn.suptitle(title, x=0.005, ha="left", fontsize=12)
-    for (way, label), colour in zip(steps.ways.items(), COLOURS, strict=True):
+    for (way, label), colour in zip(steps.ways.items(), COLOURS, strict=False):
         points = sorted((int(row["n"]), float(row["gflops"])) for row in rows if row["way"] == way)
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4, label=label)

@@ -7,6 +7,7 @@ import pytest
 from kernelgen.gpu import MAX_SHARED_BYTES
 
 from .larger_clusters import ORDERS, clusters
+from .larger_limit import RESERVE, largest_order
 from .larger_orders import CASES, statistics
 
 
@@ -19,6 +20,15 @@ def test_statistics() -> None:
 def test_orders_once() -> None:
     """No order is timed twice for one batch."""
     assert len(set(CASES)) == len(CASES)
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_largest_order(itemsize: int) -> None:
+    """One more tile would take what is left for the check."""
+    free = 150 << 30
+    n = largest_order(free, itemsize)
+    assert n % 128 == 0
+    assert n * n * itemsize <= free - RESERVE < (n + 128) ** 2 * itemsize
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

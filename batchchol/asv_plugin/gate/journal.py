@@ -9,13 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from batchchol.asv_plugin.gate.experiment import Found
+from batchchol.asv_plugin.gate.settings import Settings
 from batchchol.errors import DataFileError
-
-if TYPE_CHECKING:
-    from batchchol.asv_plugin.gate.run import Settings
 
 
 class Journal:

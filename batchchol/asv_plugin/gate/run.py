@@ -24,48 +24,12 @@ from batchchol.asv_plugin.gate.history import Control, History
 from batchchol.asv_plugin.gate.journal import Journal
 from batchchol.asv_plugin.gate.measuring import CHANGED, FURTHER, Gathered, Measuring, Say
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Resolution, Verdict
+from batchchol.asv_plugin.gate.settings import Settings
 from batchchol.asv_plugin.gate.worker import Steady, Worker
 from batchchol.errors import BatchcholError, CompilerNotFound
 
 # What a tracked number may grow by: compile times vary, the others are exact.
 TRACKED = {"seconds": 0.3, "ratio": 1.0}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is compared, how, and where results are kept.
-
-    Attributes
-    ----------
-    folder : Path
-        The clone: its suite, its repository; what is kept is in its .asv/gate.
-    base, head : str
-        Commits, by their hashes.
-    profile, backend : str
-    arch : str or None
-        With one, GPU kernels are compiled for it and compared, and nothing is measured.
-    bench : str
-        A regular expression: of the cases, those whose keys it matches somewhere.
-    prove : bool
-        Whether what is proven equal is left unmeasured.
-    budget : float
-        Seconds for measuring.
-    """
-
-    folder: Path
-    base: str
-    head: str
-    profile: str
-    backend: str
-    arch: str | None = None
-    bench: str = ""
-    prove: bool = True
-    budget: float = 600.0
-
-    @property
-    def store(self) -> Path:
-        """Where checkouts, machine code and journals are."""
-        return self.folder / ".asv" / "gate"
 
 
 def run(settings: Settings, machine: Mapping[str, Any], noise: History, say: Say) -> tuple[Answer, list[Control]]:

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from itertools import accumulate
+from math import prod
 from operator import attrgetter, mul
 from typing import Any, Protocol
 
 import numpy as np
 
 Make = Callable[[], Any]
+# Small arrays of CuPy's: how many lie in one allocation, its most bytes, how they are aligned, for how many streams.
+_PARTS, _PARTS_BYTES, _ALIGNMENT, _STREAMS = 32, 1 << 19, 512, 8
+_PER_THREAD = 2
 # What a call asks of a C-contiguous array first: its address, its shape, its dtype and its GPU's number.
 Seen = tuple[int, Any, Any, int]
 
@@ -102,29 +106,69 @@ class Cupy:
         self.address: Callable[[Any], int] = attrgetter("data.ptr")
         self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
         self._said: Callable[[Any], Seen] = attrgetter("data.ptr", "shape", "dtype", "data.device_id")
-        # The address of the current GPU's, with no object for it; older ones lack that.
-        self._stream = getattr(getattr(self._cuda, "stream", None), "get_current_stream_ptr", None)
+        # Asking for the flags makes an object of them.
+        contiguous = "_c_contiguous" if hasattr(self._cupy.ndarray, "_c_contiguous") else "flags.c_contiguous"
+        self._is_contiguous: Callable[[Any], bool] = attrgetter(contiguous)
+        self._current: Callable[[], int] = self._cuda.runtime.getDevice
+        self._current_stream: Callable[[], Any] = self._cuda.get_current_stream
 
     def holds(self, a: Any) -> bool:
         return isinstance(a, self._cupy.ndarray)
 
     def there(self, gpu: int) -> AbstractContextManager[Any] | None:
-        if self._cuda.runtime.getDevice() == gpu:
+        if self._current() == gpu:
             return None
         context: AbstractContextManager[Any] = self._cuda.Device(gpu)
         return context
 
     def seen(self, a: Any) -> Seen | None:
-        return self._said(a) if a.flags.c_contiguous else None
+        return self._said(a) if self._is_contiguous(a) else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
+        nbytes = prod(shape) * dtype.itemsize
+        if 0 < nbytes <= _PARTS_BYTES // _PARTS:
+            return _Parts(self._cupy, shape, dtype, nbytes)
         return partial(self._cupy.ndarray, shape, dtype)
 
     def stream(self, gpu: int, /) -> int:
-        return int(self._stream() if self._stream else self._cuda.get_current_stream().ptr)
+        address: int = self._current_stream().ptr
+        return address
 
     def over(self, array: Any, gpu: int) -> Any:
         return self._cupy.asarray(array)
+
+
+class _Parts:
+    """Makes small arrays of CuPy's on parts of one allocation: that takes longer than making an array.
+
+    The allocation is of the current stream's memory, as that of an array of its own, and is there until no array lies
+    in it. No part is given out twice.
+    """
+
+    def __init__(self, cupy: Any, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> None:
+        self._make = partial(cupy.ndarray, shape, dtype)
+        self._allocate, self._current_stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
+        self._size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        # What has not been given out, by the stream.
+        self._left: dict[int, list[Any]] = {}
+
+    def __call__(self) -> Any:
+        stream = self._current_stream().ptr
+        try:
+            place = self._left[stream].pop()
+        except (KeyError, IndexError):
+            place = self._first_of_more(stream)
+        return self._make(place)
+
+    def _first_of_more(self, stream: int) -> Any:
+        if stream == _PER_THREAD:
+            # One number for a stream of each thread.
+            return self._allocate(self._size)
+        first = self._allocate(_PARTS * self._size)
+        if len(self._left) >= _STREAMS:
+            self._left.clear()
+        self._left[stream] = [first + part * self._size for part in range(1, _PARTS)]
+        return first
 
 
 class Numba:
@@ -174,7 +218,7 @@ class Pycuda:
         return hasattr(a, "gpudata")
 
     def gpu_of(self, a: Any) -> int:
-        return self._memory.gpu_of(a)
+        return a.gpudata.gpu if isinstance(a.gpudata, self._kind) else self._memory.gpu_of(a)
 
     def there(self, gpu: int) -> None:
         return None
@@ -185,7 +229,8 @@ class Pycuda:
         return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
-        return partial(self._memory.empty, shape, dtype, f"an array of shape {shape}")
+        made: Make = self._memory.maker(shape, dtype, f"an array of shape {shape}")
+        return made
 
     def address(self, a: Any, /) -> int:
         return int(a.gpudata or 0)

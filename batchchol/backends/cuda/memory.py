@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -70,10 +70,20 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike, purpose: str) -> Any:
     OutOfMemory
         If it would not fit; says for what, how many bytes are needed and how many are free.
     """
-    blank = _blank(shape, np.dtype(dtype))
-    array = object.__new__(type(blank))
-    array.__dict__.update(blank.__dict__, gpudata=_pool().allocate(blank.nbytes, purpose) if blank.nbytes else None)
-    return array
+    return maker(shape, np.dtype(dtype), purpose)()
+
+
+def maker(shape: tuple[int, ...], dtype: np.dtype[Any], purpose: str) -> Callable[[], Any]:
+    """What makes `empty` arrays on the GPU that this thread's calls use now."""
+    blank, allocate = _blank(shape, dtype), _pool().allocate
+    kind, described, nbytes = type(blank), blank.__dict__, blank.nbytes
+
+    def make() -> Any:
+        array = object.__new__(kind)
+        array.__dict__.update(described, gpudata=allocate(nbytes, purpose) if nbytes else None)
+        return array
+
+    return make
 
 
 @lru_cache(maxsize=256)

@@ -70,12 +70,24 @@ class Pool:
                 piece = self._remove(place)
         if self._returned:
             self._tidy()
-        return Memory.of(piece or self._new(size, purpose))
+        if piece is None:
+            piece = self._new(size, purpose)
+        made = Memory(piece.address)
+        made._piece = piece
+        return made
 
     def give_back(self, piece: Piece, reusable: bool) -> None:
         """Keep a piece for the next, or free it, once all work on the GPU is done."""
-        self._returned.append((piece, reusable))
-        self._tidy()
+        # Most pieces are put away at once, which takes less than `_tidy`.
+        if reusable and self.kept + piece.size <= self._most and self._lock.acquire(False):
+            try:
+                self._keep(piece)
+            finally:
+                self._lock.release()
+        else:
+            self._returned.append((piece, reusable))
+        if self._returned:
+            self._tidy()
 
     def release(self) -> int:
         """Free what is kept, once all work on the GPU is done; how many bytes that was."""
@@ -91,6 +103,11 @@ class Pool:
         self.kept -= size
         return self._pieces.pop(address)
 
+    def _keep(self, piece: Piece) -> None:
+        self._pieces[piece.address] = piece
+        insort(self._sizes, (piece.size, piece.address))
+        self.kept += piece.size
+
     def _tidy(self) -> None:
         """Put away what was given back; whichever thread holds the lock does it for all."""
         while self._returned and self._lock.acquire(False):
@@ -99,9 +116,7 @@ class Pool:
                 while self._returned:
                     piece, reusable = self._returned.popleft()
                     if reusable and piece.size <= self._most:
-                        self._pieces[piece.address] = piece
-                        insort(self._sizes, (piece.size, piece.address))
-                        self.kept += piece.size
+                        self._keep(piece)
                     else:
                         surplus.append(piece)
                 while self.kept > self._most:
@@ -140,13 +155,6 @@ class Memory(int):
 
     _piece: Piece
     reusable = True
-
-    @classmethod
-    def of(cls, piece: Piece) -> Memory:
-        """The address of a piece."""
-        made = cls(piece.address)
-        made._piece = piece
-        return made
 
     @property
     def gpu(self) -> int:

@@ -142,9 +142,8 @@ def cho_solve(L: Tensor, b: Tensor, *, upper: bool = False, math: str = "ieee") 
     `b` is as for `solve`. The gradient of the factors is triangular.
     """
     l, upper = _in_rows(L, upper, "L")
-    vectors, columns = _columns(l, b)
-    x = OPERATORS["cho_solve"](l, columns, upper, math)
-    return x.squeeze(-1) if vectors else x
+    _check_sides(b)
+    return OPERATORS["cho_solve"](l, b, upper, math)
 
 
 def cho_inverse(L: Tensor, *, upper: bool = False, math: str = "ieee") -> Tensor:
@@ -190,12 +189,13 @@ def _solved(
     a: Tensor, b: Tensor, upper: bool, math: str, jitter: float | str | None, check: bool
 ) -> tuple[Tensor, ...]:
     a, upper = _in_rows(a, upper)
-    vectors, columns = _columns(a, b)
+    _check_sides(b)
+    found: tuple[Tensor, ...]
     if jitter is None:
-        x, *rest = OPERATORS["solve"](a, columns, upper, math, check)
+        found = OPERATORS["solve"](a, b, upper, math, check)
     else:
-        x, *rest = OPERATORS["solve_repaired"](a, columns, first_share(jitter, a.dtype), upper, math, check)
-    return x.squeeze(-1) if vectors else x, *rest
+        found = OPERATORS["solve_repaired"](a, b, first_share(jitter, a.dtype), upper, math, check)
+    return found
 
 
 def _in_rows(a: Tensor, upper: bool, argument: str = "a") -> tuple[Tensor, bool]:
@@ -207,9 +207,6 @@ def _in_rows(a: Tensor, upper: bool, argument: str = "a") -> tuple[Tensor, bool]
     return a, upper
 
 
-def _columns(a: Tensor, b: Tensor) -> tuple[bool, Any]:
-    """Whether right-hand sides are vectors, as `batchchol.solve` has it, and they as matrices (..., n, nrhs)."""
+def _check_sides(b: Any) -> None:
     if not isinstance(b, Tensor):
         raise TypeError(f"b: got {type(b).__name__}, expected a torch.Tensor")
-    vectors = b.ndim == 1 or b.shape == a.shape[:-1]
-    return vectors, b.unsqueeze(-1) if vectors else b

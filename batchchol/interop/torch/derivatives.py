@@ -51,7 +51,7 @@ def _solutions(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if added:
         a = a + torch.diag_embed(added[0].unsqueeze(-1).expand(a.shape[:-1]))
     to_b, _ = torch.ops.batchchol.solve(a, grad, *ctx.how)
-    to_a = -_symmetric(to_b @ x.mT).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
+    to_a = -_symmetric(_products(to_b, x, a)).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
     return to_a, to_b.sum_to_size(ctx.shape), *ctx.unused
 
 
@@ -68,7 +68,7 @@ def _solutions_by_factors(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     to_b = torch.ops.batchchol.cho_solve(l, grad, *ctx.how)
     to_l = None
     if ctx.needs_input_grad[0]:
-        s = 2 * _symmetric(to_b @ x.mT).sum_to_size(l.shape)
+        s = 2 * _symmetric(_products(to_b, x, l)).sum_to_size(l.shape)
         to_l = -(l @ s).triu() if upper else -(s @ l).tril()
     return to_l, to_b.sum_to_size(ctx.shape), None, None
 
@@ -113,6 +113,11 @@ def _log_determinants(ctx: Any, _: Any, grad: Tensor | None, *__: Any) -> tuple[
     (a,) = ctx.saved_tensors
     inverse, _info = torch.ops.batchchol.inv(a, *ctx.how)
     return grad[..., None, None] * inverse, None, None, None
+
+
+def _products(to_b: Tensor, x: Tensor, a: Tensor) -> Tensor:
+    """to_b x^T, of solutions by matrices: vectors have fewer axes than these."""
+    return to_b[..., :, None] * x[..., None, :] if x.ndim < a.ndim else to_b @ x.mT
 
 
 def _symmetric(a: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ calls may be captured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from batchchol.api.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
 from batchchol.backends.cuda import gpus, support
 from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.libraries import Torch
 from batchchol.batches.checks import check_math
 from batchchol.defaults.generation import generation
 from batchchol.interop.torch import larger
@@ -30,6 +31,7 @@ from batchchol.interop.torch.failures import check_kind, check_tensor, raise_her
 from kernelgen import MAX_N, Layout
 
 _CANONICAL = Layout.canonical()
+_INFO = np.dtype(np.int32)
 _DTYPES: dict[Any, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -171,21 +173,22 @@ def _factoring(
     check_kind("a", dtype, layout)
     check_square("a", shape)
     known = _known(shape, dtype, where, upper, math)
-    case, one, nothing = known.case, known.info, not prod(shape)
+    case, nothing = known.case, not prod(shape)
     if nothing or case.n > MAX_N:
 
         def run_larger(a: Tensor) -> tuple[Tensor, Tensor]:
             if nothing:
-                return _like(a), torch.empty_like(one).zero_()
+                return _like(a), torch.empty_like(known.info).zero_()
             return larger.factored(a.contiguous(), case.dtype, upper, _stream(a) or None)
 
         return run_larger
     queue = at.factoring(case)(_room_on(where))
+    factors, infos = _maker(shape, _DTYPES[dtype], where), _maker(shape[:-2], _INFO, where)
 
     def run(a: Tensor) -> tuple[Tensor, Tensor]:
         if not a.is_contiguous():
             a = a.contiguous()
-        l, info = torch.empty_like(a), torch.empty_like(one)
+        l, info = factors(), infos()
         queue(_stream(a), a.data_ptr(), l.data_ptr(), info.data_ptr())
         return l, info
 
@@ -214,11 +217,12 @@ def _solving(
     how, known = _fitted(shape, sides, dtype, sides_dtype, "matrices"), _known(shape, dtype, where, upper, math)
     if not how.plain or how.x != sides or known.case.n > MAX_N or not prod(shape) or not how.nrhs:
         return lambda a, b: _solved(a.contiguous(), b, upper, math)[:2]
-    one, queue = known.info, at.solving(known.case, how.nrhs)(_room_on(where))
+    queue = at.solving(known.case, how.nrhs)(_room_on(where))
+    solutions, infos = _maker(sides, _DTYPES[dtype], where), _maker(shape[:-2], _INFO, where)
 
     def run(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         a, b = a.contiguous(), b.contiguous()
-        x, info = torch.empty_like(b), torch.empty_like(one)
+        x, info = solutions(), infos()
         queue(_stream(a), a.data_ptr(), b.data_ptr(), x.data_ptr(), info.data_ptr())
         return x, info
 
@@ -263,6 +267,13 @@ def _solved_by_factors(l: Tensor, b: Tensor, upper: bool, math: str) -> Tensor:
     return _unfolded(x, how)
 
 
+def _maker(shape: Any, dtype: np.dtype[Any], where: Any) -> Callable[[], Tensor]:
+    """What makes uninitialised C-contiguous tensors of a shape, where torch makes tensors now."""
+    if where.type == "cuda":
+        return Torch().maker(tuple(shape), dtype, where.index)
+    return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.name), device=where)
+
+
 def _like(a: Tensor) -> Tensor:
     """An uninitialised C-contiguous tensor like one."""
     return torch.empty_like(a, memory_format=torch.contiguous_format)
@@ -305,8 +316,7 @@ def _check_device(got: Any, wanted: Any, what: str) -> None:
 @lru_cache(maxsize=1024)
 def _fitted(a: Any, b: Any, a_dtype: Any, b_dtype: Any, what: str) -> Fit:
     check_columns_dtype(_DTYPES[b_dtype], _DTYPES[a_dtype], what)
-    # With as many axes as the matrices right-hand sides are not taken for a vector each.
-    return fit(tuple(a[:-2]), a[-1], (1,) * (len(a) - len(b)) + tuple(b), what)
+    return fit(tuple(a[:-2]), a[-1], tuple(b), what)
 
 
 def _repaired(

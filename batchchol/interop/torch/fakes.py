@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from batchchol.interop.torch.batching import are_vectors
+
 
 def cholesky(a: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> tuple[Tensor, Tensor]:
     """Factors and info."""
@@ -35,7 +37,11 @@ def solve_repaired(
 def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
     """Solutions."""
     _check_matrices("L", L)
-    torch._check(b.ndim >= 2 and b.shape[-2] == L.shape[-1], lambda: f"b: got shape {tuple(b.shape)}")
+    vectors = are_vectors(b.shape, L.shape)
+    order = b.shape[-1] if vectors else b.shape[-2]
+    torch._check(order == L.shape[-1], lambda: f"b: got shape {tuple(b.shape)}")
+    if vectors:
+        return b.new_empty(L.shape[:-1])
     return b.new_empty((*torch.broadcast_shapes(L.shape[:-2], b.shape[:-2]), *b.shape[-2:]))
 
 

@@ -34,7 +34,7 @@ def cholesky_repaired(
 def solve(a: Tensor, b: Tensor, upper: bool = False, math: str = "ieee", check: bool = False) -> Results:
     """Solutions and info."""
     matrices = _array("a", a)
-    found = api.solve_ex(matrices, _columns(a, b), upper=upper, backend="cpu", math=math)
+    found = api.solve_ex(matrices, _array("b", b), upper=upper, backend="cpu", math=math)
     return _results(found, matrices, upper, "solve_ex", check)
 
 
@@ -43,13 +43,13 @@ def solve_repaired(
 ) -> Results:
     """Solutions, info and what was added."""
     matrices = _array("a", a)
-    found = api.solve_ex(matrices, _columns(a, b), upper=upper, backend="cpu", math=math, jitter=jitter)
+    found = api.solve_ex(matrices, _array("b", b), upper=upper, backend="cpu", math=math, jitter=jitter)
     return _results(found, matrices, upper, "solve_ex", check)
 
 
 def cho_solve(L: Tensor, b: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
     """Solutions."""
-    return _tensor(api.cho_solve(_array("L", L), _columns(L, b), upper=upper, backend="cpu", math=math))
+    return _tensor(api.cho_solve(_array("L", L), _array("b", b), upper=upper, backend="cpu", math=math))
 
 
 def cho_inverse(L: Tensor, upper: bool = False, math: str = "ieee") -> Tensor:
@@ -75,12 +75,6 @@ def _array(argument: str, a: Tensor) -> NDArray[Any]:
     check_tensor(argument, a)
     array: NDArray[Any] = a.numpy(force=True)
     return array
-
-
-def _columns(a: Tensor, b: Tensor) -> NDArray[Any]:
-    """Right-hand sides with as many axes as the matrices at least: none of them is a vector for each."""
-    columns = _array("b", b)
-    return columns.reshape((1,) * (a.ndim - b.ndim) + columns.shape)
 
 
 def _results(found: Any, a: NDArray[Any], upper: bool, instead: str, check: bool) -> Results:

@@ -1,8 +1,7 @@
 """The operators of `torch.ops.batchchol`: their schemas, and who does them where.
 
-`check` has an operator raise in place of returning an info that is not 0. Right-hand sides are matrices
-(..., n, nrhs), and `jitter` is the first multiple of the mean diagonal: the words of the API are in
-`batchchol.interop.torch`.
+`check` has an operator raise in place of returning an info that is not 0, and `jitter` is the first multiple of the
+mean diagonal: the words of the API are in `batchchol.interop.torch`.
 """
 
 from __future__ import annotations

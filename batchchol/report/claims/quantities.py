@@ -123,6 +123,10 @@ def _microjoules(side: Side) -> Value:
     return side.best.joules / side.best.batch * 1e6
 
 
+def _uncertainty(side: Side) -> Value:
+    return max(row.joules_uncertainty / row.joules for row in side.every if getattr(row, "joules", math.nan) > 0)
+
+
 def _worst(side: Side) -> Value:
     return max(each.best.ratio for each in side.cases())
 
@@ -149,6 +153,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "ns": Quantity(lambda side: side.best.ns_per_matrix, ",.1f", "ns per matrix", "less"),
     "joules": Quantity(_microjoules, THREE_DIGITS, "µJ a matrix"),
     "watts": Quantity(_column("watts"), ",.0f", "W"),
+    "uncertainty": Quantity(_uncertainty, ".0%", "of the joules at most"),
     "idle": Quantity(_column("idle_watts"), ",.0f", "W of the idle device"),
     "ratio": Quantity(lambda side: side.best.ratio, ".2f", "residual ratio", "less"),
     "schedule": Quantity(_schedule, "", "schedule"),

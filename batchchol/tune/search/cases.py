@@ -46,6 +46,8 @@ class Case:
         Of the host.
     protocol : str
         How points are timed.
+    op : str
+        The operation.
     """
 
     n: int
@@ -56,10 +58,12 @@ class Case:
     target: str
     threads: int
     protocol: str
+    op: str = "potrf"
 
     def __str__(self) -> str:
         triangle = "" if self.uplo == "lower" else f", {self.uplo}"
-        return f"n = {self.n}, {self.dtype}, {self.math}, batch {self.batch:,}{triangle}"
+        operation = "" if self.op == "potrf" else f"{self.op}, "
+        return f"{operation}n = {self.n}, {self.dtype}, {self.math}, batch {self.batch:,}{triangle}"
 
 
 def case_of(point: Point) -> Case:
@@ -74,6 +78,7 @@ def case_of(point: Point) -> Case:
         point.spec.target,
         point.threads,
         point.protocol,
+        problem.op,
     )
 
 

@@ -17,7 +17,7 @@ import batchchol
 from batchchol import BlockSchedule, SharedSchedule, WarpSchedule, default_spec
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.cli import COMMANDS, main
-from batchchol.cli.info import OPTIONAL_PACKAGES
+from batchchol.cli.library.info import OPTIONAL_PACKAGES
 from kernelgen import generate
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,7 +58,7 @@ def test_info_says_how_to_get_what_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = [("no-such|none-either", "dreams", "pip install dreams"), ("no-such|numpy", "arrays", "")]
-    monkeypatch.setattr("batchchol.cli.info.OPTIONAL_PACKAGES", packages)
+    monkeypatch.setattr("batchchol.cli.library.info.OPTIONAL_PACKAGES", packages)
     assert main(["info"]) == 0
     said = capsys.readouterr().out
     assert "package     no-such: not installed (dreams): pip install dreams" in said
@@ -216,14 +216,14 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     listed = capsys.readouterr().out
     for command in COMMANDS:
-        assert re.search(rf"\n    {command}\s", listed)
+        assert re.search(rf"\n  {command}\s", listed)
 
 
 def test_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("batchchol.cli.info.run", interrupt)
+    monkeypatch.setattr("batchchol.cli.library.info.run", interrupt)
     assert main(["info"]) == 130
     assert capsys.readouterr().err == "batchchol: interrupted: run the same command again\n"
 

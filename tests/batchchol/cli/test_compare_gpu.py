@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchchol.cli import compare_gpu
+from batchchol.cli.laboratory import compare_gpu
 from batchchol.compare import contenders
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.rows import Row, read_rows, table, write_csv

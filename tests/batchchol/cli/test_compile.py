@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.cli import compile as command
 from batchchol.cli import main
-from batchchol.cli.compile import Selection, select
+from batchchol.cli.library import compile as command
+from batchchol.cli.library.compile import Selection, select
 from batchchol.defaults.lookup import default_layout, default_spec
 from kernelgen import generate
 from kernelgen.emit.support import support_kernels

@@ -143,7 +143,7 @@ def test_a_batch_system_that_ends_it_finds_nothing_left(tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("the signal was not noticed")
 
-    monkeypatch.setattr("batchchol.cli.factor.cholesky_ex", ended)
+    monkeypatch.setattr("batchchol.cli.library.factor.cholesky_ex", ended)
     save(tmp_path / "a.npy", wishart("float64"))
     before = signal.getsignal(signal.SIGTERM)
     assert run(tmp_path / "a.npy", tmp_path / "l.npy") == 143

@@ -286,12 +286,12 @@ def work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         "compare.comparison.compare",
         "datasets.generation.generate",
         "api.cholesky_ex",
-        "cli.report.read_correct",
-        "cli.tune.read_correct",
-        "cli.report.make",
+        "cli.laboratory.report.read_correct",
+        "cli.laboratory.tune.read_correct",
+        "cli.laboratory.report.make",
         "tune.suite_winners.choose",
         "tune.search.replay.load",
-        "cli.run.demonstrate",
+        "cli.laboratory.run.demonstrate",
     ):
         monkeypatch.setattr(f"batchchol.{name}", work)
 

@@ -280,7 +280,7 @@ def test_a_data_set_that_is_being_written(
         signal.raise_signal(signal.SIGINT)
         yield 1, np.zeros((1, 2, 2), "float32")
 
-    monkeypatch.setattr("batchchol.cli.dataset.stream", lambda *_, **__: Slices(2, 2, "float32", parts()))
+    monkeypatch.setattr("batchchol.cli.laboratory.dataset.stream", lambda *_, **__: Slices(2, 2, "float32", parts()))
     out = tmp_path / "a.npy"
     assert cli.main(["dataset", "generate", "wishart", "--n", "2", "--batch", "2", "--out", str(out)]) == 130
     how = f"{out} was not written, run the same command again"

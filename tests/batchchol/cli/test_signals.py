@@ -102,7 +102,7 @@ def test_nothing_that_an_interrupted_command_held_is_left_to_the_collector(
             cycle.append(error)
             raise
 
-    monkeypatch.setattr("batchchol.cli.info.run", run)
+    monkeypatch.setattr("batchchol.cli.library.info.run", run)
     gc.disable()
     try:
         assert cli.main(["info"]) == 130

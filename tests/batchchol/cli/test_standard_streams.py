@@ -74,7 +74,7 @@ def test_errors_that_cannot_be_printed_keep_the_exit_status(where: str, shell: S
 def test_characters_that_the_encoding_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(printed, encoding="ascii"))
-    monkeypatch.setattr("batchchol.cli.info.run", lambda _: print("n³/3") or 0)
+    monkeypatch.setattr("batchchol.cli.library.info.run", lambda _: print("n³/3") or 0)
     assert main(["info"]) == 0
     assert printed.getvalue() == rb"n\xb3/3" + b"\n"
 
@@ -85,6 +85,6 @@ def test_failure_of_the_system_is_one_line(
     def fail(_: object) -> int:
         raise OSError(28, NO_SPACE, "/a/file")
 
-    monkeypatch.setattr("batchchol.cli.info.run", fail)
+    monkeypatch.setattr("batchchol.cli.library.info.run", fail)
     assert main(["info"]) == 2
     assert capsys.readouterr().err == f"batchchol: error: /a/file: {NO_SPACE}\n"

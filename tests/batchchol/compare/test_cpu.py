@@ -14,7 +14,7 @@ import pytest
 
 from batchchol import cli
 from batchchol.backends import Backend, get_backend
-from batchchol.cli import compare as command
+from batchchol.cli.laboratory import compare as command
 from batchchol.compare import comparison, cpu
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import Arena, Contender, Entrant, Factored

@@ -16,7 +16,7 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
-from batchchol.cli import compare as command
+from batchchol.cli.laboratory import compare as command
 from batchchol.compare import comparison, contenders, known_kernels, own
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import SINGLE, Arena, Contender, Entrant

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchchol.backends import get_backend
-from batchchol.cli import compare as command
+from batchchol.cli.laboratory import compare as command
 from batchchol.compare import comparison
 from batchchol.compare.comparison import Outcome
 from batchchol.compare.contenders import Contender

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchchol.backends import Backend, get_backend
-from batchchol.cli import compare_gpu
+from batchchol.cli.laboratory import compare_gpu
 from batchchol.compare import comparison
 from batchchol.compare.contenders import QUEUED, SINGLE, Contender
 from batchchol.compare.peers import PEERS

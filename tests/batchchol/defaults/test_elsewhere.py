@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchchol.defaults import elsewhere
-from batchchol.defaults.elsewhere import kind_of, spared
+from batchchol.defaults.elsewhere import kind_of, name_of, spared
 from kernelgen import KernelSpec, Problem, WarpSchedule
 
 from ...cuda_spills import read
@@ -36,6 +36,10 @@ def test_a_kernel_is_changed_where_it_is_said_and_passed_over(monkeypatch: pytes
     assert spared(replace(SPEC, layout="chunked", order="col"), "sm_86", "sm_90") is None
     for arch in ("sm_80", "sm_90", None):
         assert spared(SPEC, arch, "sm_90") is SPEC
+    known[name_of(SPEC)] = None
+    assert spared(SPEC, "sm_86", "sm_90") is None
+    assert spared(upper, "sm_86", "sm_90") is not None
+    del known[name_of(SPEC)]
     known[kind_of(SPEC)] = {"blocks": 99}
     assert spared(SPEC, "sm_86", "sm_90") is None
     elsewhere._of.cache_clear()

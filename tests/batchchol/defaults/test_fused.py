@@ -58,7 +58,7 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, chosen: str) -> None:
     request = asked(n, layout, batch, math)
     assert two_kernels(request) == (chosen == "two")
-    at_once = layout == ARRAYS and batch == MANY
+    at_once = layout == ARRAYS and batch in (SOME, MANY)
     assert two_kernels(request, MANY_COLUMNS) == (n > 28 and not at_once)
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
@@ -103,20 +103,30 @@ def test_tensor_cores_solve_for_several_right_hand_sides_of_arrays_at_once(n: in
     assert found is not None
     assert (found.family, getattr(found.schedule, "rhs", None)) == (family, 8)
     few = of_several(asked(n, ARRAYS, FEW), SEVERAL)
-    assert getattr(few and few.schedule, "rhs", None) == (8 if n <= 32 else None)
-    assert of_several(asked(n, ARRAYS, SOME), SEVERAL) is None
+    assert getattr(few and few.schedule, "rhs", None) == 8
+    some = of_several(asked(n, ARRAYS, SOME), SEVERAL)
+    assert some == found
 
 
 @pytest.mark.parametrize(
     ("n", "dtype", "family"),
     [(15, "float32", "thread"), (16, "float32", "warp"), (24, "float32", "warp"), (15, "float64", "thread"),
-     (16, "float64", "whole"), (24, "float64", "whole"), (39, "float64", "whole")],
+     (16, "float64", "whole"), (24, "float64", "whole"), (39, "float64", "whole"), (48, "float32", "warp"),
+     (57, "float32", "whole"), (64, "float32", "warp"), (128, "float32", "whole")],
     ids=str,
 )  # fmt: skip
 def test_few_arrays_are_solved_by_tensor_cores_from_smaller_orders(n: int, dtype: str, family: str) -> None:
     found = of_several(asked(n, ARRAYS, FEW, dtype=dtype), SEVERAL)
     assert found is not None
     assert found.family == family
+
+
+@pytest.mark.parametrize("n", [16, 64])
+def test_few_packed_matrices_are_solved_by_tensor_cores(n: int) -> None:
+    found = of_several(asked(n, Layout.chunked(2), FEW), SEVERAL)
+    assert found is not None
+    assert found.family == "warp"
+    assert found.schedule.stride == 2
 
 
 @pytest.mark.parametrize(("layout", "dtype"), [(LARGE, "float32"), (LARGE, "float64")], ids=str)

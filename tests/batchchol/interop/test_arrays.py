@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,17 @@ Array = np.ndarray[Any, Any]
 Spd = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Memory:
+    """CuPy's pointer to memory."""
+
+    room: bytearray
+    begin: int = 0
+
+    def __add__(self, nbytes: int) -> Memory:
+        return Memory(self.room, self.begin + nbytes)
+
+
 class FakeArray:
     """An array of CuPy or Numba, in the memory of the host, which is the fake GPU's."""
 
@@ -33,7 +45,9 @@ class FakeArray:
     stream = device = 0
     gpu: FakeGpu
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, over: Array | None = None) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, over: Array | Memory | None = None) -> None:
+        if isinstance(over, Memory):
+            over = np.frombuffer(over.room, dtype, int(np.prod(shape)), over.begin).reshape(shape)
         self.host = np.full(shape, 7, dtype) if over is None else over
         self.gpu.other_gpus[self.host.ctypes.data] = self.device
         self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
@@ -99,6 +113,7 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
         get_current_stream=lambda: SimpleNamespace(ptr=CupyArray.stream),
         runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
         Device=OnGpu,
+        alloc=lambda nbytes: Memory(bytearray(nbytes)),
     )
     cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
     cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of, gpus={0: OnGpu(0), 1: OnGpu(1)})
@@ -187,6 +202,34 @@ def test_work_is_in_the_order_of_the_current_stream(kind: Any, spd: Spd, fake_gp
         batchchol.cholesky_ex(a, jitter="auto")
     assert set(fake_gpu.waits) == {(11, 0), (0, 11)}
     assert fake_gpu.waits[-1] == (0, 11)
+
+
+def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind is not CupyArray:
+        pytest.skip("the library has no current stream")
+    made: list[tuple[int, int]] = []
+
+    def allocate(nbytes: int) -> Memory:
+        made.append((CupyArray.stream, nbytes))
+        return Memory(bytearray(nbytes))
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc", allocate)
+    a = put(kind, spd(3, N))
+    infos = []
+    for _ in range(20):
+        for stream in (0, 11):
+            with on_stream(stream):
+                infos.append(batchchol.cholesky_ex(a).info)
+    places = sorted(info.data.ptr for info in infos)
+    assert len(set(places)) == 40
+    assert min(np.diff(places)) >= 512
+    assert [stream for stream, _ in made].count(0) == [stream for stream, _ in made].count(11) > 0
+    # Of the stream of each thread, which have one number, each has its own.
+    made.clear()
+    with on_stream(2):
+        for _ in range(3):
+            batchchol.cholesky_ex(a)
+    assert made == [(2, 512)] * 6
 
 
 @pytest.mark.parametrize(

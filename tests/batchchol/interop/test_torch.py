@@ -110,8 +110,10 @@ def cases(upper: bool) -> dict[str, Any]:
         "transposed": lambda a, b: linalg.cholesky(symmetric(a).mT, **how),
         "solve": lambda a, b: linalg.solve(symmetric(a), b, **how),
         "broadcast": lambda a, b: linalg.solve(symmetric(a)[0], b, jitter="auto", **how),
+        "vectors": lambda a, b: linalg.solve(symmetric(a), b[..., 0], jitter="auto", **how),
         "one for all": lambda a, b: linalg.solve(symmetric(a), b[0, :, 0], **how),
         "cho_solve": lambda a, b: linalg.cho_solve(triangle(a), b[0], **how),
+        "cho_solve of vectors": lambda a, b: linalg.cho_solve(triangle(a), b[..., 0], **how),
         "cho_inverse": lambda a, b: linalg.cho_inverse(triangle(a), **how),
         "inv": lambda a, b: linalg.inv(symmetric(a), **how),
         "slogdet": lambda a, b: linalg.slogdet(symmetric(a), **how).logabsdet,
@@ -147,7 +149,7 @@ def test_operators_pass_the_checks_of_torch(tensors: tuple[Any, Any]) -> None:
         "cholesky_repaired": (a, 1e-8),
         "solve": (a, one),
         "solve_repaired": (a, b, 1e-8, True),
-        "cho_solve": (a, b),
+        "cho_solve": (a, b[..., 0].detach().requires_grad_()),
         "cho_inverse": (a,),
         "inv": (a,),
         "slogdet": (a,),
@@ -236,6 +238,16 @@ def test_vmap_over_any_axis(tensors: tuple[Any, Any]) -> None:
     )
     torch.testing.assert_close(vmap(linalg.solve, in_dims=(0, 2))(a, b.movedim(0, 2)), expected)
     torch.testing.assert_close(vmap(linalg.solve, in_dims=(0, None))(a, b), torch.linalg.solve(a[:, None], b))
+    for vectors, axes in ((b[..., 0], (0, 0)), (b[..., 0].mT, (0, 1)), (b[0, :, 0], (0, None))):
+        found = vmap(linalg.solve, in_dims=axes)(a, vectors)
+        torch.testing.assert_close(found, vmap(torch.linalg.solve, in_dims=axes)(a, vectors))
+    # Of as many sides as there are matrices, and of the same order, each is one of a matrix.
+    square = torch.eye(N).double()
+    torch.testing.assert_close(vmap(linalg.solve, in_dims=(0, None))(a, square), torch.linalg.inv(a))
+    torch.testing.assert_close(
+        vmap(vmap(linalg.cho_solve), in_dims=(None, 0))(linalg.cholesky(a), b.expand(2, 3, N, NRHS)),
+        expected.expand(2, 3, N, NRHS),
+    )
     x, info = vmap(lambda b: tuple(linalg.solve_ex(a, b)), out_dims=(0, None))(b[:, None])
     torch.testing.assert_close(x, torch.linalg.solve(a, b[:, None]))
     assert info.tolist() == [0, 0, 0]

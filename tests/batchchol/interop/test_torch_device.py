@@ -42,7 +42,7 @@ def test_results_without_memory_of_the_library(emulated: FakeGpu, spd: Spd, uppe
     l, info = operators.cholesky(a, **how)
     torch.testing.assert_close(l, expected)
     assert not info.any()
-    for columns in (b, b[0, :1], b.mT.contiguous().mT, b.expand(2, 2, 3, N, NRHS)):
+    for columns in (b, b[0, :1], b.mT.contiguous().mT, b.expand(2, 2, 3, N, NRHS), b[..., 0], b[0, 0, :, 0]):
         x = torch.linalg.solve(a, columns)
         torch.testing.assert_close(operators.solve(a, columns, **how)[0], x)
         torch.testing.assert_close(operators.cho_solve(l, columns, **how), x)

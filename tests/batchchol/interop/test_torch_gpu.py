@@ -55,7 +55,7 @@ def test_on_the_current_stream_in_torch_memory(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_in_a_graph() -> None:
-    a, b = matrices(), torch.rand(BATCH, N, 1, device="cuda")
+    a, b = matrices(), torch.rand(BATCH, N, device="cuda")
     everything(a, b)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -91,7 +91,7 @@ def test_derivatives() -> None:
 
 
 def test_compiled() -> None:
-    a, b = matrices(), torch.rand(BATCH, N, 1, device="cuda")
+    a, b = matrices(), torch.rand(BATCH, N, device="cuda")
     assert_right(a, b, torch.compile(everything, fullgraph=True, backend="aot_eager")(a, b))
     with pytest.raises(torch.linalg.LinAlgError, match=r"^matrix 0 is not positive definite"):
         torch.compile(linalg.cholesky, fullgraph=True, backend="aot_eager")(-a)
@@ -105,6 +105,7 @@ def test_larger_orders(n: int) -> None:
     for found, expected in (
         (l, torch.linalg.cholesky(a)),
         (linalg.solve(a, b), x),
+        (linalg.solve(a, b[..., 0]), x[..., 0]),
         (linalg.cho_solve(l, b), x),
         (linalg.inv(a), torch.linalg.inv(a)),
         (linalg.cho_inverse(l), torch.linalg.inv(a)),

@@ -53,7 +53,7 @@ ON_GPUS = [
     )
     for op in OPS
 ]
-# By several threads to a matrix: rows that all of them have and not, whole pieces and not.
+# By several threads to a matrix: rows that all of them have and not, or none, whole pieces and not.
 BY_ROWS = [
     lu_spec(op, n, unroll="full", target="cuda", layout=layout, order=order, dtype=dtype, math=math, split=split)
     for n, layout, order, dtype, math, split in (
@@ -61,6 +61,7 @@ BY_ROWS = [
         (7, "canonical", "col", "float64", "ieee", 2),
         (18, "chunked", "col", "float32", "ieee", 8),
         (33, "interleaved", "row", "float32", "fast", 16),
+        (5, "canonical", "row", "float32", "ieee", 8),
     )
     for op in OPS
 ]
@@ -132,15 +133,18 @@ def test_factors_and_solutions_are_within_their_bounds(spec: KernelSpec) -> None
         assert np.array_equal(pivots[chosen], expected[chosen])
         return
     good = sure & (failed == 0)
-    for nrhs in (1, 3, 40):
+    factors = _factors(a)
+    # Of many right-hand sides a third of each kind's matrices is enough: they take most of the time.
+    for nrhs, every in ((1, 1), (3, 1), (40, 3)):
+        some = np.s_[::every]
         _, b = systems(spec, nrhs)
         if spec.problem.op == "gesv":
-            x, info = run(spec, a, b, chunk=chunk, kernel=kernel)
-            assert np.array_equal(info[sure], failed[sure])
+            x, info = run(spec, a[some], b[some], chunk=chunk, kernel=kernel)
+            assert np.array_equal(info[sure[some]], failed[some][sure[some]])
         else:
-            factors = _factors(a)
-            x = run(spec, *factors, b, chunk=chunk, kernel=kernel)
-        assert solve_ratios(a[good], b[good], x[good]).max() <= SOLVE_BOUND[math], nrhs
+            x = run(spec, *(factor[some] for factor in factors), b[some], chunk=chunk, kernel=kernel)
+        kept = good[some]
+        assert solve_ratios(a[some][kept], b[some][kept], x[kept]).max() <= SOLVE_BOUND[math], nrhs
 
 
 def _factors(a: Array) -> tuple[Array, Array]:

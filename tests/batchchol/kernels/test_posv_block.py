@@ -31,6 +31,7 @@ CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "chunks, padded": (block_posv(27, 8, lanes=3, pipeline=2), 8),
     "spare warps": (block_posv(28, 7, lanes=8, stride=8, early=2, spare=1, pipeline=2), 8),
     "columns ahead": (block_posv(40, 8, lanes=8, stride=8, rhs=2, ahead=2, math="fast"), 8),
+    "columns ahead, folded": (block_posv(32, 8, lanes=16, fold=1, ahead=2, math="fast"), 16),
     "columns ahead of two groups": (canonical(27, 8, lanes=4, pipeline=2, ahead=1), None),
     "folded": (block_posv(32, 8, lanes=16, fold=1, early=4, math="fast"), 16),
     "arrays": (canonical(24, 8, lanes=4, pipeline=2, pdl=True, math="fast"), None),

@@ -39,6 +39,7 @@ CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "chunks by lines": (warp_posv(63, stride=2, math="fast"), 2),
     "several at a time": (canonical(33, matrices=2, rhs=2, math="ieee"), None),
     "several, chunks": (warp_posv(25, matrices=4, teams=1, stride=4, rhs=8, math="fast"), 4),
+    "several, by lines": (warp_posv(62, stride=2, rhs=8, math="ieee"), 2),
     "interleaved": (warp_posv(15, layout="interleaved", order="row", matrices=2, math="fast"), None),
 }
 every_case = pytest.mark.parametrize("case", CASES)

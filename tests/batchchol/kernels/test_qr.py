@@ -177,6 +177,17 @@ def test_the_whole_range_of_numbers(shape: dict[str, Any]) -> None:
         ).all()
 
 
+@pytest.mark.parametrize("shape", SHAPES[-5:], ids=str)
+def test_solutions_have_the_range_of_right_hand_sides(shape: dict[str, Any]) -> None:
+    """In units of a power of two they are the same, as far as their rounding allows: squares of neither are made."""
+    a = examples(shape)[: 2 * count_of(shape)]
+    b = np.random.default_rng(2).standard_normal((len(a), shape["m"], 2)).astype(a.dtype)
+    (x, _), unit = made("gels", shape, a, b), a.dtype.type(2)
+    for scale in (unit**80, unit**-80):
+        other, _ = made("gels", shape, a, b * scale)
+        assert np.array_equal(other, x * scale)
+
+
 @pytest.mark.parametrize("shape", [SHAPES[4], *SHAPES[7:14:3], *SHAPES[-5::2], SHAPES[-2]], ids=str)
 def test_what_is_far_below_the_rest_of_its_column(shape: dict[str, Any]) -> None:
     """Its squares are no normal numbers unless it is scaled on the way."""

@@ -18,7 +18,7 @@ from ...kernel_programs import build_program, run_program, run_solve_program
 from ...kernel_runs import make_spec, require_target
 from ...matrices import lapack_factor, wishart
 
-SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZERS = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @cache

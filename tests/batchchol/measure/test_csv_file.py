@@ -74,6 +74,13 @@ def test_rows_survive_their_file(schedule: Schedule, layout: Layout, tmp_path: P
     assert first.roofline_seconds == roofline_seconds(13, 1000, layout, ceilings)
 
 
+def test_operations_survive_their_file(tmp_path: Path) -> None:
+    path, schedule = tmp_path / "points.csv", ThreadSchedule(1, "right", "full", split=4, threads=128)
+    row = a_row(KernelSpec(Problem(16, op="gesv"), "canonical", "row", schedule, "cuda"), None)
+    append(path, [row], ABOUT)
+    assert [each.point for each in read_correct(path)] == [row.point]
+
+
 @pytest.mark.parametrize(
     ("column", "text", "words"),
     [("nb", "99", "line 2: .*nb=99"), ("family", "cosy", "line 2: .*cosy"), ("status", "wrong", "no correct")],

@@ -210,5 +210,6 @@ def test_the_extra_is_named_where_a_package_is_missing(
 
 
 def test_the_command_loads_nothing_of_it_before_it_runs(run_python: Any) -> None:
-    code = "import sys, batchchol.cli.report; print(sorted({'pandas', 'sklearn', 'matplotlib'} & set(sys.modules)))"
+    heavy = {"pandas", "sklearn", "matplotlib"}
+    code = f"import sys, batchchol.cli.laboratory.report; print(sorted({heavy} & set(sys.modules)))"
     assert run_python("-c", code).stdout.strip() == "[]"

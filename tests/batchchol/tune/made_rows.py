@@ -26,7 +26,7 @@ def a_row(
     **said: Any,
 ) -> Row:
     placed = layout or Layout.chunked(chunk or 32)
-    problem = Problem(n, dtype, uplo, math=said.pop("math", "ieee"))
+    problem = Problem(n, dtype, uplo, said.pop("op", "potrf"), said.pop("math", "ieee"))
     spec = KernelSpec(problem, placed.kind, placed.order, schedule, said.pop("target", "cuda"))
     point = Point(spec, batch, placed.chunk, protocol=said.pop("protocol", "queued"))
     columns = {"status": "correct", "samples": FINAL_SAMPLES, "about": ABOUT} | said

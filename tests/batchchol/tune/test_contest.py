@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchchol.cli.tune import case
+from batchchol.cli.laboratory.tune import case
 from batchchol.defaults.lookup import Choice
 from batchchol.defaults.tables import Case
 from batchchol.measure.row import Row

@@ -217,6 +217,18 @@ def test_an_update_replaces_what_was_measured_again_and_keeps_other_dtypes() -> 
     assert {each.dtype for each in both.layouts} == {"float32", "float64"}
 
 
+def test_entries_of_another_operation_leave_those_of_cholesky_and_its_layouts() -> None:
+    old = table([a_row(8, thread(4), 1.0)], "sm_90", measured={"float32": "here"})
+    whole, each = ThreadSchedule(1, "right", "full"), SMALL * 1e-9
+    rows = [a_row(8, replace(whole, stride=32), each, op="gesv"), a_row(8, whole, 2 * each, op="getrf")]
+    new = table(rows, "sm_90", measured={"float32": "there"}, copy_bytes_per_second=1e9)
+    both = old.updated(new)
+    assert (both.layouts, both.measured) == (old.layouts, {"float32": "here"})
+    gesv, getrf = Case("float32", "ieee", "chunked", 32, op="gesv"), Case("float32", "ieee", "chunked", op="getrf")
+    assert set(both.cases) == {*old.cases, gesv, getrf}
+    assert [entry.evidence[0].ns for case in (gesv, getrf) for entry in both.cases[case]] == [1, 2]
+
+
 def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
     rows = [a_row(8, thread(4), 1.024e-6), a_row(8, thread(8), 2.048e-6), a_row(8, thread(2), 1e-9, samples=5)]
     rows += [a_row(8, thread(4), 2.097152e-3, LARGE), a_row(8, SharedSchedule(2), 4.194304e-3, LARGE)]

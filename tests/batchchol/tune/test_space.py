@@ -72,6 +72,16 @@ def test_what_cannot_be_built_is_counted_and_not_dropped(paper: Expansion) -> No
     assert reasons["nb"] == too_large * 3 * 2 * 2 * 2 * 7
 
 
+def test_general_has_every_operation_by_its_own_candidates() -> None:
+    points = expand(load_space("general"), GPU, n=[8], layout=["canonical"]).points
+    assert {point.spec.problem.op for point in points} == {"getrf", "gesv", "geqrf", "gels"}
+    assert len({point.spec.name for point in points}) == len(points) == len({point.key for point in points})
+    written = '[[kernels]]\nn = 8\nnb = 1\nlooking = "right"\nunroll = "full"\nop = ["getrf", "gesv"]'
+    assert len(expanded(written).points) == 2
+    with pytest.raises(SpaceError, match="op: got 'posv', expected some of potrf, getrf"):
+        parse(written.replace("getrf", "posv"))
+
+
 def test_study2_has_both_families_and_the_rule_of_the_shared_one() -> None:
     expansion = expand(load_space("study2"), GPU)
     assert {point.spec.problem.n for point in expansion.points} == set(range(20, 101, 10))
@@ -216,6 +226,13 @@ def test_words_that_are_a_familys_own() -> None:
                     parse(f"[[kernels]]\nfamily = '{name}'\nn = 8\n{field.name} = 3\n")
 
 
+def test_operations_are_an_axis() -> None:
+    text = '[[kernels]]\nn = 8\nnb = 1\nop = ["gesv", "getrf"]\nlooking = "right"\nunroll = "full"\n'
+    assert {point.spec.problem.op for point in expanded(text).points} == {"gesv", "getrf"}
+    with pytest.raises(SpaceError, match="op: got 'getri', expected some of potrf, getrf"):
+        parse(text.replace('"getrf"', '"getri"'))
+
+
 def test_a_layout_without_chunks_is_there_once() -> None:
     text = '[[kernels]]\nn = 8\nnb = 2\nlayout = ["chunked", "interleaved", "canonical"]\nchunk = [32, 64]\n'
     assert [(p.spec.layout, p.chunk) for p in expanded(text).points] == [
@@ -263,9 +280,7 @@ def test_spaces_are_names_and_files(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("about = 'x'\n[[kernels]]\nn = 8\nnb = 2\n")
     assert load_space(path).name == load_space(str(path)).name == "mine"
-    with pytest.raises(
-        SpaceError, match="space: got 'papers', expected one of paper, study2, course, full, quick, or a file"
-    ):
+    with pytest.raises(SpaceError, match=r"got 'papers', expected one of paper, .*, general, or a file"):
         load_space("papers")
     with pytest.raises(BatchcholError, match=r"absent.toml: cannot be read"):
         load_space(tmp_path / "absent.toml")

@@ -222,7 +222,7 @@ def test_kernels_are_compiled_without_a_gpu(
     [
         (
             ["--space", "papers"],
-            "space: got 'papers', expected one of paper, study2, course, full, quick, or a file *.toml",
+            "space: got 'papers', expected one of paper, study2, course, full, quick, general, or a file *.toml",
         ),
         (["--space", "quick", "--compile-only"], "--compile-only: got no --arch"),
         (["--space", "quick", "--batch", "2GiB"], "--batch: got 2GiB, expected numbers of matrices of the space"),

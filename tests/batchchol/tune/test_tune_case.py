@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchchol import BatchcholError, cli, get_backend
-from batchchol.cli.tune import case as case_command
+from batchchol.cli.laboratory.tune import case as case_command
 from batchchol.defaults import lookup, user
 from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case, Entry, Placement, Table

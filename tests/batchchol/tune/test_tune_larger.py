@@ -15,7 +15,7 @@ from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import Plan, plan, plan_of, values_of, ways
 from batchchol.algorithms.shipped_plans import PATH, Entry, PlanTable, parse, shipped
 from batchchol.backends.cuda.device import device
-from batchchol.cli.tune import larger as command
+from batchchol.cli.laboratory.tune import larger as command
 from batchchol.defaults import lookup, user
 from batchchol.measure import plan_rows
 from batchchol.measure.plan_rows import PlanRow

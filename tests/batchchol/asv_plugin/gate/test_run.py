@@ -21,7 +21,8 @@ from batchchol.asv_plugin.gate.experiment import Found
 from batchchol.asv_plugin.gate.history import Control, History
 from batchchol.asv_plugin.gate.measuring import FIRST, FRESH
 from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
-from batchchol.asv_plugin.gate.run import Prepared, Settings, ahead, judge
+from batchchol.asv_plugin.gate.run import Prepared, ahead, judge
+from batchchol.asv_plugin.gate.settings import Settings
 from batchchol.errors import DataFileError
 
 WHERE = {"layout": {}, "batch": 1, "threads": 1, "nrhs": 1, "spec": {}}

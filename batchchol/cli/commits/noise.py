@@ -11,7 +11,7 @@ from batchchol.asv_plugin.gate.outcome import Verdict
 from batchchol.asv_plugin.gate.run import ahead, judge, prepare
 from batchchol.batches.sizes import positive
 from batchchol.cli import interrupts
-from batchchol.cli.gate import described, measured_options, say, settings_of
+from batchchol.cli.commits.gate import described, measured_options, say, settings_of
 from batchchol.cli.options import declare, option
 from batchchol.files import make_folder
 

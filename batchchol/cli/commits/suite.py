@@ -17,7 +17,7 @@ from batchchol.asv_plugin.log import Entry
 from batchchol.asv_plugin.results import load_results
 from batchchol.batches.sizes import positive
 from batchchol.cli import interrupts
-from batchchol.cli.history import STORE, ago
+from batchchol.cli.commits.history import STORE, ago
 from batchchol.errors import BatchcholError
 
 _LAST = "HEAD^!"

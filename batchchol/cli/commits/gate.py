@@ -10,8 +10,8 @@ from pathlib import Path
 
 from batchchol.asv_plugin.gate import answer, history, journal, sides
 from batchchol.asv_plugin.gate.outcome import Answer
-from batchchol.asv_plugin.gate.run import Settings
 from batchchol.asv_plugin.gate.run import run as run_gate
+from batchchol.asv_plugin.gate.settings import Settings
 from batchchol.asv_plugin.suite import find_subject
 from batchchol.backends import get_backend
 from batchchol.batches.sizes import duration

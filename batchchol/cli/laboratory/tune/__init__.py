@@ -16,8 +16,8 @@ from batchchol.backends import get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, counts, matrices, names, orders, positive, sizes
 from batchchol.cli import interrupts
+from batchchol.cli.laboratory.tune import case, larger, search, space
 from batchchol.cli.options import BACKEND, declare, option
-from batchchol.cli.tune import case, larger, search, space
 from batchchol.defaults import tables
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import check_writable, read_file, replace_file

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from batchchol.asv_plugin.history import pages
-from batchchol.cli.history import add_store_arguments, filled
+from batchchol.cli.commits.history import add_store_arguments, filled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

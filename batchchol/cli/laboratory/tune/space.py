@@ -11,8 +11,8 @@ from typing import Any
 
 from batchchol.batches.sizes import integer, name, positive, seconds
 from batchchol.cli import interrupts
+from batchchol.cli.laboratory.tune import search
 from batchchol.cli.options import JOBS, declare, option
-from batchchol.cli.tune import search
 from batchchol.errors import BatchcholError, install
 from batchchol.files import check_folder, check_writable
 from batchchol.measure import dataset, parquet, shared_code, t4
@@ -23,7 +23,7 @@ from batchchol.tune import learn
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place, place
 from batchchol.tune.expand import Expansion, Machine, expand
-from batchchol.tune.space import load_space
+from batchchol.tune.space import SPACES, load_space
 from batchchol.tune.sweep import Summary
 from batchchol.tune.winners import again
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     declare(
         group,
-        option("--space", type=name, metavar="NAME", help="paper, study2, course, full, quick, or a file *.toml"),
+        option("--space", type=name, metavar="NAME", help=f"{', '.join(SPACES)}, or a file *.toml"),
         option("--data", type=Path, metavar="FOLDER", help="where the data set is kept (default: the space's)"),
         option("--compile-only", action="store_true", help="compile its kernels, for --arch; needs no GPU"),
         JOBS,

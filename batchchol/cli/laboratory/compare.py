@@ -8,7 +8,8 @@ from pathlib import Path
 
 from batchchol.backends import Backend, get_backend
 from batchchol.batches.sizes import counts, integers, names, positive, sizes
-from batchchol.cli import compare_gpu, interrupts
+from batchchol.cli import interrupts
+from batchchol.cli.laboratory import compare_gpu
 from batchchol.cli.options import BACKEND, DTYPE, declare, option
 from batchchol.compare import comparison, known_kernels
 from batchchol.compare.comparison import ARENAS, Outcome
