@@ -37,6 +37,8 @@ NB, NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more.
 REACH = 2
+# Of general matrices, for which there is a rule, an entry serves orders of which its own is at most this multiple.
+REACH_OF_ORDERS = 1.25
 
 
 class Choice(NamedTuple):
@@ -148,7 +150,7 @@ def choices(request: Request) -> tuple[Choice, ...]:
     cases = [case for case in table.cases if case.op == wanted.op and _serves(case, wanted, plain)]
     for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
-            if plain.problem.operation.general and row[0].n < n:
+            if plain.problem.operation.general and not n <= row[0].n <= REACH_OF_ORDERS * n:
                 break
             origin = f"{reason}; {case}, up to order {row[0].n}"
             serves, found = not turn and row[0].n >= n, []
