@@ -19,16 +19,11 @@ from kernelgen.targets import ELEMENT_BYTES
 # Of CPUs, the largest order of straight-line code.
 STRAIGHT_LINE = 16
 # Orders of which a GPU's threads solve fastest with the matrix in shared memory, of arrays and of packed matrices.
-# (131,072 on an H200: arrays of n = 10 46 µs, in registers 51, by four threads 51.)
-STAGED: Mapping[tuple[str, bool], range] = MappingProxyType(
-    {("float32", True): range(10, 12), ("float64", False): range(11, 14)}
-)
+STAGED: Mapping[tuple[str, bool], range] = MappingProxyType({("float64", False): range(11, 14)})
 # From which order on four threads have the rows of an array, though one has registers for it. (131,072 on an H200:
-# solves by float32 n = 12 42 µs, by a thread in shared memory 62, factors 53 and 90; of float64 n = 8 39 and 47,
-# n = 12 86 and 117.)
-SHARED_ROWS = MappingProxyType(
-    {("gesv", "float32"): 12, ("getrf", "float32"): 12, ("gesv", "float64"): 8, ("getrf", "float64"): 10}
-)
+# solves by float32 n = 10 39 µs, by a thread in shared memory 44, in registers 49, n = 14 65 and 109; of float64
+# n = 8 38 and 47; factors 44 and 57: datasets/lu_h200.csv.)
+SHARED_ROWS = MappingProxyType({"float32": 10, "float64": 8})
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
 # Blocks of a multiprocessor that has eight threads to a float32 array, by the registers of a thread's rows: the
@@ -107,7 +102,7 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
 
 def _least_split(problem: Problem, *, canonical: bool) -> int | None:
     """The threads to a matrix, None for one: the fewest that have registers for it, of some arrays more."""
-    shares = canonical and problem.n >= SHARED_ROWS.get((problem.op, problem.dtype), MAX_N + 1)
+    shares = canonical and problem.op in ("getrf", "gesv") and problem.n >= SHARED_ROWS[problem.dtype]
     return least_split(problem) or (SPLITS[0] if shares else None)
 
 

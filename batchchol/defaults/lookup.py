@@ -35,8 +35,9 @@ from kernelgen.schedules import DEFAULT_THREADS
 # Of operations that were not measured, and that the thread family alone has.
 NB, NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
-# tables do, which were measured at batches that are a factor of 16 apart and more.
-REACH = 2
+# tables do, which were measured at batches that are a factor of 16 apart and more. Of general matrices one serves
+# orders of which its own is at most this multiple.
+REACH, REACH_OF_ORDERS = 2, 1.25
 
 
 class Choice(NamedTuple):
@@ -148,7 +149,7 @@ def choices(request: Request) -> tuple[Choice, ...]:
     cases = [case for case in table.cases if case.op == wanted.op and _serves(case, wanted, plain)]
     for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
-            if plain.problem.operation.general and row[0].n < n:
+            if plain.problem.operation.general and not n <= row[0].n <= REACH_OF_ORDERS * n:
                 break
             origin = f"{reason}; {case}, up to order {row[0].n}"
             serves, found = not turn and row[0].n >= n, []
@@ -160,8 +161,8 @@ def choices(request: Request) -> tuple[Choice, ...]:
                     found.append(Choice(fitting.spec, entry.batch, said, entry.until, evidence, entry.n, case))
             if found:
                 return tuple(found)
-    lacking = f"no kernel of {wanted.op} was measured{' so' if plain.problem.operation.general else ''}"
-    why = f"{reason}; nothing of it can be built" if cases else lacking
+    fails = cases and not plain.problem.operation.general
+    why = f"{reason}; nothing of it can be built" if fails else f"no kernel of {wanted.op} was measured so"
     if TARGETS[request.target].gpu and wanted.op == "potrs":
         return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
     if TARGETS[request.target].gpu and wanted.op == "posv":
@@ -216,9 +217,8 @@ def tuned_choices(request: Request) -> tuple[Choice, ...]:
 
 def _serves(case: Case, wanted: Case, plain: KernelSpec) -> bool:
     """Whether a case may serve another: of general matrices, for which there is a rule, only square ones like it."""
-    if not plain.problem.operation.general:
-        return True
-    return plain.problem.rows == plain.problem.n and replace(case, math=wanted.math, chunk=wanted.chunk) == wanted
+    alike = plain.problem.rows == plain.problem.n and replace(case, math=wanted.math, chunk=wanted.chunk) == wanted
+    return alike or not plain.problem.operation.general
 
 
 def _unlike(case: Case, wanted: Case) -> tuple[float, ...]:

@@ -38,3 +38,15 @@ def test_many_right_hand_sides_are_not_for_lanes() -> None:
     assert not isinstance(stage_of(many), LaneStage)
     for other in (chosen("gels", 8), chosen("gels", 100), many):
         assert of_many_columns(other, "sm_90") is other
+
+
+def test_an_entry_serves_orders_near_its_own_in_its_own_place() -> None:
+    def evidence(n: int, layout: Layout = ROWS, dtype: str = "float32") -> bool:
+        request = Request(Problem(n, dtype, op="gesv"), "cuda", arch="sm_90")
+        return bool(default_choice(request.on(layout)).evidence)
+
+    assert all([evidence(15), evidence(16), evidence(16, PACKED)])
+    # Nothing was measured from 41 to 63 of packed ones, nor in columns or float64.
+    assert not any([evidence(45, PACKED), evidence(16, Layout.canonical("col")), evidence(16, dtype="float64")])
+    # Offsets are those of the chunk that is asked for.
+    assert chosen("gesv", 64, Layout.chunked(16)).schedule.stride == 16

@@ -133,6 +133,7 @@ def test_every_entry_that_was_measured_is_what_serves_its_own_case() -> None:
                     math=case.math,
                     batch=entry.batch,
                     arch=arch,
+                    op=case.op,
                 )
                 assert spec.schedule == entry.schedule.settled(TARGETS[table.target], spec.problem)
 

@@ -38,8 +38,12 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     ):
         for row in read_correct(data(name)):
             (single if row.spec.problem.dtype == "float32" else double).append(row)
-    # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
-    made = [each for rows in (single, double) for each in tables_of(rows, "sm_90")]
+    # Each dtype by the copy rate of its own runs, and LU apart, as `tune --from` makes them one after the other.
+    made = [
+        each
+        for rows in (single, double, read_correct(H200.with_name("lu_h200.csv")))
+        for each in tables_of(rows, "sm_90")
+    ]
     known = shipped()["sm_90"]
     assert {case: entries for each in made for case, entries in each.cases.items()} == known.cases
     assert (*made[0].layouts, *made[1].layouts) == known.layouts
