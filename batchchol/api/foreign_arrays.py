@@ -67,6 +67,10 @@ def _quick(name: str) -> Callable[..., Any]:
     return getattr(foreign_calls, name, lambda *_, **__: None)
 
 
+# Taking a call's parameters apart takes longer than launching its kernel.
+_signature = cache(signature)
+
+
 def _converted(
     call: Callable[..., Any], library: Library, gpu: int, given: tuple[Any, ...], named: dict[str, Any]
 ) -> Any:
@@ -74,7 +78,7 @@ def _converted(
     from batchchol.backends.cuda import memory
 
     out, stream = named.get("out"), library.stream(gpu)
-    bound = signature(call).bind(*given, **named)
+    bound = _signature(call).bind(*given, **named)
     for place, (name, each) in enumerate(bound.arguments.items()):
         if each is not out and memory.is_device_array(each):
             array = memory.contiguous(each, name)
