@@ -13,6 +13,8 @@ from hypothesis import settings
 
 # Before NumPy is imported: the oracle's many small products only wait for each other on many threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before JAX is imported: it would take three quarters of a GPU's memory, of which workers beside it need theirs.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Examples compile kernels, and how long that takes is no property of the code under test.
 settings.register_profile("batchchol", deadline=None)

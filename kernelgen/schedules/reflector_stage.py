@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
@@ -130,7 +131,13 @@ class ReflectorStage:
     def part(self) -> int:
         """Scalars of a part of a column in shared memory: what is shown in a loop may go on behind the last row."""
         most = max((each.panels for each in self.segments), default=1)
-        return self.local + (most - 1) * STEP * (self.problem.op != "geqrf")
+        part = self.local + (most - 1) * STEP * (self.problem.op != "geqrf")
+        return next(each for each in count(part, self.piece) if self._apart(each))
+
+    def _apart(self, part: int) -> bool:
+        """Whether the pieces that the threads of a column read at once are in banks of their own."""
+        pieces, words = BANKS_BYTES // PIECE_BYTES, part // self.piece
+        return len({each * words % pieces for each in range(self.parts)}) == self.parts
 
     @property
     def line(self) -> int:

@@ -82,7 +82,7 @@ def factorizations(backend: CudaBackend, batches: Sequence[Any]) -> Mapping[str,
     """By way, calls that factor arrays."""
     n, batch, dtype = batches[0].n, batches[0].batch, batches[0].dtype
     spec, layout = array_choice(backend, Problem(n, dtype.name), batch, None, host=False)
-    launches, kernel = dense._launches(backend, spec, layout, batch), backend.kernel(spec)
+    launches, kernel = dense.launches(backend, spec, layout, batch), backend.kernel(spec)
     calls: dict[str, list[Call]] = {"none": [], "itself": [], "behind": []}
     for a in batches:
         l, info = memory.empty((batch, n, n), dtype, "factors"), memory.info_array(batch)

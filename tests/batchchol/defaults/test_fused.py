@@ -165,3 +165,9 @@ def test_given_factors_are_whole_for_several_right_hand_sides() -> None:
     for other in (request.on(LARGE), replace(request, target="avx2"), replace(request, arch="sm_75")):
         assert by_given_factors(other, 3) is None
     assert by_given_factors(request, 2) is None
+
+
+@pytest.mark.parametrize(("n", "fold"), [(33, 1), (40, 0), (57, 4), (64, 0)])
+def test_first_warps_of_padded_blocks_are_folded(n: int, fold: int) -> None:
+    where: dict[str, Any] = {"layout": LARGE.kind, "order": LARGE.order, "chunk": LARGE.chunk, "batch": MANY}
+    assert default_spec(n, op="posv", target="cuda", arch="sm_90", **where).schedule.fold == fold

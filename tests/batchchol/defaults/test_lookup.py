@@ -303,11 +303,10 @@ def test_on_the_layout_for_both_maths_no_kernel_of_the_shipped_table_is_far_behi
         assert ns(n, joint) <= 1.7 * ns(n, own), n
 
 
-def test_fast_batches_of_the_shipped_table_go_into_the_chunks_of_strips() -> None:
-    layouts = [default_layout(96, target="cuda", arch="sm_90", math=math).chunk for math in (None, "fast")]
-    assert layouts == [8, 4]
-    spec = default_spec(96, target="cuda", arch="sm_90", chunk=4, math="fast")
-    assert spec.family == "strip"
+def test_batches_of_the_shipped_table_go_into_the_chunks_of_strips() -> None:
+    for math in ("ieee", "fast"):
+        assert default_layout(96, target="cuda", arch="sm_90", math=math).chunk == 4
+        assert default_spec(96, target="cuda", arch="sm_90", chunk=4, math=math).family == "strip"
 
 
 @pytest.mark.parametrize("target", SIMD_TARGETS)
@@ -317,14 +316,11 @@ def test_on_a_cpu_chunks_are_registers_and_arrays_stay_as_they_are(target: str, 
     assert array_layout(9, 100, target=target, dtype=dtype) == Layout.canonical("row")
 
 
-def test_a_family_of_one_math_serves_that_alone() -> None:
-    """Those of the shipped table: a packed batch of the largest order may be factored in either."""
-    chunk = default_layout(128, target="cuda", arch="sm_90").chunk
-    families = {
-        math: default_spec(128, target="cuda", arch="sm_90", chunk=chunk, math=math).family
-        for math in ("ieee", "fast")
-    }
-    assert families == {"ieee": "block", "fast": "strip"}
+def test_schedules_of_one_math_serve_that_alone() -> None:
+    """Those of the shipped table: a packed batch may be factored in either."""
+    ieee, fast = (default_spec(24, target="cuda", arch="sm_90", chunk=32, math=math) for math in ("ieee", "fast"))
+    assert (ieee.problem.math, fast.problem.math) == ("ieee", "fast")
+    assert ieee.schedule != fast.schedule
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])

@@ -28,7 +28,14 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     single = of_the_h200() + read_correct(data("defaults_h200")) + tensor_cores
     single += read_correct(data("arrays_ieee_h200"))
     double = read_correct(data("defaults_f64_h200")) + read_correct(data("warp_f64_h200"))
-    for name in ("arrays_large_h200", "whole_h200", "resident_h200", "arrays_staged_h200"):
+    for name in (
+        "arrays_large_h200",
+        "whole_h200",
+        "resident_h200",
+        "arrays_staged_h200",
+        "arrays_rows_h200",
+        "packed_tensor_h200",
+    ):
         for row in read_correct(data(name)):
             (single if row.spec.problem.dtype == "float32" else double).append(row)
     # Each dtype by the copy rate of its own runs, as `tune --from` makes them one after the other.
