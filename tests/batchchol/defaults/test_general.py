@@ -46,7 +46,7 @@ def test_an_entry_serves_orders_near_its_own_in_its_own_place() -> None:
         return bool(default_choice(request.on(layout)).evidence)
 
     assert all([evidence(15), evidence(16), evidence(16, PACKED)])
-    # Nothing was measured from 41 to 63 of packed ones, nor in columns or float64.
-    assert not any([evidence(45, PACKED), evidence(16, Layout.canonical("col")), evidence(16, dtype="float64")])
+    # Nothing was measured from 41 to 63 of packed ones, nor in columns or packed float64.
+    assert not any([evidence(45, PACKED), evidence(16, Layout.canonical("col")), evidence(16, PACKED, "float64")])
     # Offsets are those of the chunk that is asked for.
     assert chosen("gesv", 64, Layout.chunked(16)).schedule.stride == 16
