@@ -1,4 +1,4 @@
-"""Compile default GPU kernels and add what CUDA's assembler says of their registers to datasets/spills.csv.
+"""Compile default GPU kernels and add what CUDA's assembler says of their registers to datasets/accuracy/spills.csv.
 
     python -m tests.cuda_spills --arch sm_90 --dtype float64 --orders 1-128
     python -m tests.cuda_spills --arch sm_80,sm_86,sm_100,sm_120 --dtype float32,float64 --orders 8,16,32
@@ -30,7 +30,7 @@ from batchchol.measure.provenance import source_hash
 from kernelgen import KernelSource, KernelSpec, generate
 from tests.asked import choices_of
 
-DATA = Path(__file__).parents[1] / "datasets" / "spills.csv"
+DATA = Path(__file__).parents[1] / "datasets" / "accuracy" / "spills.csv"
 USAGE = ("registers", "spill_bytes", "stack_bytes", "code_bytes")
 COLUMNS = ("spec", "arch", "measured", "status", *USAGE, "source", "compiler", "date")
 CHUNKS = (2, 3, 4, 5, 6, 8, 16, 32, 64, 128, None)

@@ -5,7 +5,8 @@
 Needs nvcc and no GPU. Compiles the defaults as `tests.cuda_spills` does, and for each that spills variants of its
 schedule: with fewer blocks to a multiprocessor, lanes or warps, so that a thread has more registers, then with loops
 for straight-line code, then by multiply-adds. The first that spills nothing goes into
-batchchol/defaults/elsewhere.json, the defaults of before into datasets/spills.csv; run it again for those of now.
+batchchol/defaults/elsewhere.json, the defaults of before into datasets/accuracy/spills.csv; run it again for those of
+now.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def default_specs(orders: Iterable[int]) -> Iterator[KernelSpec]:
 def groups(wanted: Callable[[int], bool] = lambda _: True) -> dict[Group, list[KernelSpec]]:
     """The stored and the default specs of the orders that are wanted, grouped."""
     found: dict[Group, list[KernelSpec]] = defaultdict(list)
-    for path in sorted((ROOT / "datasets").glob("*.parquet")):
+    for path in sorted((ROOT / "datasets" / "sweeps").glob("*.parquet")):
         stored = (json.loads(definition) for definition in definitions(path))
         for spec in (KernelSpec.from_dict(values) for values in stored if wanted(values["problem"]["n"])):
             found[Group(path.name, spec.family, spec.problem.n)].append(spec)

@@ -81,7 +81,7 @@ def test_every_block_of_python_is_run() -> None:
 
 @pytest.mark.parametrize("block", range(len(TOML)))
 def test_spaces_of_pages_are_read(block: int, tmp_path: Path) -> None:
-    (tmp_path / "tune_h200.csv").symlink_to(ROOT / "datasets" / "tune_h200.csv")
+    (tmp_path / "tune_h200.csv").symlink_to(ROOT / "datasets" / "sweeps" / "tune_h200.csv")
     (tmp_path / "mine.toml").write_text(TOML[block])
     assert load_space(tmp_path / "mine.toml").tables
 

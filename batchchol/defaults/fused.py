@@ -16,7 +16,7 @@ from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule,
 from kernelgen.refusals import require
 
 # From this order on GPUs bring triangles to shared memory first: 131,072 matrices take 9 us in place of 12 at n = 8,
-# 25 in place of 32 at n = 16 (datasets/posv_h200.csv).
+# 25 in place of 32 at n = 16 (datasets/solves/posv_h200.csv).
 STAGED_FROM = 4
 # Orders, the right-hand sides that a thread solves for at a time, as many as registers have room for, and threads of
 # a block, float32. At n = 24 a fifth warp of a multiprocessor costs more than it brings.
@@ -214,7 +214,7 @@ def fused(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
 
 
 def _on_a_cpu(plain: KernelSpec) -> ThreadSchedule:
-    """Within a tenth or so of the fastest of those in datasets/posv_epyc.csv.
+    """Within a tenth or so of the fastest of those in datasets/solves/posv_epyc.csv.
 
     A small packed group is read once, and small tiles that look as far back as can be keep up with that; a large one,
     and one that was transposed, is in cache, and its tiles are as large as the registers have room for.

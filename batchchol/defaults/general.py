@@ -22,16 +22,16 @@ STRAIGHT_LINE = 16
 STAGED: Mapping[tuple[str, bool], range] = MappingProxyType({("float64", False): range(11, 14)})
 # From which order on four threads have the rows of an array, though one has registers for it. (131,072 on an H200:
 # solves by float32 n = 10 39 µs, by a thread in shared memory 44, in registers 49, n = 14 65 and 109; of float64
-# n = 8 38 and 47; factors 44 and 57: datasets/lu_h200.csv.)
+# n = 8 38 and 47; factors 44 and 57: datasets/sweeps/lu_h200.csv.)
 SHARED_ROWS = MappingProxyType({"float32": 10, "float64": 8})
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
 # Blocks of a multiprocessor that has eight threads to a float32 array, by the registers of a thread's rows: the
-# compiler takes more of them by itself. (131,072 of n = 32 464 µs so, else 480: datasets/lu_rows_h200.csv.)
+# compiler takes more of them by itself. (131,072 of n = 32 464 µs so, else 480: datasets/general/lu_rows_h200.csv.)
 SPLIT_BLOCKS = MappingProxyType({72: 4, 128: 3})
 # Threads to a matrix in shared memory, panel by panel, up to each order, and from which order on; below, threads have
-# its rows in registers: datasets/lu_kernels_h200.csv. (Arrays: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384 of
-# n = 128 3.47 ms, by warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
+# its rows in registers: datasets/general/lu_kernels_h200.csv. (Arrays: 65,536 of n = 64 1.89 ms, by rows 3.49; 16,384
+# of n = 128 3.47 ms, by warps with columns in registers 14.3; of float64 32,768 of n = 64 2.16 ms and 13.5.)
 PANELS = MappingProxyType({"float32": {64: 32, 80: 64, MAX_N: 128}, "float64": {48: 32, 80: 64, MAX_N: 128}})
 PANELS_FROM = MappingProxyType({"float32": 41, "float64": 33})
 # Threads of a block that has as many matrices as they suffice for, and the GPU that the rule is for.
@@ -57,7 +57,7 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
 # Elements of the tallest arrays that lanes have whole columns of, one or two each, and registers of those and of the
 # column that is shown; of packed ones as few lanes as have registers for them, in least squares at most so many.
 # (62,464 of 32 x 8: arrays 41 µs, before 56, packed 44 and 113; 7,168 of 64 x 32 106 and 101:
-# datasets/qr_tall_h200.csv.)
+# datasets/general/qr_tall_h200.csv.)
 TALL, TALL_REGISTERS, TALL_SOLVES = MappingProxyType({"geqrf": 1600, "orgqr": 768}), 200, 96
 # Blocks of SPLIT_THREADS to a multiprocessor, by the most registers that a lane's columns may take.
 LANE_BLOCKS = MappingProxyType({64: 4, 104: 3})

@@ -1,6 +1,6 @@
-"""Pipelines of the block family that factor and solve at once: a rule, fitted to datasets/posv_blocks_h200.csv.
+"""Pipelines of the block family that factor and solve at once: a rule.
 
-For fewer matrices to datasets/posv_few_h200.csv.
+Fitted to datasets/solves/posv_blocks_h200.csv, for fewer matrices to datasets/solves/posv_few_h200.csv.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from kernelgen import MAX_CHUNK, BlockSchedule, KernelSpec, SpecError
 FITTED = "sm_90"
 # The largest tiles, of which there are as few as cover a matrix.
 NB: Mapping[str, int] = MappingProxyType({"float32": 8, "float64": 6})
-# Larger ones of many packed matrices, of which none is padding: 348 us for 394 (datasets/posv_variants_h200.csv).
+# Larger ones of many packed matrices, of which none is padding: 348 us for 394
+# (datasets/solves/posv_variants_h200.csv).
 WHOLE_TILES: Mapping[tuple[str, int], int] = MappingProxyType({("float64", 32): 8})
 # Matrices to a block, places for their panels, and the columns at least that have one place more: the first that fit.
 # The smallest matrices are better off with a thread each than with fewer to a block.
@@ -34,7 +35,7 @@ PACKED_OF: Mapping[int, range] = MappingProxyType({FEW: range(37, 65), SOME: ran
 ARRAYS_OF: Mapping[int, range] = MappingProxyType({FEW: range(0), SOME: range(32, 65)})
 OF_SEVERAL = range(29, 65)
 # First warps that do the work of two, of tiles with padding: with fewer warps there are registers enough. 704 us for
-# 817 at n = 60, 160 for 184 at 33; none of whole tiles gained (datasets/posv_variants_h200.csv).
+# 817 at n = 60, 160 for 184 at 33; none of whole tiles gained (datasets/solves/posv_variants_h200.csv).
 FOLDED: Mapping[range, int] = MappingProxyType({range(33, 35): 1, range(57, 64): 4})
 # Warps that solve: for one right-hand side, and for several, from and up to these numbers of them.
 RHS, RHS_OF_SEVERAL, SEVERAL, MANY = 2, 4, 3, 9

@@ -1,8 +1,8 @@
 """Whether a GPU's threads have the registers that a kernel wants: without them it spills values to memory.
 
 A rule, because defaults are chosen where there may be no compiler. Its numbers come from what CUDA's assembler
-reports (datasets/spills.csv, made by tests/cuda_spills.py). It errs on one side: it refuses some kernels that do
-not spill.
+reports (datasets/accuracy/spills.csv, made by tests/cuda_spills.py). It errs on one side: it refuses some kernels
+that do not spill.
 """
 
 from __future__ import annotations

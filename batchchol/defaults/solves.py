@@ -1,4 +1,4 @@
-"""The kernels of a GPU that solve by given factors: a rule, fitted to datasets/staged_solves_h200.csv."""
+"""The kernels of a GPU that solve by given factors: a rule, fitted to datasets/solves/staged_solves_h200.csv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strips that factor and solve at once: a rule, fitted to datasets/posv_variants_h200.csv."""
+"""Strips that factor and solve at once: a rule, fitted to datasets/solves/posv_variants_h200.csv."""
 
 from __future__ import annotations
 

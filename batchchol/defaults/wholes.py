@@ -1,6 +1,6 @@
 """Arrays whose matrices are whole on the chip, or in a warp, factored and solved by tensor cores at once: a rule.
 
-Fitted to datasets/posv_whole_h200.csv.
+Fitted to datasets/solves/posv_whole_h200.csv.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RHS = 8
 OF_WARPS, TEAMS = range(29, 48), ((32, (2, 2, 8)), (47, (2, 2, 6)))
 # Of few matrices, 1,024, what is the better choice: 7.0 us at n = 24 and 9.7 at n = 32, one after the other 13.5 and
 # 19.8; at n = 16 4.8 us by threads 10.4, and in float64 6.3 and 11.8; by two kernels n = 48 28.4 us in place of 15.4,
-# n = 64 60.9 in place of 22.6, n = 128 167 in place of 80 (datasets/posv_several_h200.csv).
+# n = 64 60.9 in place of 22.6, n = 128 167 in place of 80 (datasets/solves/posv_several_h200.csv).
 _WARP, _WHOLE = partial(WarpSchedule, 1, 1, update="tensor", rhs=RHS), partial(WholeSchedule, rhs=RHS)
 OF_FEW: Mapping[str, Sequence[tuple[range, WarpSchedule | WholeSchedule]]] = MappingProxyType(
     {

@@ -263,7 +263,7 @@ def _layouts_of(rows: Iterable[Row], math: str | None) -> dict[Cell, Layout]:
     """The best chunk of each order for the smallest batch that was measured, and for the largest.
 
     That of the smallest serves up to 1.4 times as many, the nearest by ratio to it and twice as many: on an H200 the
-    largest one's was the faster for these already in 34 of 50 cases (datasets/few_h200.csv).
+    largest one's was the faster for these already in 34 of 50 cases (datasets/sweeps/few_h200.csv).
     """
     own = [row for row in rows if row.spec.layout == "chunked" and math in (None, row.spec.problem.math)]
     cells = grouped(own, cell_of)

@@ -28,7 +28,7 @@ def test_winners_are_those_of_the_data_sets_that_they_name(part: Part) -> None:
     assert winners._SCHEMA == written.SCHEMA
     assert {backend for backend in ("cpu", "cuda") if winners.of(backend, winners.SETS)} == {"cpu", "cuda"}
     for each in winners.SETS:
-        data = ROOT / "datasets" / each["data"]
+        data = ROOT / "datasets" / "sweeps" / each["data"]
         assert sha256(data.read_bytes()).hexdigest() == each["sha256"], f"choose the winners of {data.name} again"
         assert len({(entry["n"], entry["math"], entry["layout"]) for entry in each["winners"]}) == len(
             each["winners"]

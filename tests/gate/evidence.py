@@ -23,7 +23,7 @@ from batchchol.asv_plugin.gate.answer import from_json
 from batchchol.asv_plugin.gate.history import read_history, wilson
 from batchchol.asv_plugin.gate.outcome import Outcome, Verdict
 
-DATA = Path(__file__).resolve().parents[2] / "datasets"
+DATA = Path(__file__).resolve().parents[2] / "datasets" / "gate"
 _CASE = ("key", "verdict", "ratio", "low", "high", "processes", "seconds")
 PLANTED = ("where", "percent", "gate", *_CASE)
 COMMITS = ("commit", "base", *_CASE)

@@ -11,7 +11,7 @@ from batchchol.asv_plugin.gate.outcome import Answer, Outcome, Verdict
 
 from .evidence import DATA, commits, commits_table, tables
 
-PAGE = DATA.parent / "docs" / "gate.md"
+PAGE = DATA.parents[1] / "docs" / "gate.md"
 # Tables that only the command prints.
 PRINTED_ALONE = {"gate_commits_h200", "cases of gate_planted_h200", "gate_planted_epyc"}
 

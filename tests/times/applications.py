@@ -3,10 +3,10 @@
     python -m tests.times.applications --backend cuda    # on a machine with a GPU and PyTorch, in some two minutes
     python -m tests.times.applications --backend cpu     # with the package implicit, in some minutes
 
-write datasets/applications_h200.csv and datasets/applications_epyc.csv (--out FILE for another). `seconds` are those
-of an iteration of alternating least squares, of a step of all Kalman filters, of the likelihood and the gradients of
-all Gaussian processes, or of a solve of all worlds: medians of runs that take turns. Runs of filters and worlds have
-many steps, of which the last is waited for; "one at a time": each is.
+write datasets/comparisons/applications_h200.csv and datasets/comparisons/applications_epyc.csv (--out FILE for
+another). `seconds` are those of an iteration of alternating least squares, of a step of all Kalman filters, of the
+likelihood and the gradients of all Gaussian processes, or of a solve of all worlds: medians of runs that take turns.
+Runs of filters and worlds have many steps, of which the last is waited for; "one at a time": each is.
 
 "batchchol" and "torch.linalg" are whole programs, the second with PyTorch's products and solves; "torch.linalg, our
 products" is the first with PyTorch's solves, "no solves" without any; "graph" replays it as a CUDA graph. `quality`
@@ -37,7 +37,10 @@ from batchchol.measure.provenance import about
 from tests.times import padded
 
 ROOT = Path(__file__).parents[2]
-OUT = {"cuda": ROOT / "datasets" / "applications_h200.csv", "cpu": ROOT / "datasets" / "applications_epyc.csv"}
+OUT = {
+    "cuda": ROOT / "datasets" / "comparisons" / "applications_h200.csv",
+    "cpu": ROOT / "datasets" / "comparisons" / "applications_epyc.csv",
+}
 COLUMNS = (
     *("application", "n", "batch", "way", "seconds", "quality"),
     *("gpu", "cpu", "driver", "toolkit", "commit", "date"),

@@ -2,9 +2,10 @@
 
     python -m tests.times.cpu
 
-writes datasets/cholesky_xeon.csv (--out FILE for another). A row is a call on one case: the least seconds of a
-thread's own time, of calls that take turns, a few of each at a time. `copyto` and `cholesky, out=` write to memory
-that has its pages, `copy` and `cholesky` return new arrays; `factor` is that of packed batches, `out=` as well.
+writes datasets/comparisons/cholesky_xeon.csv (--out FILE for another). A row is a call on one case: the least seconds
+of a thread's own time, of calls that take turns, a few of each at a time. `copyto` and `cholesky, out=` write to
+memory that has its pages, `copy` and `cholesky` return new arrays; `factor` is that of packed batches, `out=` as
+well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from batchchol import get_backend
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.measure.provenance import about, installed
 
-OUT = Path(__file__).parents[2] / "datasets" / "cholesky_xeon.csv"
+OUT = Path(__file__).parents[2] / "datasets" / "comparisons" / "cholesky_xeon.csv"
 ORDERS, BATCHES = (4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64), (16_384, 1024)
 COLUMNS = (
     *("library", "n", "batch", "dtype", "threads", "seconds", "turns"),

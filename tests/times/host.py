@@ -4,8 +4,8 @@ On a machine with a GPU, from the root of the repository, in a minute:
 
     python -m tests.times.host
 
-writes datasets/interop_host_h200.csv (--out FILE for another). Microseconds of one call, of samples of many calls
-back to back: `host` until they return, `wall` until the GPU is done; the medians, and the least. The calls on a
+writes datasets/calls/interop_host_h200.csv (--out FILE for another). Microseconds of one call, of samples of many
+calls back to back: `host` until they return, `wall` until the GPU is done; the medians, and the least. The calls on a
 library's arrays take turns: hosts have seconds in which all takes longer.
 """
 
@@ -28,7 +28,7 @@ from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about, installed
 
-OUT = Path(__file__).parents[2] / "datasets" / "interop_host_h200.csv"
+OUT = Path(__file__).parents[2] / "datasets" / "calls" / "interop_host_h200.csv"
 N, BATCH, DTYPE = 32, 1024, "float32"
 TIMES = ("host_us", "host_least_us", "wall_us", "wall_least_us")
 COLUMNS = ("n", "batch", "dtype", "call", *TIMES, "gpu", "driver", "toolkit", "library", "version", "commit", "date")

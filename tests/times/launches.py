@@ -4,10 +4,10 @@ On a machine with a GPU, from the root of the repository, in less than a minute:
 
     python -m tests.times.launches
 
-writes datasets/launch_host_h200.csv (--out FILE for another). Microseconds by the host's clock, medians of samples of
-many calls: `host_us` until a call returns, the GPU idle before each sample; `wall_us` of a call when many follow each
-other, until the GPU is done; `single_us` by the GPU's clock, from before one call until its end. "pycuda" is what the
-library does with single calls, "driver" what it did before with all of them, and does with queues.
+writes datasets/calls/launch_host_h200.csv (--out FILE for another). Microseconds by the host's clock, medians of
+samples of many calls: `host_us` until a call returns, the GPU idle before each sample; `wall_us` of a call when many
+follow each other, until the GPU is done; `single_us` by the GPU's clock, from before one call until its end. "pycuda"
+is what the library does with single calls, "driver" what it did before with all of them, and does with queues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from kernelgen import Layout, Problem
 
-OUT = Path(__file__).parents[2] / "datasets" / "launch_host_h200.csv"
+OUT = Path(__file__).parents[2] / "datasets" / "calls" / "launch_host_h200.csv"
 CASE = ("n", "batch", "what", "way", "kernels")
 TIMES = ("host_us", "host_spread", "wall_us", "wall_spread", "single_us", "single_spread")
 COLUMNS = (*CASE, *TIMES, "gpu", "driver", "toolkit", "cpu", "compiler", "version", "commit", "date")

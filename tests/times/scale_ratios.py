@@ -1,7 +1,7 @@
 """For which sizes of pivots `math="fast"` keeps its promise: the largest residual ratio at each power of two.
 
-    python -m tests.times.scale_ratios --backend cuda --out datasets/scale_h200.csv
-    python -m tests.times.scale_ratios --backend cpu --out datasets/scale_xeon.csv
+    python -m tests.times.scale_ratios --backend cuda --out datasets/accuracy/scale_h200.csv
+    python -m tests.times.scale_ratios --backend cpu --out datasets/accuracy/scale_xeon.csv
 
 Wishart matrices, whose pivots are about 1, times 2^exponent, through kernels of every family, or of every target of
 the CPU; of order 1 at exponent 0, 2^20 significands. Every row is a kernel, an exponent, the number of matrices, how

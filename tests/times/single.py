@@ -1,6 +1,6 @@
 """Times of one matrix on one block of a GPU's threads, in each order of evaluation, beside cuSOLVER.
 
-python -m tests.times.single --out datasets/single_lookings_h200.csv
+python -m tests.times.single --out datasets/larger/single_lookings_h200.csv
 """
 
 from __future__ import annotations

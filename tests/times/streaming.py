@@ -4,7 +4,7 @@ In about a minute, from the root of the repository, on a machine with a GPU:
 
     python -m tests.times.streaming
 
-writes datasets/streaming_h200.csv (--out FILE for another). `seconds` are medians of `cholesky` on `bytes` of
+writes datasets/calls/streaming_h200.csv (--out FILE for another). `seconds` are medians of `cholesky` on `bytes` of
 matrices of the host, with `out=`: from pageable memory, from pinned memory, and from and to files in the page cache.
 Beside them: the same bytes copied by the link alone to the GPU, from it, and both at once, from pinned memory; and
 copied by the host's cores.
@@ -30,7 +30,7 @@ from batchchol.backends.cuda import memory, streaming
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 
-OUT = Path(__file__).parents[2] / "datasets" / "streaming_h200.csv"
+OUT = Path(__file__).parents[2] / "datasets" / "calls" / "streaming_h200.csv"
 ORDERS = (8, 32, 64, 128)
 BYTES, RUNS = 4 << 30, 5
 COLUMNS = (

@@ -177,7 +177,7 @@ class Device:
         """Have the driver launch what this thread launches meanwhile: many kernels, one behind the other.
 
         Kernels that wait for their predecessors themselves are launched before those have ended, and a launch takes
-        the host less than by PyCUDA (datasets/launch_host_h200.csv).
+        the host less than by PyCUDA (datasets/calls/launch_host_h200.csv).
         """
         before, self._queue.open = self._queue.open, True
         try:

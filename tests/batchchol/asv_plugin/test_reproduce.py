@@ -25,7 +25,7 @@ from batchchol.errors import BatchcholError, ResidualError
 from batchchol.report.claims.listed import Listed, load
 
 ROOT = Path(__file__).parents[3]
-FILE = ROOT / "datasets" / "compare_avx2_epyc.csv"
+FILE = ROOT / "datasets" / "comparisons" / "compare_avx2_epyc.csv"
 EPYC = Here("amd-epyc-2-cores-avx2", "", "0123456789ab")
 OTHER = replace(EPYC, machine="another-cpu")
 ONE = ["epyc/n8/b16384/gflops", "epyc/n8/b16384/speedup:numpy", "epyc/n8/b16384/schedule"]
@@ -103,7 +103,7 @@ def test_a_peer_has_its_published_number_only_if_it_is_neither_slower_nor_faster
     listed: Listed, tmp_path: Path, peer: float, holds: Holds
 ) -> None:
     name = "h200/n8/b1024/gflops:cusolver"
-    measure = Fake(peer=peer, file=ROOT / "datasets" / "compare_h200.csv")
+    measure = Fake(peer=peer, file=ROOT / "datasets" / "comparisons" / "compare_h200.csv")
     judged = reproduced(listed, tmp_path, measure, only=[name], here=replace(EPYC, gpu="NVIDIA H200"), usable="cuda")
     assert verdicts(judged) == [holds]
 

@@ -162,7 +162,7 @@ def test_files_of_factorizations_are_as_they_were_and_others_say_what_was_comput
     assert len({row.point for row in (*mixed, replace(mixed[1], nrhs=1))}) == 3
 
 
-@pytest.mark.parametrize("path", sorted(DATASETS.glob("compare*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(DATASETS.glob("comparisons/compare*.csv")), ids=lambda path: path.stem)
 def test_published_files_are_of_the_operation_in_their_name(path: Path) -> None:
     op = next((op for op in OPERATIONS if op in path.stem.split("_")), "potrf")
     of_8_too = {(op, 8)} if path.stem.endswith("_dx") else set()

@@ -20,7 +20,7 @@ from batchchol.measure.row import Row
 from batchchol.operations.roofline import Ceilings, roofline_seconds
 from kernelgen import BlockSchedule, KernelSpec, Layout, Problem, Schedule, SharedSchedule, ThreadSchedule
 
-SWEEP = Path(__file__).parents[3] / "datasets/shared_h200.parquet"
+SWEEP = Path(__file__).parents[3] / "datasets/sweeps/shared_h200.parquet"
 RATES = {"copy_bytes_per_second": 4e12, "peak_flops_per_second": 6e13}
 ABOUT = {"gpu": "a GPU", "toolkit": "CUDA", "date": "today"}
 

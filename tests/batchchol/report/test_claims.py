@@ -83,7 +83,7 @@ def test_every_group_is_published_and_measured_here(listed: Listed) -> None:
 
 
 def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
-    with open(ROOT / "datasets" / "compare_h200.csv", newline="") as stream:
+    with open(ROOT / "datasets" / "comparisons" / "compare_h200.csv", newline="") as stream:
         here = [
             row
             for row in csv.DictReader(stream)
@@ -100,7 +100,7 @@ def test_claims_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
 
 
 def test_claims_of_timed_kernels_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
-    with open(ROOT / "datasets" / "staged_solves_h200.csv", newline="") as stream:
+    with open(ROOT / "datasets" / "solves" / "staged_solves_h200.csv", newline="") as stream:
         here = [
             row
             for row in csv.DictReader(stream)
@@ -118,7 +118,7 @@ def test_claims_of_timed_kernels_are_those_of_a_reader_of_the_file(listed: Liste
 
 
 def test_numbers_that_are_looked_up_are_those_of_a_reader_of_the_file(listed: Listed) -> None:
-    with open(ROOT / "datasets" / "pdl_h200.csv", newline="") as stream:
+    with open(ROOT / "datasets" / "calls" / "pdl_h200.csv", newline="") as stream:
         found = [
             float(row["microseconds"])
             for row in csv.DictReader(stream)
@@ -126,7 +126,7 @@ def test_numbers_that_are_looked_up_are_those_of_a_reader_of_the_file(listed: Li
             and re.match(r"potrf_f32_n32_chunked_.*_fast_", row["spec"])
         ]
     assert listed.find("pdl-after/32/1024").text(".2f") == f"{min(found):.2f}"
-    with open(ROOT / "datasets" / "applications_h200.csv", newline="") as stream:
+    with open(ROOT / "datasets" / "comparisons" / "applications_h200.csv", newline="") as stream:
         ours = {
             row["way"]: row for row in csv.DictReader(stream) if (row["application"], row["n"]) == ("physics", "64")
         }

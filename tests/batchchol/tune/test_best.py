@@ -136,7 +136,7 @@ def test_data_that_are_none_are_refused(data: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_table_s_space_has_two_kernels_of_each_case() -> None:
-    once = expand(load_space(DATASETS / "defaults_sm_90.toml"), GPU, n=[40], family=["thread"])
+    once = expand(load_space(DATASETS / "sweeps" / "defaults_sm_90.toml"), GPU, n=[40], family=["thread"])
     cases = {(point.data, point.spec.problem.math, point.spec.schedule.stride) for point in once.points}
     assert len(once.points) == 2 * len(cases) > 0
     assert all(point.spec.schedule.pdl for point in once.points)

@@ -19,7 +19,7 @@ from kernelgen import ThreadSchedule
 
 from .made_rows import ABOUT, a_row, thread
 
-H200 = Path(__file__).parents[3] / "datasets" / "tune_h200.csv"
+H200 = Path(__file__).parents[3] / "datasets" / "sweeps" / "tune_h200.csv"
 
 
 def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:

@@ -122,7 +122,7 @@ def test_orders_without_a_batch_near_do_not_count() -> None:
 
 
 def test_the_table_that_ships_is_that_of_its_data() -> None:
-    data = Path(__file__).parents[3] / "datasets" / "larger_plans_h200.csv"
+    data = Path(__file__).parents[3] / "datasets" / "larger" / "larger_plans_h200.csv"
     assert plan_rows.is_of_plans(data)
     assert table_of(plan_rows.correct(plan_rows.read(data))).text() == PATH.read_text()
     for each in shipped().entries:

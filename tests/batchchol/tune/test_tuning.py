@@ -298,7 +298,7 @@ def test_the_report_shows_the_best_of_each_case(
 @pytest.mark.parametrize("name", ["tune_avx2_epyc", "tune_avx512_xeon"])
 def test_the_report_of_a_file_without_a_roofline(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The first version's files say neither that, nor a floor, nor the names of the kernels."""
-    assert cli.main(["report", str(DATASETS / f"{name}.csv")]) == 0
+    assert cli.main(["report", str(DATASETS / "sweeps" / f"{name}.csv")]) == 0
     said = capsys.readouterr().out
     assert said.startswith("| n | batch | math | protocol | GFLOP/s | spread | residual | spec |\n")
     assert "`potrf_f32_n100_chunked_col_" in said

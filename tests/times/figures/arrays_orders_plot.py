@@ -1,4 +1,4 @@
-"""The times of datasets/arrays_orders_h200.csv by order, as a figure.
+"""The times of datasets/sweeps/arrays_orders_h200.csv by order, as a figure.
 
     python -m tests.times.figures.arrays_orders_plot
 

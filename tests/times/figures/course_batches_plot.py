@@ -1,4 +1,4 @@
-"""The rates of datasets/course_batches_h200.parquet by batch, as a figure.
+"""The rates of datasets/sweeps/course_batches_h200.parquet by batch, as a figure.
 
     python -m tests.times.figures.course_batches_plot
 
@@ -19,7 +19,7 @@ from .drawing import ROOT
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = ROOT / "datasets" / "course_batches_h200.parquet"
+DATA = ROOT / "datasets" / "sweeps" / "course_batches_h200.parquet"
 FAMILIES = ("thread", "shared")
 
 

@@ -1,4 +1,4 @@
-"""Figures of what these scripts measured: from datasets/NAME_h200.csv to docs/NAME_h200.png and .svg."""
+"""Figures of what these scripts measured: from datasets/ROOM/NAME_h200.csv to docs/NAME_h200.png and .svg."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Row = Mapping[str, str]
 
 def draw(name: str, figure: Callable[[Sequence[Row]], Figure]) -> None:
     """Draw a data set, and say where; needs matplotlib."""
-    with (ROOT / "datasets" / f"{name}_h200.csv").open(newline="", encoding="utf-8") as stream:
+    (data,) = (ROOT / "datasets").glob(f"*/{name}_h200.csv")
+    with data.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     for path in save(lambda: figure(rows), ROOT / "docs" / f"{name}_h200"):
         print(path)

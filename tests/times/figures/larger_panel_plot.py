@@ -2,8 +2,8 @@
 
     python -m tests.times.figures.larger_panel_plot
 
-from the root of the repository draws datasets/larger_panel_h200.csv as docs/larger_panel_h200.png and .svg. Needs
-matplotlib.
+from the root of the repository draws datasets/larger/larger_panel_h200.csv as docs/larger_panel_h200.png and .svg.
+Needs matplotlib.
 """
 
 from __future__ import annotations

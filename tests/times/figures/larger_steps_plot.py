@@ -1,4 +1,4 @@
-"""The rates of datasets/larger_steps_h200.csv by step, with what bounds whole factorizations, as a figure.
+"""The rates of datasets/larger/larger_steps_h200.csv by step, with what bounds whole factorizations, as a figure.
 
     python -m tests.times.figures.larger_steps_plot
 

@@ -1,4 +1,4 @@
-"""When the calls of datasets/larger_timeline_h200.csv ran, on which stream, as a figure.
+"""When the calls of datasets/larger/larger_timeline_h200.csv ran, on which stream, as a figure.
 
     python -m tests.times.figures.larger_timeline_plot
 

@@ -3,7 +3,8 @@
     python -m tests.times.figures.steps_plot lu
     python -m tests.times.figures.steps_plot qr
 
-from the root of the repository draw datasets/lu_steps_h200.csv and datasets/qr_larger_h200.csv. Needs matplotlib.
+from the root of the repository draw datasets/general/lu_steps_h200.csv and datasets/general/qr_larger_h200.csv. Needs
+matplotlib.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m tests.times.general.lu_steps
 
-from the root of the repository writes datasets/lu_steps_h200.csv (--out FILE for another), the steps of figure 1 of
-Haidar, Dong, Luszczek, Tomov and Dongarra (2015). `way` is "rows one by one" (panels of `nb` columns, rows
-interchanged one after the other), "rows at once" (all interchanges of a panel together), "nested panels" (as the
+from the root of the repository writes datasets/general/lu_steps_h200.csv (--out FILE for another), the steps of
+figure 1 of Haidar, Dong, Luszczek, Tomov and Dongarra (2015). `way` is "rows one by one" (panels of `nb` columns,
+rows interchanged one after the other), "rows at once" (all interchanges of a panel together), "nested panels" (as the
 library does it), "one kernel" (on one multiprocessor, to order 128), "cublas" (getrfBatched) and "lapack" (on all
 cores of the CPU). Factored in place; seconds between events around single calls, medians; GFLOP/s of 2 n^3 / 3;
 `ratio` is the largest of three matrices.
@@ -169,7 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.general.lu_steps", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "lu_steps_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "general" / "lu_steps_h200.csv", help="default: %(default)s"
+    )
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:

@@ -3,11 +3,11 @@
     python -m tests.times.general.qr
     python -m tests.times.general.qr --backend cuda [--others]
 
-from the root of the repository write datasets/qr_xeon.csv and datasets/qr_h200.csv (--out FILE for another). On a
-GPU all kernels of a case and cuBLAS's are called in turn, on cold data; seconds a call, medians; results are checked.
-`copy` is the share of the time that the compulsory bytes would take at the rate of the machine's best copy.
-PyTorch and JAX (--others) are called by themselves, and waited for. On a CPU the public calls on arrays and NumPy's
-take turns, `solve` of general matrices too, with two threads and one: medians.
+from the root of the repository write datasets/general/qr_xeon.csv and datasets/general/qr_h200.csv (--out FILE for
+another). On a GPU all kernels of a case and cuBLAS's are called in turn, on cold data; seconds a call, medians;
+results are checked. `copy` is the share of the time that the compulsory bytes would take at the rate of the machine's
+best copy. PyTorch and JAX (--others) are called by themselves, and waited for. On a CPU the public calls on arrays
+and NumPy's take turns, `solve` of general matrices too, with two threads and one: medians.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def main() -> None:
     found = calls_of_host() if given.backend == "cpu" else rows(backend, given.dtype, deadline)
     found = of_others(given.dtype) if given.others else found
     said = {name: value for name, value in about(backend).items() if name in COLUMNS}
-    out = given.out or DATASETS / {"cpu": "qr_xeon.csv", "cuda": "qr_h200.csv"}[given.backend]
+    out = given.out or DATASETS / "general" / {"cpu": "qr_xeon.csv", "cuda": "qr_h200.csv"}[given.backend]
     with out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -2,9 +2,9 @@
 
     python -m tests.times.general.qr_larger [--seconds 60] [--out FILE]
 
-from the root of the repository writes datasets/qr_larger_h200.csv, the steps of figure 1 of Haidar, Dong, Luszczek,
-Tomov and Dongarra (2015): reflectors one by one, panels of 4 to 32 columns whose reflectors are multiplied by
-together, the widest panels alone, `geqrfBatched`, and LAPACK on all cores of the CPU, of some of the matrices;
+from the root of the repository writes datasets/general/qr_larger_h200.csv, the steps of figure 1 of Haidar, Dong,
+Luszczek, Tomov and Dongarra (2015): reflectors one by one, panels of 4 to 32 columns whose reflectors are multiplied
+by together, the widest panels alone, `geqrfBatched`, and LAPACK on all cores of the CPU, of some of the matrices;
 medians of seconds without the copy that each begins with, and GFLOP/s of 4/3 n^3.
 """
 
@@ -174,7 +174,7 @@ def main() -> None:
     """Write the file, and print its rows."""
     parser = argparse.ArgumentParser(prog="python -m tests.times.general.qr_larger")
     parser.add_argument("--seconds", type=float, default=60, help="begin no case after this time")
-    parser.add_argument("--out", type=Path, default=DATASETS / "qr_larger_h200.csv")
+    parser.add_argument("--out", type=Path, default=DATASETS / "general" / "qr_larger_h200.csv")
     given, start, backend = parser.parse_args(), time.monotonic(), get_backend("cuda")
     said = {name: value for name, value in about(backend).items() if name in COLUMNS}
     with given.out.open("w", newline="") as stream:

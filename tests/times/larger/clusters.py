@@ -2,7 +2,7 @@
 
     python -m tests.times.larger.clusters
 
-from the root of the repository writes datasets/larger_clusters_h200.csv (--out FILE for another): kernels of
+from the root of the repository writes datasets/larger/larger_clusters_h200.csv (--out FILE for another): kernels of
 `cluster.cu`, beside this file, by the blocks of a cluster (`cluster`; 1 is one block to a matrix), their threads and
 how many a multiprocessor is to hold, and the plan (`cluster` 0). Times are as `tests.times.larger.orders` has them.
 """
@@ -108,7 +108,7 @@ def main() -> None:
         prog="python -m tests.times.larger.clusters", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument(
-        "--out", type=Path, default=DATASETS / "larger_clusters_h200.csv", help="default: %(default)s"
+        "--out", type=Path, default=DATASETS / "larger" / "larger_clusters_h200.csv", help="default: %(default)s"
     )
     parser.add_argument("--n", type=int, nargs="+", choices=ORDERS, default=ORDERS, help="default: all")
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python -m tests.times.larger.limit
 
-from the root of the repository writes datasets/larger_limit_h200.csv (--out FILE for another). Matrices are
+from the root of the repository writes datasets/larger/larger_limit_h200.csv (--out FILE for another). Matrices are
 diagonally dominant, elements a function of their place, so that they are made where they are factored and none is
 kept; `--n 0` is the largest order for which that leaves room for the check. Seconds between events around single
 calls, of which the first counts too; `share` is that of the best rate at which cuBLAS updates a large square; `bytes`
@@ -57,7 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.limit", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_limit_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_limit_h200.csv", help="default: %(default)s"
+    )
     parser.add_argument("--n", type=int, nargs="+", default=ORDERS, help="default: %(default)s")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="default: both")
     parser.add_argument("--calls", type=int, default=1, help="of each (default: %(default)s)")

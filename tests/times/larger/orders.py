@@ -2,14 +2,14 @@
 
     python -m tests.times.larger.orders
 
-from the root of the repository writes datasets/larger_orders_h200.csv (--out FILE for another): orders in steps of 32
-and those above by one, 1,024 matrices of each, and those to 256 in steps of 16, 16,384; and fewer of three orders.
-Matrices are factored in place, on the default stream; seconds between events around single calls, of which each has
-one in each round: their median, and the distance of their quartiles over it. `how` is the plan, or cuSOLVER's fill
-mode, of which "upper" has fewer rounds. `ratio` is the largest residual ratio of three matrices. `share` is that of
-the bound: of the time in which the lower triangles could be read and all be written as fast as a copy of them does
-it, or n^3/3 flops be done as fast as cuBLAS updates a large square, whichever is longer. Order 128 is that of the
-library's call, out of place. `--least 705 --batch 1024 --dtype float32` measures a part of them.
+from the root of the repository writes datasets/larger/larger_orders_h200.csv (--out FILE for another): orders in
+steps of 32 and those above by one, 1,024 matrices of each, and those to 256 in steps of 16, 16,384; and fewer of
+three orders. Matrices are factored in place, on the default stream; seconds between events around single calls, of
+which each has one in each round: their median, and the distance of their quartiles over it. `how` is the plan, or
+cuSOLVER's fill mode, of which "upper" has fewer rounds. `ratio` is the largest residual ratio of three matrices.
+`share` is that of the bound: of the time in which the lower triangles could be read and all be written as fast as a
+copy of them does it, or n^3/3 flops be done as fast as cuBLAS updates a large square, whichever is longer. Order 128
+is that of the library's call, out of place. `--least 705 --batch 1024 --dtype float32` measures a part of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.orders", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_orders_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_orders_h200.csv", help="default: %(default)s"
+    )
     parser.add_argument("--n", type=int, nargs="+", default=(), help="default: all")
     parser.add_argument("--least", type=int, default=1, metavar="N", help="no smaller orders")
     parser.add_argument("--batch", type=int, nargs="+", default=(), metavar="N", help="default: all")

@@ -1,6 +1,6 @@
 """Times of what a panel is made of, by its parameters: a diagonal tile by `ib`, the rows below it by `rows`, updates.
 
-python -m tests.times.larger.panel --out datasets/larger_panel_h200.csv
+python -m tests.times.larger.panel --out datasets/larger/larger_panel_h200.csv
 
 A tile is alone on the GPU; the rows, 8,192, are those below one tile of one matrix. Parts gemm and syrk are cuBLAS's
 updates half way through a matrix of 20,480: of a panel of `nb` columns by all that is left of it, and of all that is
@@ -40,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.panel", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_panel_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_panel_h200.csv", help="default: %(default)s"
+    )
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))
     with open(arguments.out, "w", newline="", encoding="utf-8") as stream:

@@ -2,9 +2,9 @@
 
     python -m tests.times.larger.plans
 
-from the root of the repository writes datasets/larger_plans_h200.csv (--out FILE for another); then
+from the root of the repository writes datasets/larger/larger_plans_h200.csv (--out FILE for another); then
 
-    python -m batchchol tune --from datasets/larger_plans_h200.csv --table batchchol/algorithms/plans.json
+    python -m batchchol tune --from datasets/larger/larger_plans_h200.csv --table batchchol/algorithms/plans.json
 
 makes the table. Matrices are factored in place; seconds between events around single calls. Each way has three calls;
 those within 15% of the best have seven more, which count in place of them.
@@ -52,7 +52,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.plans", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_plans_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_plans_h200.csv", help="default: %(default)s"
+    )
     parser.add_argument(
         "--seconds", type=float, default=600.0, help="no case begins after them (default: %(default)s)"
     )

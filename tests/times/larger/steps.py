@@ -2,16 +2,16 @@
 
     python -m tests.times.larger.steps
 
-from the root of the repository writes datasets/larger_steps_h200.csv (--out FILE for another). Of a factorization by
-panels of `nb` columns, `part` update has how fast cuBLAS updates at the step that begins at column `at`: left looking
-by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were as fast as that,
-`part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the seconds
-of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its share, in
-which no block updates: what is not hidden. Panels that are factored ahead are timed without the update beside them:
-that hides as much of them as it lasts itself. As phase "chain" it has the seconds of n columns of a tile that one
-block factors, with no wait for others and no update between tiles, and their share of the whole time. `part` panels
-has one float64 matrix of 8,192 by panels of `nb` columns, in launches of `at` columns, whose steps `phase` has:
-seconds of a call, and the share that no update hides.
+from the root of the repository writes datasets/larger/larger_steps_h200.csv (--out FILE for another). Of a
+factorization by panels of `nb` columns, `part` update has how fast cuBLAS updates at the step that begins at column
+`at`: left looking by gemm, right looking by syrk. `part` bound has what a factorization could reach whose panels were
+as fast as that, `part` whole what ours and cuSOLVER's reach, and its share of the better bound. `part` phase has the
+seconds of our kernels' blocks of threads by what they do, and, as phase "bare", those of the whole time, and its
+share, in which no block updates: what is not hidden. Panels that are factored ahead are timed without the update
+beside them: that hides as much of them as it lasts itself. As phase "chain" it has the seconds of n columns of a tile
+that one block factors, with no wait for others and no update between tiles, and their share of the whole time. `part`
+panels has one float64 matrix of 8,192 by panels of `nb` columns, in launches of `at` columns, whose steps `phase`
+has: seconds of a call, and the share that no update hides.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.steps", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_steps_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_steps_h200.csv", help="default: %(default)s"
+    )
     parser.add_argument("--only", choices=("phases", "panels"), help="only what our kernels do, or other panels")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))

@@ -2,10 +2,10 @@
 
     python -m tests.times.larger.timeline
 
-from the root of the repository writes datasets/larger_timeline_h200.csv (--out FILE for another): of a right-looking
-factorization, the same with look-ahead, and a left-looking one, by the panels that the library chooses for that
-matrix, a line a call: its stream, what it does, and when it began and ended by events around it, in microseconds. The
-second of two runs counts.
+from the root of the repository writes datasets/larger/larger_timeline_h200.csv (--out FILE for another): of a
+right-looking factorization, the same with look-ahead, and a left-looking one, by the panels that the library chooses
+for that matrix, a line a call: its stream, what it does, and when it began and ended by events around it, in
+microseconds. The second of two runs counts.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m tests.times.larger.timeline")
     parser.add_argument(
-        "--out", type=Path, default=DATASETS / "larger_timeline_h200.csv", help="default: %(default)s"
+        "--out", type=Path, default=DATASETS / "larger" / "larger_timeline_h200.csv", help="default: %(default)s"
     )
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))

@@ -2,10 +2,10 @@
 
     python -m tests.times.larger.ways
 
-from the root of the repository writes datasets/larger_h200.csv (--out FILE for another). Matrices are factored in
-place, on the default stream; seconds between events around single calls, medians, and the largest residual ratio of
-three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the plan that the library uses. Orders to
-128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
+from the root of the repository writes datasets/larger/larger_h200.csv (--out FILE for another). Matrices are factored
+in place, on the default stream; seconds between events around single calls, medians, and the largest residual ratio
+of three matrices. `how` is the plan, or cuSOLVER's fill mode; `chosen` marks the plan that the library uses. Orders
+to 128 are those of its call, out of place. Of a bound, `n` is a matrix's order and `how` the columns of a panel, by
 which cuBLAS updates all of the rest.
 
 Part "launches" has what Haidar and others (2017) compare: all steps of `ib` columns in one launch, and launches for
@@ -67,7 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.larger.ways", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "larger_h200.csv", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DATASETS / "larger" / "larger_h200.csv", help="default: %(default)s"
+    )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
     origin = about(get_backend("cuda"))

@@ -4,9 +4,9 @@ In half a minute, from the root of the repository, on a machine with a GPU:
 
     python -m tests.times.solves.byproducts
 
-writes datasets/byproducts_h200.csv (--out FILE for another). Medians of seconds a call, cold, of bursts that take
-turns in one process; `more` is what the logarithm takes beside the same operation without (`none`), `bytes` what its
-compulsory bytes are beside that operation's.
+writes datasets/solves/byproducts_h200.csv (--out FILE for another). Medians of seconds a call, cold, of bursts that
+take turns in one process; `more` is what the logarithm takes beside the same operation without (`none`), `bytes` what
+its compulsory bytes are beside that operation's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernelgen.targets import ELEMENT_BYTES
 
 from .repairs import Call, both, kept, matrices, medians
 
-OUT = Path(__file__).parents[3] / "datasets" / "byproducts_h200.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "byproducts_h200.csv"
 OPS = ("posv", "potrf", "poinv")
 ORDERS, DTYPES, BATCH = (8, 16, 24), ("float32", "float64"), 131_072
 LAYOUTS = (Layout.chunked(32), Layout.canonical())

@@ -1,6 +1,6 @@
 """What `solve` and `cho_solve` take of arrays on one core of a CPU, beside NumPy, and SciPy in a loop.
 
-    python -m tests.times.solves.host --out datasets/solves_host_xeon.csv
+    python -m tests.times.solves.host --out datasets/solves/solves_host_xeon.csv
 
 A row is a call on one case with one right-hand side a matrix, `ieee`: the least seconds of a thread's own time, of
 calls that take turns. `solve of a batch` has packed matrices.
@@ -24,7 +24,7 @@ from batchchol.measure.provenance import about, installed
 
 from ..cpu import least_microseconds, matrices
 
-OUT = Path(__file__).parents[3] / "datasets" / "solves_host_xeon.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "solves_host_xeon.csv"
 ORDERS, BATCH = (4, 8, 16, 24, 32), 16_384
 COLUMNS = (
     *("library", "n", "batch", "dtype", "threads", "seconds", "turns"),

@@ -2,9 +2,9 @@
 
     python -m tests.times.solves.inversions [--out FILE] [--seconds S]
 
-from the root of the repository writes datasets/inversions_h200.csv: 131,072 matrices, float32, `ieee`, queued, cold,
-checked. `what` is a kernel, the default or one by tiles, or what was called before there were any: `solve_ex` for the
-identity, or `log_determinants` after the default factorization.
+from the root of the repository writes datasets/solves/inversions_h200.csv: 131,072 matrices, float32, `ieee`, queued,
+cold, checked. `what` is a kernel, the default or one by tiles, or what was called before there were any: `solve_ex`
+for the identity, or `log_determinants` after the default factorization.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from batchchol.measure.solves import CHECKS, buffers_with_room, info_of
 from batchchol.operations.roofline import compulsory_bytes
 from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 
-OUT = Path(__file__).parents[3] / "datasets" / "inversions_h200.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "inversions_h200.csv"
 BATCH, SAMPLES, NB = 131_072, 20, 4
 LAYOUTS = (Layout.canonical(), Layout.chunked(32))
 ORDERS = (32, 21, 8, 16, 24, 40, 20, 48)

@@ -4,8 +4,8 @@ In two minutes, from the root of the repository:
 
     python -m tests.times.solves.jitter
 
-writes datasets/jitter_epyc.csv (--out FILE for another). Calls on arrays in turns, A B B A, by one thread in the
-thread's own time, into memory that is there; `more` is the median of the rounds' ratios, less 1, and `error` its
+writes datasets/solves/jitter_epyc.csv (--out FILE for another). Calls on arrays in turns, A B B A, by one thread in
+the thread's own time, into memory that is there; `more` is the median of the rounds' ratios, less 1, and `error` its
 standard error.
 """
 
@@ -29,7 +29,7 @@ from batchchol.asv_plugin.gate.pair import rounds
 from batchchol.backends import Backend
 from batchchol.measure.provenance import about
 
-OUT = Path(__file__).parents[3] / "datasets" / "jitter_epyc.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "jitter_epyc.csv"
 ORDERS, DTYPES, BATCH, SETS = (4, 8, 16, 32), ("float32", "float64"), 16_384, 5
 COLUMNS = (
     *("op", "n", "dtype", "batch", "seconds", "more", "error", "rounds"),

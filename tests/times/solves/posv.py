@@ -3,10 +3,10 @@
     python -m tests.times.solves.posv --target avx512 avx2
     python -m tests.times.solves.posv --backend cuda
 
-from the root of the repository write datasets/posv_epyc.csv and datasets/posv_h200.csv (--out FILE for another). All
-kernels of a case are called in turn, on cold data; seconds a call, medians, checked; on a CPU the thread's own time.
-`copy` is the share of the time that copying the compulsory bytes would take at the rate of the machine's best copy.
-`chosen` is what `solve` uses; the family `two` has one kernel that factors and one that solves.
+from the root of the repository write datasets/solves/posv_epyc.csv and datasets/solves/posv_h200.csv (--out FILE for
+another). All kernels of a case are called in turn, on cold data; seconds a call, medians, checked; on a CPU the
+thread's own time. `copy` is the share of the time that copying the compulsory bytes would take at the rate of the
+machine's best copy. `chosen` is what `solve` uses; the family `two` has one kernel that factors and one that solves.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     backend = get_backend(given.backend)
-    out = given.out or DATASETS / {"cpu": "posv_epyc.csv", "cuda": "posv_h200.csv"}[backend.name]
+    out = given.out or DATASETS / "solves" / {"cpu": "posv_epyc.csv", "cuda": "posv_h200.csv"}[backend.name]
     said = {name: value for name, value in about(backend).items() if name in COLUMNS}
     with out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")

@@ -1,7 +1,7 @@
 """What the library's kernels of `posv` and cuSOLVERDx's take in turn, in one process, on an H200 or the like.
 
     python -m tests.times.solves.posv_beside --nrhs 8 --orders 8 16 24 32 48 64 --batches 16384 1024 \\
-        --dtype float64 --out datasets/posv_beside_h200.csv
+        --dtype float64 --out datasets/solves/posv_beside_h200.csv
 
 Kernels that the library chooses for packed matrices and arrays, and the likeliest blocks of cuSOLVERDx, on cold data,
 queued; seconds a call, medians, checked; `--early` has those of cuSOLVERDx launched before others have ended, as ours
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=600, help="after which no case begins (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "posv_beside_h200.csv")
+    parser.add_argument("--out", type=Path, default=DATASETS / "solves" / "posv_beside_h200.csv")
     given, begin = parser.parse_args(), time.monotonic()
     backend = get_backend("cuda")
     said = {name: value for name, value in about(backend).items() if name in SAID} | {"peer": cusolverdx.version()}

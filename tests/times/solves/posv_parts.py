@@ -1,6 +1,6 @@
 """What the default kernels of `posv` take without parts of their work, and `potrf` without its writes, on a GPU.
 
-    python -m tests.times.solves.posv_parts [--out datasets/posv_parts_h200.csv]
+    python -m tests.times.solves.posv_parts [--out datasets/solves/posv_parts_h200.csv]
     python -m tests.times.solves.posv_parts --build 8
 
 Kernels of changed texts, whose results are wrong, in turn with the right ones: 131,072 float32 matrices, cold data,
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.times.solves.posv_parts", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=DATASETS / "posv_parts_h200.csv")
+    parser.add_argument("--out", type=Path, default=DATASETS / "solves" / "posv_parts_h200.csv")
     parser.add_argument("--build", type=int, metavar="JOBS", help="compile the kernels, and end")
     given = parser.parse_args()
     every = [source for case in CASES for _, source in sources(case)]

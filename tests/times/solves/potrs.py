@@ -4,9 +4,9 @@ In less than two minutes, from the root of the repository:
 
     python -m tests.times.solves.potrs --backend cuda
 
-writes datasets/solves_h200.csv (--out FILE for another). Seconds a call, medians of samples on cold data, checked;
-`copy` is the share of the time that copying the compulsory bytes would take at the rate of the machine's best copy.
-`chosen` is the kernel that `cho_solve` uses.
+writes datasets/solves/solves_h200.csv (--out FILE for another). Seconds a call, medians of samples on cold data,
+checked; `copy` is the share of the time that copying the compulsory bytes would take at the rate of the machine's
+best copy. `chosen` is the kernel that `cho_solve` uses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from batchchol.measure.solves import sample_solve
 from batchchol.operations.roofline import compulsory_bytes
 from kernelgen import KernelSpec, Layout, Problem
 
-OUT = Path(__file__).parents[3] / "datasets" / "solves_h200.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "solves_h200.csv"
 CASES = [(n, batch, nrhs) for n in (8, 16, 32, 64, 128) for batch in (16_384, 131_072) for nrhs in (1, 8)]
 TILES = (2, 4, 8)
 COLUMNS = (

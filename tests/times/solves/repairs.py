@@ -4,9 +4,9 @@ In about a minute, from the root of the repository, on a machine with a GPU:
 
     python -m tests.times.solves.repairs
 
-writes datasets/repair_h200.csv (--out FILE for another). Medians of seconds a call, cold, of bursts that take turns
-in one process; `more` is what repair takes beside the same call without. Of `failing` matrices in a thousand one
-pivot has the wrong sign: all tries are in vain, the most that repair can take.
+writes datasets/solves/repair_h200.csv (--out FILE for another). Medians of seconds a call, cold, of bursts that take
+turns in one process; `more` is what repair takes beside the same call without. Of `failing` matrices in a thousand
+one pivot has the wrong sign: all tries are in vain, the most that repair can take.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kernelgen import KernelSpec, Layout, Problem, SpecError, generate
 from kernelgen.emit.repair import generate_repairing
 from kernelgen.emit.support import support_kernels
 
-OUT = Path(__file__).parents[3] / "datasets" / "repair_h200.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "repair_h200.csv"
 ORDERS = (4, 8, 16, 24, 32, 64)
 DTYPES = ("float32", "float64")
 # Batches, and in how many of a thousand matrices of each a pivot has the wrong sign.

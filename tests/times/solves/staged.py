@@ -4,9 +4,9 @@ In some three minutes, from the root of the repository, on a machine with a GPU:
 
     python -m tests.times.solves.staged
 
-writes datasets/staged_solves_h200.csv (--out FILE for another), to which batchchol/defaults/solves.py is fitted.
-Seconds a call, medians of samples on cold data, checked; `copy` is the share of the time that copying the compulsory
-bytes would take at the rate of the machine's best copy. `chosen` is the kernel that `cho_solve` used.
+writes datasets/solves/staged_solves_h200.csv (--out FILE for another), to which batchchol/defaults/solves.py is
+fitted. Seconds a call, medians of samples on cold data, checked; `copy` is the share of the time that copying the
+compulsory bytes would take at the rate of the machine's best copy. `chosen` is the kernel that `cho_solve` used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from batchchol.operations import potrs
 from batchchol.operations.roofline import compulsory_bytes
 from kernelgen import KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 
-OUT = Path(__file__).parents[3] / "datasets" / "staged_solves_h200.csv"
+OUT = Path(__file__).parents[3] / "datasets" / "solves" / "staged_solves_h200.csv"
 ORDERS = (4, 8, 16, 24, 32, 48, 64, 96, 128)
 # Batches and right-hand sides.
 SIZES = ((131_072, 1), (131_072, 8), (16_384, 1), (16_384, 8), (1_024, 1))
