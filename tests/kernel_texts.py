@@ -14,14 +14,15 @@ import csv
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchchol import default_spec
 from kernelgen import MAX_N, TARGETS, KernelSpec, generate
+from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = Path(__file__).with_suffix(".csv")
@@ -51,6 +52,12 @@ def definitions(path: Path) -> set[str]:
     return set(pq.read_table(path, columns=["definition"])["definition"].to_pylist())
 
 
+def past_the_budget(definition: Mapping[str, Any]) -> bool:
+    """Whether it is of straight-line code so long that it was generated once, for a study, and is refused since."""
+    straight = definition["schedule"].get("unroll") == "full"
+    return straight and straight_line_operations(definition["problem"]["n"]) > FULL_UNROLL_BUDGET
+
+
 def default_specs(orders: Iterable[int]) -> Iterator[KernelSpec]:
     """Of every type, layout and math, for every target."""
     for n, target, dtype, layout, math in product(orders, TARGETS, ("float32", "float64"), LAYOUTS, ("ieee", "fast")):
@@ -62,7 +69,8 @@ def groups(wanted: Callable[[int], bool] = lambda _: True) -> dict[Group, list[K
     found: dict[Group, list[KernelSpec]] = defaultdict(list)
     for path in sorted((ROOT / "datasets" / "sweeps").glob("*.parquet")):
         stored = (json.loads(definition) for definition in definitions(path))
-        for spec in (KernelSpec.from_dict(values) for values in stored if wanted(values["problem"]["n"])):
+        of_orders = (values for values in stored if wanted(values["problem"]["n"]) and not past_the_budget(values))
+        for spec in map(KernelSpec.from_dict, of_orders):
             found[Group(path.name, spec.family, spec.problem.n)].append(spec)
     for spec in dict.fromkeys(default_specs(n for n in range(1, MAX_N + 1) if wanted(n))):
         found[Group(DEFAULTS, spec.family, spec.problem.n)].append(spec)

@@ -16,7 +16,7 @@ from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonal
 from kernelgen import Problem
 
 from ..qr_runs import matrices
-from ..times.qr_gpu_checks import check_calls
+from ..times.general.qr_gpu_checks import check_calls
 from .artifacts.test_no_compiler import bare, warned
 
 __all__ = ["bare", "warned"]

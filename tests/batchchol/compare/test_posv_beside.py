@@ -6,8 +6,8 @@ import pytest
 
 from batchchol.backends import Backend
 
-from ...times import posv_beside
-from ...times.posv_beside import Asked, rows, said_of
+from ...times.solves import posv_beside
+from ...times.solves.posv_beside import Asked, rows, said_of
 
 
 def test_what_the_library_chooses_is_timed_in_turn(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
