@@ -172,11 +172,11 @@ def test_a_runner_up_that_is_faster_says_why_it_is_none(
 
 
 def test_a_math_may_have_layouts_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    said = explain(capsys, "--n", "96", "--batch", "40000", "--arch", "sm_90", "--math", "fast")
+    said = explain(capsys, "--n", "66", "--batch", "40000", "--arch", "sm_90", "--math", "fast")
     *_, batches, own = said.split("\n\n")
-    assert "chunks of 8" in batches
-    assert own.startswith("factor(batch), of one in default_layout(n, batch=..., math='fast'): in chunks of 4")
-    assert "_strip_" in own
+    assert "chunks of 16" in batches
+    assert own.startswith("factor(batch), of one in default_layout(n, batch=..., math='fast'): in chunks of 8")
+    assert "_block_" in own
     assert (
         len(explain(capsys, "--n", "128", "--batch", "40000", "--arch", "sm_90", "--math", "fast").split("\n\n")) == 3
     )
