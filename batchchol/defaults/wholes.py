@@ -43,8 +43,8 @@ OF_FEW: Mapping[str, Sequence[tuple[range, WarpSchedule | WholeSchedule]]] = Map
         "float64": ((range(16, 17), _WHOLE(1, 8)),),
     }
 )
-# Of few packed matrices of float32, in chunks of so many at most: n = 16, 32 and 64 take 4.8, 9.2 and 22.7 us, before
-# 12.9, 18.6 and 52.1.
+# Of few packed float32 matrices, in chunks of at most LARGEST_CHUNK: n = 16, 32 and 64 take 4.8, 9.2 and 22.7 us
+# by these, 12.9, 18.6 and 52.1 without them.
 OF_FEW_PACKED, LARGEST_CHUNK = ((range(16, 33), _WARP(4, blocks=4)), (range(33, 65), _WARP(8, blocks=1))), 4
 # Orders whose given factors are whole then, and from how many right-hand sides on: eight of 16,384 matrices of n = 64
 # take 150 us in place of 211, of 1,024 16.5 in place of 24.5. Of n = 32 threads take less.
