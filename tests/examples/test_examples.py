@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from tests.times import padded
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+from .programs import EXAMPLES, example
 
 
 @pytest.fixture(autouse=True)
 def _as_programs_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-
-
-def example(name: str) -> ModuleType:
-    """An example as a module, which no package has."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_als_takes_the_best_factors_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:

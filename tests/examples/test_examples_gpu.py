@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
+
+from .programs import example
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e '.[torch]'")
 WHERE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -18,17 +17,6 @@ WHERE = "cuda" if torch.cuda.is_available() else "cpu"
 os.environ["TRITON_INTERPRET"] = str(int(WHERE == "cpu"))
 pytest.importorskip("triton", reason="Triton, which PyTorch for GPUs brings, is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
-EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
-
-
-def example(name: str) -> ModuleType:
-    """An example as a module, which no package has."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def there(array: Any) -> Any:

@@ -11,7 +11,7 @@ racecheck sees shared memory alone: what blocks tell each other by words of glob
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -138,16 +138,17 @@ def run_larger(part: int = 1, parts: int = 1) -> int:
     return len(chosen)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def by_parts(run: Callable[[int, int], int], about: str | None, arguments: Sequence[str] | None = None) -> None:
+    """A program that runs checks, all of them or a part, and says how many these were."""
     from .__main__ import allocate_exactly, part
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
     parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second of three parts")
     options = parser.parse_args(arguments)
     get_backend("cuda")
     allocate_exactly()
-    print(f"{run_larger(*options.part)} kernels")
+    print(f"{run(*options.part)} kernels")
 
 
 if __name__ == "__main__":
-    main()
+    by_parts(run_larger, __doc__)

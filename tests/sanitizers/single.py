@@ -9,13 +9,11 @@ On a machine with a GPU, from the root of the repository:
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 
-from batchchol import get_backend
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.operations.residual import RATIO_BOUND, ratios
@@ -23,7 +21,7 @@ from kernelgen import KernelSource
 from kernelgen.emit.single import TILES, generate_single_panel
 from kernelgen.schedules.axes import LOOKINGS
 
-from .larger import spd
+from .larger import by_parts, spd
 
 # A corner of a tile, whole tiles, and more of them than threads take at a time.
 ORDERS = {8: (75, 21), 16: (80, 150), 32: (100, 301)}
@@ -63,16 +61,5 @@ def run_single(part: int = 1, parts: int = 1) -> int:
     return len(chosen)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    from .__main__ import allocate_exactly, part
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--part", type=part, default=(1, 1), help="2/3: the second of three parts")
-    options = parser.parse_args(arguments)
-    get_backend("cuda")
-    allocate_exactly()
-    print(f"{run_single(*options.part)} kernels")
-
-
 if __name__ == "__main__":
-    main()
+    by_parts(run_single, __doc__)
