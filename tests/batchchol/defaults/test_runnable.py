@@ -133,7 +133,7 @@ def test_launches_before_predecessors_have_ended() -> None:
         has_pdl("hopper")
 
 
-@pytest.mark.parametrize("n", [40, 64, 72, 104, 112, 128])
+@pytest.mark.parametrize("n", [40, 64, 72, 100, 104, 112, 128])
 def test_batches_go_into_chunks_whose_kernels_a_gpu_can_run(n: int) -> None:
     """Whatever the shipped table has them go into on its own GPU: a block of threads has several there too."""
     own, other = (default_layout(n, target="cuda", arch=arch) for arch in ("sm_90", "sm_80"))
