@@ -29,9 +29,9 @@ from batchchol.backends.cuda.functions import Function
 from batchchol.backends.cuda.host_block import host_block
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
-from kernelgen.emit import panel as kernels
-from kernelgen.emit.border import Border, border
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels import panel as kernels
+from kernelgen.emit.panels.border import Border, border
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO = np.dtype(np.int32)

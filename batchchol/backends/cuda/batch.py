@@ -17,7 +17,7 @@ from batchchol.batches.checks import check_unmasked, integer
 from batchchol.batches.layouts import LARGER, array_shape, checked_sizes, padded
 from batchchol.defaults import lookup
 from kernelgen import CUDA, MAX_N, Layout
-from kernelgen.emit.panel import triangle
+from kernelgen.emit.panels.panel import triangle
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

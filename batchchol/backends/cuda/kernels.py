@@ -16,7 +16,7 @@ from batchchol.backends.cuda.prepared import PreparedLaunch
 from batchchol.batches.layouts import stride
 from batchchol.errors import CompilerNotFound
 from kernelgen import KernelSpec, Layout
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 
 
 class PycudaFunction(NamedTuple):

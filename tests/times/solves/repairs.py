@@ -32,7 +32,7 @@ from batchchol.measure.provenance import about
 from batchchol.measure.timing import CACHES
 from batchchol.plan import TWO, array_choice, chosen_kernel, kernel_choice
 from kernelgen import KernelSpec, Layout, Problem, SpecError, generate
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 from kernelgen.emit.support import support_kernels
 
 OUT = Path(__file__).parents[3] / "datasets" / "solves" / "repair_h200.csv"

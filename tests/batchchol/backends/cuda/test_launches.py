@@ -33,7 +33,7 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.families.shared import generate_single
 from kernelgen.emit.support import support_kernel, support_kernels
 
 from ....fakes.pycuda import ILLEGAL_ADDRESS, NO_BINARY, FakeGpu, Function, LogicError

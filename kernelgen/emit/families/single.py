@@ -85,7 +85,7 @@ class _Spec:
 def generate_single_panel(
     n: int, dtype: str = "float32", math: str = "ieee", looking: str = "left", nb: int = max(TILES)
 ) -> KernelSource:
-    """The CUDA source of a kernel with the arguments and arrays of `kernelgen.emit.shared.generate_single`'s.
+    """The CUDA source of a kernel with the arguments and arrays of `generate_single`'s of the shared family.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernelgen.emit.operations.triangles import generate_on_triangles
 from kernelgen.emit.simd import factorization_variables
 from kernelgen.emit.source import KernelSource, render
-from kernelgen.emit.triangles import generate_on_triangles
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import CUDA, SIMD_TARGETS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernelgen.emit.operations.triangles import generate_on_triangles
 from kernelgen.emit.simd import factorization_variables
 from kernelgen.emit.source import KernelSource, microkernels_of, render
-from kernelgen.emit.triangles import generate_on_triangles
 from kernelgen.programs.potri import inverse_program
 from kernelgen.programs.tiles import expand, operations
 from kernelgen.schedules import ThreadSchedule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelgen.emit.posv_cuda import generate_posv_for_gpu
-from kernelgen.emit.posv_simd import generate_posv_for_simd
+from kernelgen.emit.operations.posv_cuda import generate_posv_for_gpu
+from kernelgen.emit.operations.posv_simd import generate_posv_for_simd
 from kernelgen.emit.source import KernelSource
 from kernelgen.schedules import ThreadSchedule
 from kernelgen.spec import KernelSpec

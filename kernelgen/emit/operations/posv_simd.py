@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernelgen.emit.operations.solve import solve_programs
 from kernelgen.emit.simd import factorization_variables
-from kernelgen.emit.solve import solve_programs
 from kernelgen.emit.source import KernelSource, microkernels_of, render
 from kernelgen.programs.tiles import operations
 from kernelgen.schedules import ThreadSchedule

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from kernelgen.emit.panel import ORDERS
+from kernelgen.emit.panels.panel import ORDERS
 from kernelgen.emit.source import SCALARS, KernelSource, Launch, render
 from kernelgen.emit.thread import undefine_macros
 from kernelgen.gpu import WARP

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernelgen.emit.lu_panel import LuPanel, source_of
+from kernelgen.emit.panels.lu_panel import LuPanel, source_of
 from kernelgen.emit.source import KernelSource, Launch
 from kernelgen.gpu import WARP
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.emit.posv_cuda import generate_posv_for_gpu
+from kernelgen.emit.operations.posv_cuda import generate_posv_for_gpu
 from kernelgen.emit.source import KernelSource
 from kernelgen.emit.thread import generate_thread
 from kernelgen.schedules import ThreadSchedule
