@@ -19,7 +19,7 @@ def generate_logdet(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     info is not 0 the logarithm is NaN.
     """
     if spec.target == CUDA.name:
-        return generate_on_triangles("thread/logdet.cu.jinja", spec, schedule)
+        return generate_on_triangles("thread/triangles/logdet.cu.jinja", spec, schedule)
     variables = factorization_variables(spec, schedule, in_place=spec.layout == "canonical", apart=True)
     text = render("simd/logdet.c.jinja", **variables)
     return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags)

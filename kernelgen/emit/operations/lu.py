@@ -44,16 +44,16 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem, threads = spec.problem, schedule.threads or DEFAULT_THREADS
     stage, variables = schedule.general_stage(problem, spec.layout), variables_of(spec) | {"warp": WARP}
     if isinstance(stage, BlockStage):
-        text = render("thread/lu_block.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
+        text = render("thread/lu/block.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     elif isinstance(stage, WarpsStage):
-        text = render("thread/lu_warps.cu.jinja", **variables, stage=stage)
+        text = render("thread/lu/warps.cu.jinja", **variables, stage=stage)
     elif isinstance(stage, SharedStage):
-        text = render("thread/lu_staged.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
+        text = render("thread/lu/staged.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     elif isinstance(stage, SplitStage):
-        text = render("thread/lu_split.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
+        text = render("thread/lu/split.cu.jinja", **variables, stage=stage, pieces=True, anywhere=True)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gesv"))
-        text = render("thread/lu.cu.jinja", **variables, programs=programs, stage=stage)
+        text = render("thread/lu/lu.cu.jinja", **variables, programs=programs, stage=stage)
     launch = Launch(
         threads, max(threads // (schedule.split or 1), 1), stage.shared_bytes(threads), schedule.cache or "shared"
     )

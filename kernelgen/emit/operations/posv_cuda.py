@@ -29,7 +29,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs
     nb = schedule.nb if schedule.unroll == "tiles" else min(_SOLVE_NB, problem.n)
     group = -(-_GROUP // schedule.nb) * schedule.nb
     text = render(
-        "thread/posv.cu.jinja",
+        "thread/posv/posv.cu.jinja",
         **variables_of(spec),
         entry=entry,
         repairs=repairs,

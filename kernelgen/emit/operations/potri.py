@@ -23,7 +23,7 @@ def generate_inverse(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource
     "poinvdet" have `scalar *logdet` before `info`, as `generate_posv` says.
     """
     if spec.target == CUDA.name:
-        return generate_on_triangles("thread/potri.cu.jinja", spec, schedule)
+        return generate_on_triangles("thread/triangles/potri.cu.jinja", spec, schedule)
     canonical = spec.layout == "canonical"
     variables = factorization_variables(spec, schedule, in_place=canonical, apart=True)
     program = inverse_program(spec.problem.n, schedule.nb)

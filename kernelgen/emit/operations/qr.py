@@ -54,13 +54,13 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     scaled = (problem.dtype, problem.math) == ("float32", "ieee")
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
     if isinstance(stage, LaneStage):
-        text = render("thread/qr_lanes.cu.jinja", **variables)
+        text = render("thread/qr/lanes.cu.jinja", **variables)
     elif isinstance(stage, ReflectorStage):
         variables["together"] = stage.together(threads)
-        text = render("thread/qr_split.cu.jinja", **variables, step=STEP, rhs=RHS)
+        text = render("thread/qr/split.cu.jinja", **variables, step=STEP, rhs=RHS)
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gels"))
-        text = render("thread/qr.cu.jinja", **variables, programs=programs)
+        text = render("thread/qr/qr.cu.jinja", **variables, programs=programs)
     items = threads // (schedule.split or 1)
     shared, cache = stage.shared_bytes(threads), schedule.cache or "shared"
     launch = Launch(threads, items, shared, cache, pdl=bool(schedule.pdl))

@@ -57,7 +57,7 @@ def generate_solve(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule, variables: dict[str, object]) -> KernelSource:
     problem = spec.problem
     text = render(
-        "thread/solve.cu.jinja",
+        "thread/solve/solve.cu.jinja",
         **variables,
         target=CUDA,
         dtype=problem.dtype,
@@ -77,7 +77,7 @@ def _staged(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     columns = schedule.column_registers(problem) + rhs * schedule.nb * ELEMENT_BYTES[problem.dtype] // 4
     columns *= 1 if stage.split == 1 else 2
     text = render(
-        "thread/solve_staged.cu.jinja",
+        "thread/solve/staged.cu.jinja",
         spec=spec,
         schedule=schedule,
         stage=stage,
