@@ -21,5 +21,5 @@ def generate_logdet(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     if spec.target == CUDA.name:
         return generate_on_triangles("thread/triangles/logdet.cu.jinja", spec, schedule)
     variables = factorization_variables(spec, schedule, in_place=spec.layout == "canonical", apart=True)
-    text = render("simd/logdet.c.jinja", **variables)
+    text = render("simd/triangles/logdet.c.jinja", **variables)
     return KernelSource(text, spec.name, spec.lanes, SIMD_TARGETS[spec.target].flags)

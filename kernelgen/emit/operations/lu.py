@@ -28,7 +28,7 @@ def generate_lu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem = spec.problem
     text = render(
-        "simd/lu.c.jinja",
+        "simd/columns/lu.c.jinja",
         spec=spec,
         schedule=schedule,
         math=problem.math,

@@ -17,7 +17,7 @@ def generate_posv_for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> Kernel
     variables = factorization_variables(spec, schedule, in_place=spec.layout == "canonical", apart=True)
     programs = solve_programs(spec.problem.n, schedule)
     text = render(
-        "simd/posv.c.jinja",
+        "simd/triangles/posv.c.jinja",
         **variables,
         programs=programs,
         solve_microkernels=microkernels_of(op for _, each in programs for op in operations(each)),

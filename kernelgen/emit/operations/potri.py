@@ -31,7 +31,7 @@ def generate_inverse(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource
         program = tuple(expand(program))
     own = microkernels_of(operations(program))
     text = render(
-        "simd/potri.c.jinja",
+        "simd/triangles/potri.c.jinja",
         **variables,
         inverse=program,
         inverse_microkernels=own,

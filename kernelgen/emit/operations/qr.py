@@ -31,7 +31,7 @@ def generate_qr(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
 def _for_simd(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     problem = spec.problem
     text = render(
-        "simd/qr.c.jinja",
+        "simd/columns/qr.c.jinja",
         spec=spec,
         schedule=schedule,
         math=problem.math,

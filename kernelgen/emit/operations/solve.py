@@ -42,7 +42,7 @@ def generate_solve(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     apart = spec.layout == "canonical" or bool(schedule.staged)
     leading = leading_dimension(spec, staged=apart)
     text = render(
-        "simd/solve.c.jinja",
+        "simd/triangles/solve.c.jinja",
         **variables,
         array_strides=element_strides(spec, problem.n),
         work_strides=element_strides(spec, leading),
