@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import Wanted, check_on_gpu, check_threads, square_matrices
-from batchchol.api.device_solves import located
+from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_singular
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.solves import solutions
+from batchchol.api.solves.device_solves import located
+from batchchol.api.solves.solves import solutions
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack_lu
 from batchchol.backends.base import Form

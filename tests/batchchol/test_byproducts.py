@@ -21,7 +21,9 @@ from batchchol import (
     slogdet_ex,
     solve_ex,
 )
-from batchchol.api import device_factorizations, factor_determinants, inversions, solve_determinants
+from batchchol.api.factors import device_factorizations, factor_determinants
+from batchchol.api.inverses import inversions
+from batchchol.api.solves import solve_determinants
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batch import DeviceBatch
 from batchchol.operations import poinv, potri, residual

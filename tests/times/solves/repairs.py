@@ -23,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 
 from batchchol import get_backend
-from batchchol.api.device_repairs import Repair, repairs_itself
+from batchchol.api.factors.device_repairs import Repair, repairs_itself
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.backends.base import Form
 from batchchol.backends.cuda import dense, memory

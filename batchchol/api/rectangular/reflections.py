@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads, contiguous
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.observations import beside, beside_batch, beside_there
-from batchchol.api.qr_factorizations import Reflectors
-from batchchol.api.rectangles import (
+from batchchol.api.arrays.foreign_arrays import takes_foreign
+from batchchol.api.rectangular.observations import beside, beside_batch, beside_there
+from batchchol.api.rectangular.qr_factorizations import Reflectors
+from batchchol.api.rectangular.rectangles import (
     Asked,
     DeviceRectangles,
     HostRectangles,

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.api import device_solves
 from batchchol.api.arguments import Wanted, check_on_gpu, square_matrices
+from batchchol.api.arrays.device_places import given_place
 from batchchol.api.columns import host_out
-from batchchol.api.device_factorizations import new_logarithms
-from batchchol.api.device_places import given_place
-from batchchol.api.device_repairs import Repair
-from batchchol.api.host_solves import members_of
-from batchchol.api.packed_inversions import inverted_in_place_of
+from batchchol.api.factors.device_factorizations import new_logarithms
+from batchchol.api.factors.device_repairs import Repair
+from batchchol.api.inverses.packed_inversions import inverted_in_place_of
 from batchchol.api.repairs import Members, repair
+from batchchol.api.solves import device_solves
+from batchchol.api.solves.host_solves import members_of
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.base import Form, Kernel

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.api.device_factorizations import logarithms as logarithms_there
-from batchchol.api.device_factorizations import new_logarithms
-from batchchol.api.host_factorizations import diagonal, logarithms
+from batchchol.api.factors.device_factorizations import logarithms as logarithms_there
+from batchchol.api.factors.device_factorizations import new_logarithms
+from batchchol.api.factors.host_factorizations import diagonal, logarithms
 from batchchol.api.results import Factor, FactorLogDeterminant
 from batchchol.backends.base import Form
 from batchchol.backends.recorder import current_recorder

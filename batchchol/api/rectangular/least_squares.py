@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads
+from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_dependent
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.observations import beside, beside_batch, beside_there
-from batchchol.api.rectangles import (
+from batchchol.api.rectangular.observations import beside, beside_batch, beside_there
+from batchchol.api.rectangular.rectangles import (
     Asked,
     DeviceRectangles,
     HostRectangles,

@@ -62,7 +62,7 @@ def takes_foreign(result: type[tuple[Any, ...]] | None = None) -> Callable[[Call
 @cache
 def _quick(name: str) -> Callable[..., Any]:
     """What does a call in the library's own memory, or returns None where it is not for that: imported late."""
-    from batchchol.api import foreign_calls
+    from batchchol.api.arrays import foreign_calls
 
     return getattr(foreign_calls, name, lambda *_, **__: None)
 

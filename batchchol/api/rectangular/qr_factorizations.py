@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_threads
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.rectangles import (
+from batchchol.api.arrays.foreign_arrays import takes_foreign
+from batchchol.api.rectangular.rectangles import (
     Asked,
     DeviceRectangles,
     HostRectangles,

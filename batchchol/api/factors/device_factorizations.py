@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchchol.api.arguments import check_square
-from batchchol.api.device_places import given_place
-from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
+from batchchol.api.arrays.device_places import given_place
+from batchchol.api.factors.device_repairs import Repair, nothing_added, repairs_itself
 from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import dtype_name
@@ -40,7 +40,7 @@ def _large() -> Any:
 @cache
 def _repair_larger() -> Any:
     """What repairs larger orders on a GPU, imported late as well."""
-    from batchchol.api.larger_repairs import repair_larger
+    from batchchol.api.factors.larger_repairs import repair_larger
 
     return repair_larger
 

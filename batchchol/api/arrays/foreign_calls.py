@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from batchchol.api import device_addresses as at
+from batchchol.api.arrays import device_addresses as at
+from batchchol.api.arrays.device_addresses import Case
 from batchchol.api.columns import fit
-from batchchol.api.device_addresses import Case
 from batchchol.backends.cuda.libraries import Library, Make
 from batchchol.batches.checks import check_math
 from batchchol.defaults.generation import generation

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import contiguous
-from batchchol.api.rectangles import HostRectangles, sides_of
+from batchchol.api.rectangular.rectangles import HostRectangles, sides_of
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_unmasked, host_array
 from batchchol.batches.rectangular import RectangularBatch

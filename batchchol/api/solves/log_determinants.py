@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.api import device_solves
 from batchchol.api.arguments import Wanted, check_on_gpu, square_matrices
-from batchchol.api.host_factorizations import diagonal, logarithms
+from batchchol.api.factors.host_factorizations import diagonal, logarithms
+from batchchol.api.solves import device_solves
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack
 from batchchol.backends.base import Form

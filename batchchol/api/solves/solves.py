@@ -6,13 +6,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from batchchol.api import device_solves, host_solves
 from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads, is_general
+from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_failures, raise_singular
-from batchchol.api.foreign_arrays import takes_foreign
 from batchchol.api.repairs import check_jitter
 from batchchol.api.results import AnySolution, FactoredSolution, RepairedFactoredSolution, Solution, solution_of
-from batchchol.api.solve_determinants import by_factors, by_one_kernel, logarithms
+from batchchol.api.solves import device_solves, host_solves
+from batchchol.api.solves.solve_determinants import by_factors, by_one_kernel, logarithms
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchchol.api.arguments import Solved, Wanted, check_square
+from batchchol.api.arrays.device_places import given_place, overlap
 from batchchol.api.columns import Fit, check_columns_dtype, fit
-from batchchol.api.device_factorizations import factor_there
-from batchchol.api.device_places import given_place, overlap
-from batchchol.api.device_repairs import Repair, nothing_added, repairs_itself
-from batchchol.api.factorizations import factor
+from batchchol.api.factors.device_factorizations import factor_there
+from batchchol.api.factors.device_repairs import Repair, nothing_added, repairs_itself
+from batchchol.api.factors.factorizations import factor
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
 from batchchol.batches.batch import Batch, check_dtype, dtype_name

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.api import device_solves, host_solves
 from batchchol.api.arguments import Wanted, square_matrices
 from batchchol.api.columns import Fit, fit, host_columns
-from batchchol.api.device_repairs import Repair, repairs_itself
-from batchchol.api.factorizations import cholesky_ex
-from batchchol.api.log_determinants import log_determinants
+from batchchol.api.factors.device_repairs import Repair, repairs_itself
+from batchchol.api.factors.factorizations import cholesky_ex
 from batchchol.api.repairs import Members, repair
+from batchchol.api.solves import device_solves, host_solves
+from batchchol.api.solves.log_determinants import log_determinants
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend
 from batchchol.backends.base import Form

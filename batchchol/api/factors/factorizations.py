@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import check_on_gpu, check_threads, square_matrices
-from batchchol.api.device_factorizations import factor_there
-from batchchol.api.factor_determinants import determined_by_factors, factor_and_determine
+from batchchol.api.arrays.foreign_arrays import takes_foreign
+from batchchol.api.factors.device_factorizations import factor_there
+from batchchol.api.factors.factor_determinants import determined_by_factors, factor_and_determine
+from batchchol.api.factors.host_factorizations import checked_out, factor_host, room_for
+from batchchol.api.factors.plain_calls import factor_plain
 from batchchol.api.failures import raise_failures
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.host_factorizations import checked_out, factor_host, room_for
-from batchchol.api.plain_calls import factor_plain
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.api.results import AnyCholesky, Cholesky, Factor, FactorLogDeterminant, cholesky_of
 from batchchol.artifacts.no_compiler import warn

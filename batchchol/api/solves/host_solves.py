@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from batchchol.api import device_solves
 from batchchol.api.arguments import Solved, Wanted, square_matrices
 from batchchol.api.columns import Fit, check_columns_dtype, fit, host_columns, host_out
-from batchchol.api.factorizations import factor
+from batchchol.api.factors.factorizations import factor
 from batchchol.api.repairs import Members, repair
+from batchchol.api.solves import device_solves
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import get_backend, lapack, lapack_lu
 from batchchol.backends.base import Form

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.api.arguments import Wanted, check_threads, is_general, square_matrices
+from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_failures, raise_singular
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.inversions import Inverted, inverted
-from batchchol.api.log_determinants import told_by_factors
+from batchchol.api.inverses.inversions import Inverted, inverted
 from batchchol.api.repairs import check_jitter
 from batchchol.api.results import AnyInverse, Inverse, InverseLogDeterminant, inverse_of
-from batchchol.api.solves import cho_solve, solve_ex
+from batchchol.api.solves.log_determinants import told_by_factors
+from batchchol.api.solves.solves import cho_solve, solve_ex
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from kernelgen import KernelSpec
