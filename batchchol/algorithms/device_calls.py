@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.level3 import Block
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import Device, stream_address
 from kernelgen.emit.panels import panel as kernels
 from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel

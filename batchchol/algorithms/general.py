@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.launching import OnGpu, workspace
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import Device
 from batchchol.batches.layouts import array_shape
 from kernelgen import Layout

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from batchchol.algorithms.launching import OnGpu, workspace
-from batchchol.backends.cuda import cublas, support
+from batchchol.backends.cuda import support
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import Device
 from kernelgen import Layout
 from kernelgen.emit.panels import lu_panel

@@ -301,7 +301,8 @@ def _copied_there(
     a: NDArray[Any], lu: NDArray[Any], pivots: NDArray[np.int32], info: NDArray[np.int32], wanted: Wanted
 ) -> None:
     """Factor arrays of the host on a GPU, copied there and back, in slices if they do not fit."""
-    from batchchol.backends.cuda import dense, memory
+    from batchchol.backends.cuda import memory
+    from batchchol.backends.cuda.arrays import dense
 
     per_matrix = 2 * a.nbytes // max(len(a), 1) + (a.shape[-1] + 1) * _INT32.itemsize
     for first, last in dense.slices(len(a), per_matrix):

@@ -15,7 +15,8 @@ import numpy as np
 
 from batchchol.backends import get_backend
 from batchchol.backends.base import Form
-from batchchol.backends.cuda import dense, memory, support
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.device import Device, device
 from batchchol.backends.cuda.kernels import CudaKernel
 from batchchol.batches.checks import check_math

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from batchchol.backends.cuda import gpus
-from batchchol.backends.cuda.libraries import Library, library_of
+from batchchol.backends.cuda.arrays.libraries import Library, library_of
 from batchchol.batches.batch import Batch
 from batchchol.batches.rectangular import RectangularBatch
 

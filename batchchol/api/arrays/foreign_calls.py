@@ -16,7 +16,7 @@ import numpy as np
 from batchchol.api.arrays import device_addresses as at
 from batchchol.api.arrays.device_addresses import Case
 from batchchol.api.columns import fit
-from batchchol.backends.cuda.libraries import Library, Make
+from batchchol.backends.cuda.arrays.libraries import Library, Make
 from batchchol.batches.checks import check_math
 from batchchol.defaults.generation import generation
 from kernelgen import MAX_N

@@ -120,7 +120,7 @@ def _factored(
 
 def _on_gpu(dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, room: NDArray[Any] | None) -> Factored:
     # Not at the top: importing the library initialises no GPU.
-    from batchchol.backends.cuda.streaming import factor_host
+    from batchchol.backends.cuda.arrays.streaming import factor_host
 
     return Factored(*factor_host(dense, spec, layout, room))
 

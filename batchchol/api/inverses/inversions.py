@@ -170,7 +170,7 @@ def _cpu_or_none() -> Any:
 def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted, seen: tuple[int, ...]) -> Inverted | None:
     """By a GPU, which arrays of shape `seen` are copied to and back from, in slices if they do not fit."""
     from batchchol.backends.cuda import memory
-    from batchchol.backends.cuda.dense import slices
+    from batchchol.backends.cuda.arrays.dense import slices
 
     shape = dense.shape
     out = None if wanted.out is None else host_out(wanted.out, seen, dense.dtype)

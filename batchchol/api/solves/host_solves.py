@@ -208,7 +208,8 @@ def _factored(batch: Batch, wanted: Wanted, threads: int) -> tuple[Batch, Info]:
 
 def _on_gpu(a: NDArray[Any], wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) -> Info | None:
     """Solve by a GPU, which arrays of the host are copied to and back from, in slices if they do not fit."""
-    from batchchol.backends.cuda import dense, memory
+    from batchchol.backends.cuda import memory
+    from batchchol.backends.cuda.arrays import dense
 
     info = np.zeros(len(a), np.int32) if wanted.factors else None
     per_matrix = (a.nbytes + 2 * b.nbytes) // max(len(a), 1) + 4

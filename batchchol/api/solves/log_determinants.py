@@ -93,7 +93,7 @@ def _by_lapack(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArr
 def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """The same by a GPU, which matrices are copied to in slices if they do not fit."""
     from batchchol.backends.cuda import memory
-    from batchchol.backends.cuda.dense import slices
+    from batchchol.backends.cuda.arrays.dense import slices
 
     logs, info = np.empty(len(dense), dense.dtype), np.empty(len(dense), np.int32)
     for first, last in slices(len(dense), 2 * dense[0].nbytes + info.itemsize):

@@ -34,7 +34,7 @@ from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, hybrids, plan, tiled
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 from kernelgen.emit.panels.fused_panel import FusedPanel

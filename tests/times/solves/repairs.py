@@ -26,7 +26,8 @@ from batchchol import get_backend
 from batchchol.api.factors.device_repairs import Repair, repairs_itself
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.backends.base import Form
-from batchchol.backends.cuda import dense, memory
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.measure.provenance import about
 from batchchol.measure.timing import CACHES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchchol.backends.cuda.cublas import cupy_cuda
+from batchchol.backends.cuda.bindings.cublas import cupy_cuda
 from batchchol.backends.cuda.device import Device
 
 # cudaMemcpyKind.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from batchchol.backends.cuda import gpus, memory, support
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.batches.batch import Batch, check_dtype, element_dtype
 from batchchol.batches.checks import check_unmasked

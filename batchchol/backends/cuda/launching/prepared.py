@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from batchchol.backends.cuda.driver import Driver
+from batchchol.backends.cuda.launching.driver import Driver
 
 # CUlaunchConfig: the grid, the block and dynamic shared memory, then a stream and how many attributes are where.
 _GEOMETRY = struct.Struct("7I4x")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from batchchol.backends.cuda import memory, support
-from batchchol.backends.cuda.clock import Clock
 from batchchol.backends.cuda.device import Device
+from batchchol.backends.cuda.measuring.clock import Clock
 
 # Far more than any cache holds, yet no great part of a GPU's memory.
 _COPIED_BYTES = 1 << 30

@@ -15,7 +15,7 @@ from typing import Any
 
 from batchchol.artifacts.cuda_modules import Module, build, rebuild
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.cuda.driver import Driver
+from batchchol.backends.cuda.launching.driver import Driver
 from batchchol.errors import CacheError, CompileError, CompilerNotFound, DeviceError, DeviceLost
 from kernelgen import KernelSource, Launch
 

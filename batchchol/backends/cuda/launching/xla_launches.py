@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from batchchol.artifacts import c_library
-from batchchol.backends.cuda.driver import LIBRARY
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.driver import LIBRARY
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from batchchol.defaults.generation import Generation
 from batchchol.errors import BatchcholError
 from kernelgen import KernelSource

@@ -18,9 +18,9 @@ from batchchol.backends.base import Backend
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.backends.cuda.device import Device, word_of
-from batchchol.backends.cuda.functions import Function
 from batchchol.backends.cuda.kernels import CudaKernel
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.functions import Function
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from batchchol.batches.batch import check_dtype
 from batchchol.batches.layouts import array_shape
 from kernelgen import KernelSource, KernelSpec, Layout

@@ -60,7 +60,7 @@ class DeviceArray:
 
     def get(self) -> NDArray[Any]:
         """A copy on the host, once the default stream has come to it."""
-        from batchchol.backends.cuda import without_pycuda
+        from batchchol.backends.cuda.launching import without_pycuda
 
         host = np.empty(self.shape, self.dtype)
         if self.size:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.backends import get_backend
-from batchchol.backends.cuda import dense, gpus, memory
+from batchchol.backends.cuda import gpus, memory
+from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.backends.cuda.device import Device, device, device_of
 from batchchol.batches.host_memory import aligned_empty

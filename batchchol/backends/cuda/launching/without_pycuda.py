@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from batchchol.backends.cuda.driver import LIBRARY
+from batchchol.backends.cuda.launching.driver import LIBRARY
 
 _OUT_OF_MEMORY = 2
 _Handle = ctypes.c_void_p
