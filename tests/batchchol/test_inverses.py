@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from batchchol import Batch, Layout, cho_inverse, default_spec, factor, get_backend, inv, inv_ex, slogdet, slogdet_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batches.batch import DeviceBatch
-from batchchol.defaults import on_chip
 from batchchol.defaults.lookup import forget
+from batchchol.defaults.rules import on_chip
 
 from .artifacts.test_no_compiler import bare, warned
 from .backends.cuda.test_batches import Foreign, on_device

@@ -33,9 +33,9 @@ from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.pool import Pool
 from batchchol.batches import host_memory
-from batchchol.defaults.fused import of_several
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import of_several
 from batchchol.errors import OutOfMemory
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import Problem

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from batchchol.defaults.fused import fused
+from batchchol.defaults.rules.fused import fused
 from batchchol.defaults.runnable import has_pdl
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, ThreadSchedule
 from kernelgen.refusals import require

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from batchchol.defaults.pipelines import FEW, MANY, SOME, by_blocks
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.pipelines import FEW, MANY, SOME, by_blocks
+from batchchol.defaults.rules.strips import by_strips
+from batchchol.defaults.rules.wholes import by_whole, of_few, of_several_at_once
 from batchchol.defaults.runnable import has_pdl, runs_on
-from batchchol.defaults.strips import by_strips
-from batchchol.defaults.wholes import by_whole, of_few, of_several_at_once
 from kernelgen import MAX_CHUNK, TARGETS, KernelSpec, SpecError, ThreadSchedule, WarpSchedule
 from kernelgen.refusals import require
 
