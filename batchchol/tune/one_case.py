@@ -15,11 +15,11 @@ from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress, Show
-from batchchol.tune import least_energy
+from batchchol.tune.choosing import least_energy
+from batchchol.tune.choosing.contest import ROUNDS, Contest, Site, placements
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from batchchol.tune.compile import build
-from batchchol.tune.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import Layout
 
 SECONDS = 50.0

@@ -22,10 +22,11 @@ from batchchol.measure import process
 from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.tune import compile, executors, explain, learn, one_case
-from batchchol.tune.contest import Site, spec_of
+from batchchol.tune import compile, executors, one_case
+from batchchol.tune.choosing import explain, learn
+from batchchol.tune.choosing.contest import Site, spec_of
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of, request_of
 

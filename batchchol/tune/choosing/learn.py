@@ -17,9 +17,9 @@ from batchchol.measure import dataset
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, rows_of
 from batchchol.progress import Progress, ProgressDisplay, Show
+from batchchol.tune.choosing.contest import Contest, Site, placements
+from batchchol.tune.choosing.winners import MARGIN, case_of, cell_of, grouped
 from batchchol.tune.compile import build
-from batchchol.tune.contest import Contest, Site, placements
-from batchchol.tune.winners import MARGIN, case_of, cell_of, grouped
 
 # Where other schedules seem faster: how many of them are measured again, and how often in turns with today's.
 _CHALLENGERS, _ROUNDS = 2, 3

@@ -9,7 +9,7 @@ from math import log
 
 from batchchol.defaults.tables import Case, Entry, Evidence, Table
 from batchchol.measure.row import Row
-from batchchol.tune.winners import case_of, counts, finalists, for_any_chunk, grouped, latest, ns
+from batchchol.tune.choosing.winners import case_of, counts, finalists, for_any_chunk, grouped, latest, ns
 from kernelgen import Schedule
 from kernelgen.schedules import in_math
 

@@ -8,8 +8,8 @@ from batchchol.defaults.entries import Tuned
 from batchchol.measure.energy import SECONDS, Energy
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
-from batchchol.tune.contest import Contest, Site
-from batchchol.tune.winners import FINAL_SAMPLES
+from batchchol.tune.choosing.contest import Contest, Site
+from batchchol.tune.choosing.winners import FINAL_SAMPLES
 from kernelgen import KernelSpec
 
 MOST_FINALISTS = 20

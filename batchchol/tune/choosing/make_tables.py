@@ -13,8 +13,8 @@ from typing import TypeVar
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.errors import BatchcholError
 from batchchol.measure.row import Row
-from batchchol.tune.evidence import with_evidence
-from batchchol.tune.winners import (
+from batchchol.tune.choosing.evidence import with_evidence
+from batchchol.tune.choosing.winners import (
     MARGIN,
     Cell,
     case_of,

@@ -23,7 +23,7 @@ from batchchol.defaults.request import Request
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Evidence, nearest, values_of
 from batchchol.measure.timing import QUIET
-from batchchol.tune.winners import MARGIN
+from batchchol.tune.choosing.winners import MARGIN
 from kernelgen import TARGETS, KernelSpec, Layout, Schedule
 
 

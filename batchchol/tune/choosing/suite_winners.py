@@ -13,8 +13,8 @@ from batchchol.errors import BatchcholError, DataFileError
 from batchchol.files import read_file, replace_file
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.row import Row
-from batchchol.tune.make_tables import period
-from batchchol.tune.winners import grouped, rounded, surest
+from batchchol.tune.choosing.make_tables import period
+from batchchol.tune.choosing.winners import grouped, rounded, surest
 
 SCHEMA = 1
 """The version of the file's schema; docs/benchmarks.md describes it."""

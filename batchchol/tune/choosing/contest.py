@@ -17,8 +17,8 @@ from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row, toolkit_of
 from batchchol.measure.timing import disagreement
-from batchchol.tune.make_tables import packed_seconds
-from batchchol.tune.winners import FINAL_SAMPLES, MARGIN, grouped, ns, rounded
+from batchchol.tune.choosing.make_tables import packed_seconds
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, MARGIN, grouped, ns, rounded
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
 from kernelgen.problem import MATHS
 
