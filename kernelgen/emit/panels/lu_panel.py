@@ -76,7 +76,7 @@ def swaps(dtype: str, nb: int) -> KernelSource:
 @lru_cache(maxsize=16)
 def solve(dtype: str, nb: int) -> KernelSource:
     """The kernel of solves by unit lower triangles; an item is `COLUMNS` columns of a matrix."""
-    return source_of("lu/solve", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
+    return source_of("lu/trsm", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
 
 
 def _block(height: int) -> tuple[int, int]:
