@@ -20,8 +20,8 @@ from batchchol.operations.posv import ratios
 from batchchol.operations.potrs import ratio_bound
 
 from ...fakes.pycuda import FakeGpu
+from ..api.test_cho_solve import columns
 from ..backends.cuda.test_batches import on_device
-from ..test_cho_solve import columns
 
 Array = NDArray[Any]
 Spd = Callable[..., Array]

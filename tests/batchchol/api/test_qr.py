@@ -15,9 +15,9 @@ from batchchol.defaults.request import Request
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
 from kernelgen import Problem
 
-from ..qr_runs import matrices
-from ..times.general.qr_gpu_checks import check_calls
-from .artifacts.test_no_compiler import bare, warned
+from ...qr_runs import matrices
+from ...times.general.qr_gpu_checks import check_calls
+from ..artifacts.test_no_compiler import bare, warned
 
 __all__ = ["bare", "warned"]
 

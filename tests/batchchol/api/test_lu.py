@@ -26,9 +26,9 @@ from batchchol.backends import Backend
 from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
 
-from ..lu_runs import matrices, reference
-from .artifacts.test_no_compiler import bare, warned
-from .backends.cuda.test_batches import on_device
+from ...lu_runs import matrices, reference
+from ..artifacts.test_no_compiler import bare, warned
+from ..backends.cuda.test_batches import on_device
 
 __all__ = ["bare", "warned"]
 

@@ -15,8 +15,8 @@ from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.defaults.lookup import forget
 from batchchol.defaults.rules import on_chip
 
-from .artifacts.test_no_compiler import bare, warned
-from .backends.cuda.test_batches import Foreign, on_device
+from ..artifacts.test_no_compiler import bare, warned
+from ..backends.cuda.test_batches import Foreign, on_device
 from .test_cho_solve import LANES, LAYOUTS
 
 __all__ = ["bare", "warned"]

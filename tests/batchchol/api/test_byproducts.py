@@ -30,9 +30,9 @@ from batchchol.operations import poinv, potri, residual
 from batchchol.operations.logdet import RATIO_BOUND, ratios, ratios_by_factors
 from kernelgen import KernelSpec, SpecError, WarpSchedule
 
-from ..fakes.pycuda import FakeGpu
-from ..kernel_runs import GuardedMemory, kernel_of, layout_of, make_spec, run_posv
-from .backends.cuda.test_batches import on_device
+from ...fakes.pycuda import FakeGpu
+from ...kernel_runs import GuardedMemory, kernel_of, layout_of, make_spec, run_posv
+from ..backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_repairs import batch_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "fuzz" / "interrupts.py"
+SCRIPT = Path(__file__).parents[2] / "fuzz" / "interrupts.py"
 
 
 @pytest.mark.parametrize("threads", [1, 64])

@@ -33,7 +33,7 @@ from batchchol.errors import BackendUnavailable, CompilerNotFound
 from batchchol.operations.potrs import oracle, ratio_bound, ratios
 from batchchol.plan import kernel_choice
 
-from .artifacts.test_no_compiler import bare, warned
+from ..artifacts.test_no_compiler import bare, warned
 from .test_arguments_refused import ODD, Arrayed, Odd
 
 __all__ = ["bare", "warned"]

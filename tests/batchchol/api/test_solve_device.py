@@ -17,8 +17,8 @@ from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.batches.batch import DeviceBatch
 from kernelgen import SpecError
 
-from ..fakes.pycuda import FakeGpu
-from .backends.cuda.test_batches import Foreign, on_device
+from ...fakes.pycuda import FakeGpu
+from ..backends.cuda.test_batches import Foreign, on_device
 from .test_cho_solve import columns
 from .test_solve import NRHS, N, assert_solves
 

@@ -16,7 +16,7 @@ from batchchol.errors import BackendUnavailable, CompilerNotFound
 from batchchol.operations.posv import oracle
 from kernelgen import SpecError
 
-from .artifacts.test_no_compiler import bare, warned
+from ..artifacts.test_no_compiler import bare, warned
 from .test_cho_solve import LAYOUTS, columns
 from .test_solve import FUSED, NRHS, N, assert_solves
 

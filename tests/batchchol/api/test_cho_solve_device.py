@@ -27,9 +27,9 @@ from batchchol.measure.solves import sample_solve
 from batchchol.measure.timing import sample_factor
 from batchchol.operations.potrs import check, ratio_bound
 
-from ..fakes.pycuda import FakeGpu
-from .artifacts.test_no_compiler import bare, warned
-from .backends.cuda.test_batches import Foreign, on_device
+from ...fakes.pycuda import FakeGpu
+from ..artifacts.test_no_compiler import bare, warned
+from ..backends.cuda.test_batches import Foreign, on_device
 from .test_cho_solve import NRHS, ON_GPU, SOLVE, N, assert_solves, columns
 
 __all__ = ["bare", "warned"]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from batchchol import Batch, cho_inverse, cho_solve, slogdet_ex, solve
 from batchchol.backends.cuda.batches.batch import DeviceBatch
 
-from ..fakes.pycuda import FakeGpu
-from .backends.cuda.test_batches import on_device
+from ...fakes.pycuda import FakeGpu
+from ..backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_solve import NRHS, N
 

@@ -40,7 +40,7 @@ from batchchol.errors import OutOfMemory
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import Problem
 
-from .backends.cuda.test_batches import on_device
+from ..backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_solve import N
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from batchchol import Layout, cholesky, cholesky_ex, default_spec
 from batchchol.backends import Backend
 
-from .backends.cuda.test_batches import on_device
+from ..backends.cuda.test_batches import on_device
 
 Array = NDArray[Any]
 Spd = Callable[..., Array]

@@ -16,8 +16,8 @@ from batchchol.backends.cuda.launching import functions
 from batchchol.errors import CompilerNotFound
 from batchchol.operations.posv import ratio_bound, ratios
 
-from ..fakes.pycuda import FakeGpu
-from .backends.cuda.test_batches import on_device
+from ...fakes.pycuda import FakeGpu
+from ..backends.cuda.test_batches import on_device
 from .test_cho_solve import columns
 from .test_repairs import N, batch_of
 
