@@ -16,7 +16,7 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
 from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
-from kernelgen.emit.lu_panel import LARGEST
+from kernelgen.emit.panels.lu_panel import LARGEST
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
 

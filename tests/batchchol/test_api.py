@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import cholesky, cholesky_ex, default_spec, get_backend
-from batchchol.api import host_factorizations
+from batchchol.api.factors import host_factorizations
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.errors import BackendUnavailable, UnknownBackend
 

@@ -21,9 +21,11 @@ from batchchol import (
     slogdet_ex,
     solve_ex,
 )
-from batchchol.api import device_factorizations, factor_determinants, inversions, solve_determinants
+from batchchol.api.factors import device_factorizations, factor_determinants
+from batchchol.api.inverses import inversions
+from batchchol.api.solves import solve_determinants
 from batchchol.backends import Backend
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.operations import poinv, potri, residual
 from batchchol.operations.logdet import RATIO_BOUND, ratios, ratios_by_factors
 from kernelgen import KernelSpec, SpecError, WarpSchedule

@@ -27,7 +27,7 @@ from batchchol import (
     factor,
     get_backend,
 )
-from batchchol.api import host_solves
+from batchchol.api.solves import host_solves
 from batchchol.backends.base import Form
 from batchchol.errors import BackendUnavailable, CompilerNotFound
 from batchchol.operations.potrs import oracle, ratio_bound, ratios

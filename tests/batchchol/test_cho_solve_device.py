@@ -21,7 +21,7 @@ from batchchol import (
 )
 from batchchol.backends import Backend
 from batchchol.backends.cuda import graphs, memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.measure.point import Point
 from batchchol.measure.solves import sample_solve
 from batchchol.measure.timing import sample_factor

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, cho_inverse, default_spec, factor, get_backend, inv, inv_ex, slogdet, slogdet_ex
 from batchchol.backends import Backend
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.defaults import on_chip
 from batchchol.defaults.lookup import forget
 

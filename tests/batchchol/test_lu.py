@@ -23,7 +23,7 @@ from batchchol import (
     solve_ex,
 )
 from batchchol.backends import Backend
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, solve_ratios
 
 from ..lu_runs import matrices, reference

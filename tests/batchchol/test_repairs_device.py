@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from batchchol import Layout, RepairedCholesky, RepairedSolution, cholesky, cholesky_ex, default_spec, solve, solve_ex
 from batchchol.backends import Backend
-from batchchol.backends.cuda import functions
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
+from batchchol.backends.cuda.launching import functions
 from batchchol.errors import CompilerNotFound
 from batchchol.operations.posv import ratio_bound, ratios
 

@@ -155,7 +155,7 @@ def test_a_matrix_that_is_broadcast_is_factored_once(spd: Spd, monkeypatch: pyte
 def test_right_hand_sides_that_are_broadcast_take_the_room_of_the_solutions_alone(
     spd: Spd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batchchol.api import host_solves
+    from batchchol.api.solves import host_solves
 
     made: list[tuple[int, ...]] = []
     room = host_solves.aligned_empty

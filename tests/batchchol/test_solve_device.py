@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Batch, Layout, cho_solve, cholesky, default_spec, get_backend, solve, solve_ex
-from batchchol.api import device_solves
+from batchchol.api.solves import device_solves
 from batchchol.backends import Backend
-from batchchol.backends.cuda import dense, graphs, memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda import graphs, memory
+from batchchol.backends.cuda.arrays import dense
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from kernelgen import SpecError
 
 from ..fakes.pycuda import FakeGpu

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import Batch, cho_inverse, cho_solve, slogdet_ex, solve
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 
 from ..fakes.pycuda import FakeGpu
 from .backends.cuda.test_batches import on_device

@@ -29,7 +29,7 @@ from batchchol import (
 )
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.pool import Pool
 from batchchol.batches import host_memory

@@ -43,7 +43,7 @@ def test_maths_and_threads(spd: Spd) -> None:
 def test_where_there_is_no_kernel_for_both_there_are_two(
     spd: Spd, layout: Layout, upper: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batchchol.api import host_solves
+    from batchchol.api.solves import host_solves
 
     chosen = host_solves.chosen_kernel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.api.device_repairs import Repair
+from batchchol.api.factors.device_repairs import Repair
 from batchchol.backends.base import Form
 from batchchol.defaults.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for

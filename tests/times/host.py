@@ -23,7 +23,7 @@ import numpy as np
 
 import batchchol
 from batchchol import get_backend
-from batchchol.api import device_addresses as at
+from batchchol.api.arrays import device_addresses as at
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about, installed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchchol.backends.cuda.device import Device, word_of
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from kernelgen import KernelSource
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import batchchol
-from batchchol.api import device_addresses, foreign_calls
-from batchchol.backends.cuda import gpus, libraries, memory
+from batchchol.api.arrays import device_addresses, foreign_calls
+from batchchol.backends.cuda import gpus, memory
+from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
 from batchchol.errors import DeviceLost
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol.operations.residual import ratios
 from kernelgen import SpecError
-from kernelgen.emit.border import Border, border
+from kernelgen.emit.panels.border import Border, border
 
 from ...emulation.programs import compile_program
 from .test_panel import stored

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchchol.operations.residual import ratios
 from kernelgen import SpecError
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
 
 from ...emulation.programs import compile_program
 from .test_panel import stored

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernelgen import SpecError
-from kernelgen.emit.panel import Panel, largest_tile, potf2, triangle, trsm
+from kernelgen.emit.panels.panel import Panel, largest_tile, potf2, triangle, trsm
 
 from ...emulation.programs import compile_program
 

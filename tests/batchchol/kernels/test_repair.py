@@ -14,7 +14,7 @@ from batchchol import Layout
 from batchchol.batches.layouts import array_shape, stride
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import KernelSource
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 from kernelgen.emit.support import support_kernel
 
 from ...emulation.programs import EmulationError, compile_program

@@ -15,7 +15,7 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import CUDA, KernelSource, KernelSpec, Problem, SharedSchedule, SpecError, generate
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.families.shared import generate_single
 
 from ...covering import Choice, covering_design
 from ...emulation import checks as cuda_checks

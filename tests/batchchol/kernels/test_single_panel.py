@@ -9,7 +9,7 @@ import pytest
 
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource, SpecError
-from kernelgen.emit.single import generate_single_panel
+from kernelgen.emit.families.single import generate_single_panel
 
 from ...emulation.checks import FORWARD_BOUND
 from ...emulation.programs import launch

@@ -30,7 +30,7 @@ from batchchol import get_backend
 from batchchol.algorithms import general
 from batchchol.algorithms.general import LuCalls
 from batchchol.backends import lapack_lu
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 from batchchol.operations.lu import factor_ratios

@@ -26,7 +26,7 @@ from batchchol.backends.cuda.device import device
 from batchchol.errors import optional
 from batchchol.measure.provenance import about
 from kernelgen import SpecError
-from kernelgen.emit.panel import Panel, potf2, trsm
+from kernelgen.emit.panels.panel import Panel, potf2, trsm
 
 from .ways import ABOUT, DATASETS, DTYPES, largest_ratio, matrices, median
 

@@ -34,11 +34,11 @@ from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, hybrids, plan, tiled
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
