@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Batch, cholesky, cholesky_ex, factor, get_backend
+from batchchol import (
+    Batch,
+    cho_solve,
+    cholesky,
+    cholesky_ex,
+    factor,
+    get_backend,
+    inv,
+    lstsq,
+    lu_solve,
+    ormqr,
+    qr,
+    solve,
+)
 
 Array = NDArray[np.floating]
 
@@ -82,12 +95,13 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "booleans": (A.astype(bool), TypeError, rf"^a: got dtype bool, .*{CONVERT}"),
     "half": (A.astype("f2"), TypeError, rf"^a: got dtype float16, .*{CONVERT}"),
     "long double": (A.astype("longdouble"), TypeError, rf"^a: got dtype float128, .*{CONVERT}"),
-    "complex": (A.astype(complex), TypeError, r"^a: got dtype complex128, .*numpy\.linalg\.cholesky takes complex"),
-    "list of complex": ((A * 1j).tolist(), TypeError, r"^a: got dtype complex128, .*numpy\.linalg\.cholesky takes"),
+    "complex": (A.astype(complex), TypeError, r"^a: got dtype complex128, .*numpy\.linalg takes complex"),
+    "list of complex": ((A * 1j).tolist(), TypeError, r"^a: got dtype complex128, .*numpy\.linalg takes"),
     "list of integers": ([[4, 2], [2, 5]], TypeError, r"^a: got dtype int64, .*pass np\.asarray\(a, dtype=float\)"),
     "objects": (A.astype(object), TypeError, rf"^a: got dtype object, .*{CONVERT}"),
     "records": (np.zeros((2, 2), "f4,f4"), TypeError, r"^a: got dtype \[.*use a field of the records"),
     "words": ("ab", TypeError, "^a: got dtype <U2"),
+    "dates": (np.zeros((2, 2), "M8[s]"), TypeError, r"^a: got dtype datetime64\[s\]"),
     "None": (None, TypeError, "^a: got dtype object"),
     "set": ({1.0, 2.0}, TypeError, "^a: got dtype object"),
     "one number": (4.0, ValueError, r"^a: got shape \(\), expected square"),
@@ -110,6 +124,47 @@ def test_what_is_no_array_of_floats(
 ) -> None:
     with pytest.raises(error, match=words):
         function(a)
+
+
+SOLVING: dict[str, Callable[[Any], object]] = {
+    "solve": lambda b: solve(A, b),
+    "solve by LU": lambda b: solve(A, b, assume_a="gen"),
+    "cho_solve": lambda b: cho_solve(L, b),
+    "lstsq": lambda b: lstsq(A, b),
+    "ormqr": lambda b: ormqr(qr(A, "raw"), b),
+}
+
+
+@pytest.mark.parametrize("function", SOLVING.values(), ids=SOLVING.keys())
+def test_right_hand_sides(function: Callable[[Any], Any]) -> None:
+    b = np.array([6.0, 9.0])
+    np.testing.assert_array_equal(function(b.astype(">f8")), function(b))
+    for odd, got in ((None, "object"), ("ab", "<U2"), (np.zeros(3, "M8[s]"), r"datetime64\[s\]")):
+        with pytest.raises(TypeError, match=f"^b: got dtype {got}, expected"):
+            function(odd)
+
+
+PIVOTS = np.ma.array([1, 2], mask=[True, False])
+WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "no pivots": (lambda: lu_solve(A, None, A), TypeError, "^pivots: got None, expected"),
+    "masked pivots": (lambda: lu_solve(A, PIVOTS, A), ValueError, "^pivots: got an array of which elements are"),
+    "no pair": (lambda: ormqr(A[:1], A), TypeError, r"^factors: got ndarray, expected the pair \(qr, tau\)"),
+    "three": (lambda: ormqr((A, A, A), A), TypeError, r"^factors: got 3 of them, expected the pair"),
+    "out in one place": (lambda: cholesky(A, out=ONE_PLACE), ValueError, "^out: got .* share their memory"),
+    "inverses": (lambda: inv(A, out=A[0]), ValueError, "^out: got .*, that of the inverses"),
+}
+ONE_PLACE = np.lib.stride_tricks.as_strided(np.zeros(2), (2, 2), (0, 8))
+
+
+@pytest.mark.parametrize(("call", "error", "words"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_beside_matrices(call: Callable[[], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_products_of_no_matrices_are_none() -> None:
+    factors = qr(np.empty((0, 3, 2)), "raw")
+    assert ormqr(factors, np.empty((0, 3, 4))).shape == (0, 3, 4)
 
 
 # Arrays are equal to strings, or not, element by element.
