@@ -23,7 +23,7 @@ _IN_ROWS = Layout.canonical("row")
 
 @cache
 def _dense() -> Any:
-    """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
+    """The module for arrays on a GPU, imported late and once: faster than an import statement at each call."""
     from batchchol.backends.cuda.arrays import dense
 
     return dense

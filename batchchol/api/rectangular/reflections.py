@@ -170,7 +170,7 @@ def _there(qr: DeviceRectangles, tau: Any, b: Any, asked: Asked) -> Any:
 def _check_tau(
     shape: tuple[int, ...], dtype: np.dtype[Any], expected: tuple[int, ...], expected_dtype: np.dtype[Any]
 ) -> None:
-    """Refuse what are not the scalars of the reflectors."""
+    """Refuse anything but the scalars of the reflectors."""
     if shape != expected or dtype != expected_dtype:
         raise ValueError(
             f"factors: got tau of shape {shape} and dtype {dtype}, expected {expected} and {expected_dtype}: what "
