@@ -1,4 +1,4 @@
-"""What algorithms of several launches have in common that are called as a kernel of a GPU is."""
+"""The common part of algorithms of several launches, which are called like a GPU's kernel."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class OnChip:
 
     @property
     def name(self) -> str:
-        """It in a few words."""
+        """A few words for it."""
         beside = f", {self.resident} a multiprocessor" if self.resident > 1 else ""
         return f"on chip, {self.warps} warps to a matrix{beside}"
 

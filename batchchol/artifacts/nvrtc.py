@@ -18,7 +18,7 @@ _Handle = ctypes.c_void_p
 
 
 class Nvrtc:
-    """The library; every method raises SystemExit with what it says where it refuses."""
+    """The library; every method raises SystemExit with the library's message if a call fails."""
 
     def __init__(self, path: str) -> None:
         # It asks the loader for these, which does not look beside it.

@@ -89,7 +89,7 @@ def measure_energy(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Energy:
-    """Repeat calls, in turns, until the counter has moved for `seconds`, after a fifth of that for warming up.
+    """Repeat calls, in turn, until the counter has moved for `seconds`, after a fifth of that for warming up.
 
     Parameters
     ----------

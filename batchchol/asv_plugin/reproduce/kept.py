@@ -1,4 +1,4 @@
-"""What was measured, in a file of one record a line: it is added to, and read when the same command goes on."""
+"""The measurements so far, a file of one record per line: appended to, and read when the same command continues."""
 
 from __future__ import annotations
 
