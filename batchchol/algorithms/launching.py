@@ -15,7 +15,7 @@ class OnGpu:
 
     @property
     def gpu(self) -> Device:
-        """Where it runs."""
+        """The GPU that it runs on."""
         return device()
 
     def copy(self, source: int, target: int, size: int, stream: Any) -> None:

@@ -41,7 +41,7 @@ class FactorThenSolve:
 
     @property
     def gpu(self) -> Device:
-        """Where it runs."""
+        """The GPU that it runs on."""
         return self.solve.gpu
 
     @property
@@ -51,7 +51,7 @@ class FactorThenSolve:
 
     @property
     def spec(self) -> KernelSpec:
-        """That of the kernel that solves."""
+        """The spec of the kernel that solves."""
         return self.solve.spec
 
     def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:

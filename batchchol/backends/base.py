@@ -90,7 +90,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> Form:
-        """That of a batch."""
+        """The form of a batch."""
         return cls(batch.n, batch.batch, batch.dtype_name, batch.layout, batch.triangle)
 
 

@@ -229,7 +229,7 @@ def _with_unnoticed(status: NDArray[np.signedinteger], l: NDArray[np.floating]) 
 
 
 def _infinite(l: NDArray[np.floating]) -> list[int]:
-    """Those of some factors with an infinite pivot, by whose reciprocal, zero, OpenBLAS makes zeros of NaN."""
+    """The factors with an infinite pivot, by whose reciprocal, zero, OpenBLAS makes zeros of NaN."""
     found: list[int] = np.flatnonzero(np.isinf(np.diagonal(l, axis1=1, axis2=2)).any(1)).tolist()
     return found
 

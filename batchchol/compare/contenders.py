@@ -45,7 +45,7 @@ class Result(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """That of the factors, which were written or read."""
+        """The layout of the factors, which were written or read."""
 
     def ratio(self, backend: Backend, math: str) -> float:
         """The largest residual ratio.
@@ -202,7 +202,7 @@ class BaseArena:
 
     @property
     def triangle_bytes(self) -> int:
-        """Those of a matrix's triangle, which are touched at least."""
+        """Bytes of a matrix's triangle, the least that is touched."""
         return self.n * (self.n + 1) // 2 * np.dtype(self.dtype).itemsize
 
     @property

@@ -52,7 +52,7 @@ class Energy:
     span: float
 
     def of(self, calls: int) -> Energy:
-        """Of one, where these are of several calls."""
+        """The energy of one call, where these are several."""
         return replace(
             self, joules=self.joules / calls, uncertainty=self.uncertainty / calls, seconds=self.seconds / calls
         )

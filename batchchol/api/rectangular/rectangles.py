@@ -65,7 +65,7 @@ class HostRectangles(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the array."""
+        """The shape of the array."""
         return *self.outer, *self.data.shape[1:]
 
     def like(self, *sides: int) -> NDArray[np.floating]:
@@ -142,7 +142,7 @@ class DeviceRectangles(NamedTuple):
 
     @classmethod
     def of(cls, a: Any, asked: Asked) -> Self:
-        """Those of an array of a GPU.
+        """The matrices of an array of a GPU.
 
         Raises
         ------

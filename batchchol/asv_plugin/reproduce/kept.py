@@ -47,7 +47,7 @@ class Kept:
                 self._hold(*_parsed(record))
 
     def rounds(self, case: Case, asked: Asked) -> list[Round]:
-        """Those in which all took part that are asked for, the oldest first."""
+        """The rounds in which all that are asked for took part, the oldest first."""
         return [each for each in self._rounds.get(case, []) if each.asked.covers(asked)]
 
     def add(self, case: Case, made: Round) -> None:

@@ -183,7 +183,7 @@ def lu_determinants(
     *,
     stream: object | None = None,
 ) -> None:
-    """As `log_determinants`, of general matrices.
+    """The signs and logarithms of determinants of general matrices; as `log_determinants`.
 
     The addresses are those of LU factors, of pivots (batch, n), int32, counted from 1, and of room for signs and for
     logarithms.

@@ -173,7 +173,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
 
 
 def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, floor: float) -> Iterator[Placed]:
-    """Those of a dtype, an order and a batch; none where the current layout was not measured, or no other one."""
+    """Placements of a dtype, an order and a batch; none where the current layout was not measured, or no other."""
     dtype, n, batch = where
     at = site.request(Problem(n, dtype), batch).where
     chunks = {Layout.chunked(entry.case.chunk): entry for entry in entries if entry.case.chunk}

@@ -47,5 +47,5 @@ def _decided(contest: Contest, spent: dict[KernelSpec, tuple[Row, Energy]], site
 
 
 def _nanojoules(contest: Contest, energy: Energy) -> int:
-    """Of a matrix."""
+    """Nanojoules of a matrix."""
     return round(energy.joules / contest.request.size * 1e9)

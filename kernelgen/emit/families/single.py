@@ -47,7 +47,7 @@ class _Shape:
 
     @property
     def tiles(self) -> int:
-        """Of a row of the matrix."""
+        """Tiles of a row of the matrix."""
         return -(-self.n // self.nb)
 
     @property
@@ -63,7 +63,7 @@ class _Shape:
 
     @property
     def elements(self) -> int:
-        """Of the tiles, and of the inverses of the pivots."""
+        """Elements of the tiles, and of the inverses of the pivots."""
         return self.all * self.nb * (self.nb + 1) + self.tiles * self.nb
 
 
