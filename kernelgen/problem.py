@@ -1,4 +1,4 @@
-"""What is computed, and where its matrices lie: frozen descriptions that refuse what cannot be built."""
+"""Frozen descriptions of what is computed and where its matrices lie, which refuse what cannot be built."""
 
 from __future__ import annotations
 

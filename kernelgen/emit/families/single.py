@@ -69,14 +69,14 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Schedule:
-    """What the templates ask of a schedule."""
+    """The templates' variables, by a schedule."""
 
     family: ClassVar[str] = "shared"
 
 
 @dataclass(frozen=True)
 class _Spec:
-    """What the templates ask of a spec."""
+    """The templates' variables, by a spec."""
 
     name: str
     layout: ClassVar[str] = "canonical"
