@@ -266,10 +266,8 @@ class BaseArena:
 
 
 @dataclass(frozen=True)
-class Arena(BaseArena):
-    """SPD matrices on a backend, and room for their factors."""
-
-    op: ClassVar[str] = "potrf"
+class FactorArena(BaseArena):
+    """Matrices on a backend, and room for their factors."""
 
     @cached_property
     def room(self) -> Batch:
@@ -280,13 +278,20 @@ class Arena(BaseArena):
         """Copy all matrices into the room for factors, for calls that overwrite their input."""
         self.room.put(0, self.inputs.data)
 
-    def poison(self) -> None:
-        """Fill the room for factors with NaN, for calls that write into it."""
-        poison(self.room)
-
     def output(self, index: int) -> Any:
         """The room for the factors of set `index`."""
         return self._of_set(self.room.data, index)
+
+
+@dataclass(frozen=True)
+class Arena(FactorArena):
+    """SPD matrices on a backend, and room for their factors."""
+
+    op: ClassVar[str] = "potrf"
+
+    def poison(self) -> None:
+        """Fill the room for factors with NaN, for calls that write into it."""
+        poison(self.room)
 
     def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Factored:
         """The result of set `index`: lower factors of an order, by default in the room for them."""
