@@ -117,7 +117,7 @@ def lu_factor(
     return LU(lu, pivots)
 
 
-@takes_foreign()
+@takes_foreign(LUInfo)
 def lu_factor_ex(
     a: Batch | ArrayLike,
     *,

@@ -19,6 +19,7 @@ from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.device import Device, device
 from batchchol.backends.cuda.kernels import CudaKernel
+from batchchol.backends.cuda.laid_out import laid_out
 from batchchol.batches.checks import check_math
 from batchchol.defaults.generation import generation
 from batchchol.plan import array_choice, chosen_kernel, problem_of
@@ -31,23 +32,24 @@ Room = Callable[[int, str], int]
 
 
 class Case(NamedTuple):
-    """What decides which kernel runs on matrices."""
+    """What decides which kernel runs on matrices; rectangular ones have `m` rows."""
 
     n: int
     batch: int
     dtype: str
     upper: bool
     math: str
+    m: int | None = None
 
     @property
     def form(self) -> Form:
         """That of the matrices as a batch."""
-        return Form(self.n, self.batch, self.dtype, _CANONICAL)
+        return Form(self.n, self.batch, self.dtype, _CANONICAL, m=self.m)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the matrices."""
-        return self.batch * self.n**2 * ELEMENT_BYTES[self.dtype]
+        return self.batch * self.n * (self.m or self.n) * ELEMENT_BYTES[self.dtype]
 
 
 # Queues an operation on a stream, for its arrays' addresses; and what makes that, by what makes room.
@@ -124,7 +126,7 @@ def _factoring(case: Case, _: Device, __: object) -> Operation:
 def _solving(case: Case, nrhs: int, _: Device, __: object) -> Operation:
     kernel = kernel_of("posv", case, nrhs)
     if kernel is not None:
-        return _launching(kernel, case, nrhs)
+        return launching(kernel, case, nrhs)
     factor_in, solve_in = factoring(case), substituting(case, nrhs)
 
     def in_room(room: Room) -> Queue:
@@ -142,26 +144,39 @@ def _solving(case: Case, nrhs: int, _: Device, __: object) -> Operation:
 
 @lru_cache(maxsize=1024)
 def _substituting(case: Case, nrhs: int, _: Device, __: object) -> Operation:
-    return _launching(kernel_of("potrs", case, nrhs), case, nrhs)
+    return launching(kernel_of("potrs", case, nrhs), case, nrhs)
 
 
 @lru_cache(maxsize=1024)
-def _inverting(op: str, case: Case, gpu: Device, _: object) -> Operation:
+def _inverting(op: str, case: Case, _: Device, __: object) -> Operation:
     kernel = kernel_of(op, case)
     if kernel is not None:
-        return _launching(kernel, case)
+        return launching(kernel, case)
+    if op == "poinv":
+        return of_identities(solving(case, case.n), case)
+    solve_in = of_identities(substituting(case, case.n), case)
+
+    def in_room(room: Room) -> Queue:
+        solve = solve_in(room)
+        return lambda stream, l, inverse, _: solve(stream, l, inverse)
+
+    return in_room
+
+
+def of_identities(solve_in: Operation, case: Case) -> Operation:
+    """Solutions for identities, by what solves for right-hand sides in the place of solutions: `a, inverse, ...`."""
+    gpu = device()
     # A copy to the GPU would wait for the work that is under way: it is made once.
     identity = memory.to_device(np.eye(case.n, dtype=case.dtype), "an identity")
     sizes, steps = (case.batch, case.n, case.n), (0, case.n, 1)
-    solve_in = solving(case, case.n) if op == "poinv" else substituting(case, case.n)
+    copy = laid_out(gpu, 2, lambda gpu, i, sides: support.gather(gpu, i, sides, sizes, steps, case.dtype))
 
     def in_room(room: Room) -> Queue:
         solve = solve_in(room)
 
-        def by_solving(stream: int, a: int, inverse: int, info: int) -> None:
-            sides = room(case.nbytes, "identities")
-            support.gather(gpu, int(identity.gpudata), sides, sizes, steps, case.dtype, stream=stream or None)
-            solve(stream, a, sides, inverse, *[info] * (op == "poinv"))
+        def by_solving(stream: int, a: int, inverse: int, *info: int) -> None:
+            copy(stream, int(identity.gpudata), inverse)
+            solve(stream, a, inverse, inverse, *info)
 
         return by_solving
 
@@ -173,14 +188,15 @@ def _taking_logarithms(case: Case, gpu: Device, _: object) -> Operation:
     kernel = kernel_of("logdet", case)
     if kernel is None:
         return _logarithms_of_factors(case, gpu)
-    logarithms_in = _launching(kernel, case)
+    logarithms_in = launching(kernel, case)
+    signs = laid_out(gpu, 2, lambda gpu, info, sign: support.signs(gpu, info, sign, case.batch, case.dtype))
 
     def in_room(room: Room) -> Queue:
         logarithms = logarithms_in(room)
 
         def at_once(stream: int, a: int, sign: int, logabsdet: int, info: int) -> None:
             logarithms(stream, a, logabsdet, info)
-            support.signs(gpu, info, sign, case.batch, case.dtype, stream=stream or None)
+            signs(stream, info, sign)
 
         return at_once
 
@@ -190,20 +206,25 @@ def _taking_logarithms(case: Case, gpu: Device, _: object) -> Operation:
 def _logarithms_of_factors(case: Case, gpu: Device) -> Operation:
     factor_in, what = factoring(case), (case.n, case.batch, _CANONICAL, case.dtype)
 
+    def queue(gpu: Any, l: int, info: int, found: int, sign: int, logabsdet: int) -> None:
+        support.log_determinants(gpu, l, info, sign, logabsdet, *what, found=found)
+
+    logarithms = laid_out(gpu, 5, queue)
+
     def in_room(room: Room) -> Queue:
         factor = factor_in(room)
 
         def of_factors(stream: int, a: int, sign: int, logabsdet: int, info: int) -> None:
             l = room(case.nbytes, f"the factors of {case.batch:,} matrices")
             factor(stream, a, l, info)
-            support.log_determinants(gpu, l, info, sign, logabsdet, *what, stream=stream or None)
+            logarithms(stream, l, info, 0, sign, logabsdet)
 
         return of_factors
 
     return in_room
 
 
-def _launching(kernel: Any, case: Case, nrhs: int = 0) -> Operation:
+def launching(kernel: Any, case: Case, nrhs: int = 0) -> Operation:
     """A kernel's launches, or those of two kernels that are called as one and take room."""
     if isinstance(kernel, CudaKernel):
         prepared = kernel.prepared(nrhs, case.batch, _CANONICAL)

@@ -1,17 +1,16 @@
 """Calls on arrays of libraries on a GPU: results are arrays of the same library there, on its current stream.
 
-What is called most is done in the library's memory (`foreign_calls`). All else is done with PyCUDA's arrays on the
-default stream, with waits between that and the library's; results are views of those. Arrays that are not
-C-contiguous are copied.
+What needs no more than its arrays and the usual options is done in the library's memory (`foreign_calls`). All else
+is done with PyCUDA's arrays on the default stream, with waits between that and the library's; results are views of
+those. Arrays that are not C-contiguous are copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from inspect import signature
-from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from batchchol.backends.cuda import gpus
@@ -23,18 +22,16 @@ _NOTHING = nullcontext()
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def takes_foreign(result: type[tuple[Any, ...]] | None = None) -> Callable[[Call], Call]:
+def takes_foreign(*returned: type[tuple[Any, ...]]) -> Callable[[Call], Call]:
     """Have a public call take arrays of other libraries, the first one of which says whose its results are.
 
     It also says on which GPU all is done, and so does a batch.
 
-    `result` is the named tuple that several results are returned as.
+    `returned` are the named tuples that several results may be returned as.
     """
-    # A named tuple's own constructor is a function of Python.
-    made: Callable[[Any], Any] = itemgetter(0) if result is None else partial(tuple.__new__, result)
 
     def decorated(call: Call) -> Call:
-        name, first = call.__name__, next(iter(signature(call).parameters))
+        first = next(iter(signature(call).parameters))
 
         @wraps(call)
         def called(*given: Any, **named: Any) -> Any:
@@ -48,11 +45,11 @@ def takes_foreign(result: type[tuple[Any, ...]] | None = None) -> Callable[[Call
             gpu = library.gpu_of(a)
             there = library.there(gpu)
             if there is None and gpu == gpus.first():
-                found = _quick(name)(library, *given, **named)
-                return made(found) if found else _converted(call, library, gpu, given, named)
+                found = _quick(call, returned)(library, *given, **named)
+                return _converted(call, library, gpu, given, named) if found is None else found
             with gpus.on(gpu), there or _NOTHING:
-                found = _quick(name)(library, *given, **named)
-                return made(found) if found else _converted(call, library, gpu, given, named)
+                found = _quick(call, returned)(library, *given, **named)
+                return _converted(call, library, gpu, given, named) if found is None else found
 
         return cast(Call, called)
 
@@ -60,11 +57,11 @@ def takes_foreign(result: type[tuple[Any, ...]] | None = None) -> Callable[[Call
 
 
 @cache
-def _quick(name: str) -> Callable[..., Any]:
+def _quick(call: Callable[..., Any], returned: tuple[type, ...]) -> Callable[..., Any]:
     """What does a call in the library's own memory, or returns None where it is not for that: imported late."""
     from batchchol.api.arrays import foreign_calls
 
-    return getattr(foreign_calls, name, lambda *_, **__: None)
+    return foreign_calls.quick(call, returned)
 
 
 # Taking a call's parameters apart takes longer than launching its kernel.

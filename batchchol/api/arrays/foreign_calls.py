@@ -1,237 +1,156 @@
-"""The calls that are made most, on arrays of other libraries on a GPU, in the memory and on the stream of these.
+"""The public calls on arrays of other libraries on a GPU, in the memory and on the stream of these.
 
-Each has the name and the arguments of the public call, behind a library, and returns None where it is not for them:
-the public call then does it, or says what is wrong. All that follows from shapes is kept for the next call.
+What a call does is laid out once for its arrays' shapes, dtypes and GPU, its options and the library, by
+`foreign_plans`: then it makes its results and launches its kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from math import prod
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from inspect import Parameter, signature
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from batchchol.api.arrays import device_addresses as at
-from batchchol.api.arrays.device_addresses import Case
-from batchchol.api.columns import fit
-from batchchol.backends.cuda.arrays.libraries import Library, Make
-from batchchol.batches.checks import check_math
+from batchchol.api.arrays.foreign_plans import PLANS, Array, Plan
+from batchchol.backends.cuda.arrays.libraries import Library
 from batchchol.defaults.generation import generation
-from kernelgen import MAX_N
-from kernelgen.problem import MATHS
 
-# The results of a call, or None.
-Found = tuple[Any, ...] | None
-_BYTE, _INFO = np.dtype(np.uint8), np.dtype(np.int32)
-_DTYPES = {name: np.dtype(name) for name in ("float32", "float64")}
-# The options that change nothing when they have these values.
-_PLAIN: dict[str, Any] = {
-    "assume_a": "pos",
-    "spec": None,
-    "out": None,
-    "jitter": None,
-    "threads": None,
-    "stream": None,
-    "logdet": False,
-    "overwrite_a": False,
-    "overwrite_b": False,
-}
+# Does a call, behind a library; None where it is not for here: the public call then does it, or says what is wrong.
+Quick = Callable[..., Any]
+# Does it for the addresses of its arrays.
+Run = Callable[..., Any]
+_BYTE = np.dtype(np.uint8)
 
 
-# What a call does with the address of its matrices, and those of its right-hand sides: the results.
-Run = Callable[..., Found]
-# What decides how that is done: the library, the matrices' shape, dtype and GPU, their triangle and the math.
-_Key = tuple[Library, Any, Any, int, bool, str]
+@dataclass(frozen=True, eq=False)
+class _Public:
+    """A public call: what plans it, the types that it may return, its parameters and their defaults.
+
+    The first `count` parameters are arrays. `deciding` are the options that its plan takes.
+    """
+
+    plan: Callable[..., Plan | None]
+    returned: Mapping[str, type]
+    parameters: tuple[str, ...]
+    positional: int
+    count: int
+    deciding: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, call: Callable[..., Any], returned: Sequence[type]) -> _Public | None:
+        plan = PLANS.get(call.__name__)
+        if plan is None:
+            return None
+        given, planned = signature(call).parameters, signature(plan).parameters
+        positional = [each for each in given.values() if each.kind is not Parameter.KEYWORD_ONLY]
+        deciding = [name for name, each in planned.items() if each.kind is Parameter.KEYWORD_ONLY]
+        return cls(
+            plan,
+            {each.__name__: each for each in returned},
+            tuple(given),
+            len(positional),
+            len(planned) - len(deciding),
+            tuple(deciding),
+            {name: each.default for name, each in given.items()},
+        )
+
+    def arranged(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+        """The arrays and the options of a call that does not have just its arrays by position."""
+        if len(given) > self.positional:
+            return None
+        placed = dict(zip(self.parameters, given, strict=False))
+        if placed.keys() & named.keys():
+            return None
+        options = placed | named
+        try:
+            return [options.pop(name) for name in self.parameters[: self.count]], options
+        except KeyError:
+            return None
+
+    def decided(self, named: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The options that decide; None if one of these is of another type than it should be, or others are set.
+
+        Nothing else is kept: an array that a call writes to would be.
+        """
+        defaults, deciding = self.defaults, self.deciding
+        for name, got in named.items():
+            default = defaults.get(name, defaults)
+            if got is default:
+                continue
+            if name in deciding:
+                if type(got) is not (bool if type(default) is bool else str):
+                    return None
+            elif name != "backend" or type(got) is not str or got != "cuda":
+                return None
+        return tuple([named.get(name, defaults[name]) for name in deciding])
 
 
-class _Known(NamedTuple):
-    """What is known of matrices of a shape: their case, and what makes arrays for a call's results."""
+def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
+    """What does a public call, which returns a tuple of one of these types, or an array alone."""
+    public = _Public.of(call, returned)
+    if public is None:
+        return lambda *_, **__: None
+    count = public.count
+    usual = public.decided({})
 
-    case: Case
-    room: at.Room
-    matrices: Make
-    info: Make
-    numbers: Make
+    def called(library: Library, *given: Any, **named: Any) -> Any:
+        arrays: Sequence[Any] = given
+        if len(given) != count:
+            arranged = public.arranged(given, named)
+            if arranged is None:
+                return None
+            arrays, named = arranged
+        options = public.decided(named) if named else usual
+        if options is None or (count > 1 and len({*map(type, arrays)}) > 1):
+            return None
+        seen: list[Any] = [*map(library.seen, arrays)]
+        if None in seen:
+            return None
+        run = _prepared(public, library, options, tuple([each[1:] for each in seen]), generation())
+        return run(*[each[0] for each in seen])
 
-
-def cholesky_ex(library: Library, a: Any, **how: Any) -> Found:
-    """Factors and info."""
-    asked = _asked(library, a, **how)
-    return None if asked is None else _factoring(asked[1], generation())(asked[0])
-
-
-def solve_ex(library: Library, a: Any, b: Any, **how: Any) -> Found:
-    """Solutions and info."""
-    return _by_sides(_solving, library, a, b, how)
-
-
-def cho_solve(library: Library, L: Any, b: Any, **how: Any) -> Found:
-    """Solutions by factors."""
-    return _by_sides(_substituting, library, L, b, how)
-
-
-def inv_ex(library: Library, a: Any, **how: Any) -> Found:
-    """Inverses and info."""
-    asked = _asked(library, a, **how)
-    return None if asked is None else _inverting(asked[1], generation())(asked[0])
-
-
-def cho_inverse(library: Library, L: Any, **how: Any) -> Found:
-    """Inverses by factors."""
-    asked = _asked(library, L, **how)
-    return None if asked is None else _inverting_by_factors(asked[1], generation())(asked[0])
-
-
-def slogdet_ex(library: Library, a: Any, **how: Any) -> Found:
-    """Signs, logarithms and info."""
-    asked = _asked(library, a, **how)
-    return None if asked is None else _taking_logarithms(asked[1], generation())(asked[0])
+    return called
 
 
 def forget() -> None:
     """Choose anew at the next calls."""
-    for kept in (_known, _factoring, _inverting, _inverting_by_factors, _solving, _substituting, _taking_logarithms):
-        kept.cache_clear()
-
-
-def _asked(
-    library: Library, a: Any, *, upper: Any = False, math: Any = None, backend: Any = None, **other: Any
-) -> tuple[int, _Key] | None:
-    """The address of a call's matrices, and what decides how it is done; None if it asks for more than is here."""
-    plain = type(upper) is bool and (math is None or type(math) is str) and backend in (None, "cuda")
-    if not plain or (other and any(name not in _PLAIN or _PLAIN[name] is not got for name, got in other.items())):
-        return None
-    if (seen := library.seen(a)) is None:
-        return None
-    address, shape, dtype, gpu = seen
-    return address, (library, shape, dtype, gpu, upper, math or MATHS[0])
-
-
-def _by_sides(runs: Callable[..., Run], library: Library, a: Any, b: Any, how: dict[str, Any]) -> Found:
-    """What a call with right-hand sides does, if those are in a kernel's order as they lie."""
-    asked = _asked(library, a, **how)
-    seen = library.seen(b) if type(b) is type(a) else None
-    if asked is None or seen is None:
-        return None
-    address, shape, *same = seen
-    return runs(asked[1], shape, *same, generation())(asked[0], address)
+    _prepared.cache_clear()
 
 
 def _nothing(*_: int) -> None:
     """What is done of calls that are not for here."""
 
 
-@lru_cache(maxsize=1024)
-def _factoring(key: _Key, _: object) -> Run:
-    if (known := _known(*key)) is None:
+@lru_cache(maxsize=4096)
+def _prepared(
+    public: _Public, library: Library, options: tuple[Any, ...], described: tuple[Any, ...], _: object
+) -> Run:
+    """How a call is done for arrays of these shapes, dtypes and GPUs."""
+    gpu = described[0][2]
+    if any(each[2] != gpu for each in described):
         return _nothing
-    return _matrices_and_info(key, known, at.factoring(known.case))
-
-
-@lru_cache(maxsize=1024)
-def _inverting(key: _Key, _: object) -> Run:
-    if (known := _known(*key)) is None:
+    arrays = [Array(tuple(shape), str(dtype).rpartition(".")[2]) for shape, dtype, _ in described]
+    plan = public.plan(*arrays, **dict(zip(public.deciding, options, strict=True)))
+    if plan is None:
         return _nothing
-    return _matrices_and_info(key, known, at.inverting(known.case))
+    makers = [library.maker(each.shape, np.dtype(each.dtype), gpu) for each in plan.results]
+    queue, stream, address = plan.operation(_room_of(library, gpu)), library.stream, library.address
+    # A named tuple's own constructor is a function of Python.
+    kind = public.returned.get(plan.returned)
+    returned: Callable[[Any], Any] = itemgetter(0) if kind is None else partial(tuple.__new__, kind)
 
-
-@lru_cache(maxsize=1024)
-def _inverting_by_factors(key: _Key, _: object) -> Run:
-    if (known := _known(*key)) is None:
-        return _nothing
-    invert = _matrices_and_info(key, known, at.inverting_by_factors(known.case))
-    return lambda l: (invert(l) or ())[:1]
-
-
-def _matrices_and_info(key: _Key, known: _Known, operation: at.Operation) -> Run:
-    """Results of which the first ones are of the shape of the matrices."""
-    library, gpu, queue = key[0], key[3], operation(known.room)
-    stream, address, matrices, info = library.stream, library.address, known.matrices, known.info
-
-    def run(a: int) -> Found:
-        results, status = matrices(), info()
-        queue(stream(gpu), a, address(results), address(status))
-        return results, status
+    def run(*addresses: int) -> Any:
+        results = [make() for make in makers]
+        queue(stream(gpu), *addresses, *map(address, results))
+        return returned(results)
 
     return run
-
-
-@lru_cache(maxsize=1024)
-def _solving(key: _Key, sides: Any, dtype: Any, gpu: int, _: object) -> Run:
-    if (known := _known(*key)) is None or (made := _solutions(key, sides, dtype, gpu)) is None:
-        return _nothing
-    nrhs, solutions = made
-    queue = at.solving(known.case, nrhs)(known.room)
-    library, info = key[0], known.info
-    stream, address = library.stream, library.address
-
-    def run(a: int, b: int) -> Found:
-        x, status = solutions(), info()
-        queue(stream(gpu), a, b, address(x), address(status))
-        return x, status
-
-    return run
-
-
-@lru_cache(maxsize=1024)
-def _substituting(key: _Key, sides: Any, dtype: Any, gpu: int, _: object) -> Run:
-    if (known := _known(*key)) is None or (made := _solutions(key, sides, dtype, gpu)) is None:
-        return _nothing
-    nrhs, solutions = made
-    queue = at.substituting(known.case, nrhs)(known.room)
-    stream, address = key[0].stream, key[0].address
-
-    def run(l: int, b: int) -> Found:
-        x = solutions()
-        queue(stream(gpu), l, b, address(x))
-        return (x,)
-
-    return run
-
-
-@lru_cache(maxsize=1024)
-def _taking_logarithms(key: _Key, _: object) -> Run:
-    if (known := _known(*key)) is None:
-        return _nothing
-    queue, library, gpu = at.taking_logarithms(known.case)(known.room), key[0], key[3]
-
-    def run(a: int) -> Found:
-        sign, logabsdet, info = known.numbers(), known.numbers(), known.info()
-        queue(library.stream(gpu), a, *map(library.address, (sign, logabsdet, info)))
-        return sign, logabsdet, info
-
-    return run
-
-
-@lru_cache(maxsize=1024)
-def _known(library: Library, shape: Any, dtype: Any, gpu: int, upper: bool, math: str) -> _Known | None:
-    """What is known of matrices, if there are kernels for such."""
-    found = _DTYPES.get(_name(dtype))
-    if found is None or len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] > MAX_N or not prod(shape):
-        return None
-    check_math(math)
-    outer = tuple(shape[:-2])
-    whole = tuple(shape)
-    made = [library.maker(s, d, gpu) for s, d in ((whole, found), (outer, _INFO), (outer, found))]
-    return _Known(Case(shape[-1], prod(outer), found.name, upper, math), _room_of(library, gpu), *made)
-
-
-def _solutions(key: _Key, sides: Any, dtype: Any, gpu: int) -> tuple[int, Make] | None:
-    """How many right-hand sides there are, and what makes solutions; None if they do not lie as a kernel's."""
-    library, shape, *_ = key
-    if (dtype, gpu) != key[2:4]:
-        return None
-    how = fit(tuple(shape[:-2]), shape[-1], tuple(sides), "matrices")
-    if not how.plain or not how.nrhs:
-        return None
-    return how.nrhs, library.maker(how.x, _DTYPES[_name(dtype)], gpu)
-
-
-def _name(dtype: Any) -> str:
-    """A dtype's name, of NumPy's or torch's."""
-    return str(dtype).rpartition(".")[2]
 
 
 class _Kept(int):
@@ -242,9 +161,10 @@ class _Kept(int):
 
 def _room_of(library: Library, gpu: int) -> at.Room:
     """Makes room in the library's memory."""
+    maker = cache(lambda nbytes: library.maker((nbytes,), _BYTE, gpu))
 
     def room(nbytes: int, purpose: str) -> _Kept:
-        array = library.maker((nbytes,), _BYTE, gpu)()
+        array = maker(nbytes)()
         kept = _Kept(library.address(array))
         kept.array = array
         return kept

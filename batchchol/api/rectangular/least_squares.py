@@ -95,7 +95,7 @@ def lstsq(
     return x
 
 
-@takes_foreign()
+@takes_foreign(LeastSquares)
 def lstsq_ex(
     a: Batch | RectangularBatch | ArrayLike,
     b: ArrayLike,

@@ -42,7 +42,7 @@ class Reflectors(NamedTuple):
     tau: Any
 
 
-@takes_foreign()
+@takes_foreign(QR, Reflectors)
 def qr(
     a: Batch | RectangularBatch | ArrayLike,
     mode: str = "reduced",

@@ -69,15 +69,25 @@ def ormqr(
     """
     check_math(math)
     check_threads(threads)
-    asked = Asked("factors", backend, math, threads, stream)
     if not isinstance(factors, tuple | list) or len(factors) != 2:
         got = f"{len(factors)} of them" if isinstance(factors, tuple | list) else type(factors).__name__
         raise TypeError(f"factors: got {got}, expected the pair (qr, tau) that qr(a, 'raw') returns")
-    return _products(*factors, b, asked)
+    qr, tau = factors
+    return _products(qr, tau, b, backend=backend, math=math, threads=threads, stream=stream)
 
 
 @takes_foreign()
-def _products(qr: Any, tau: Any, b: Any, asked: Asked) -> Any:
+def _products(
+    qr: Any,
+    tau: Any,
+    b: Any,
+    *,
+    backend: str | None = None,
+    math: str | None = None,
+    threads: int | None = None,
+    stream: Any = None,
+) -> Any:
+    asked = Asked("factors", backend, math, threads, stream)
     if isinstance(qr, Batch | RectangularBatch):
         return _of_batch(qr, tau, b, asked)
     if there := on_device(qr, asked):
