@@ -228,6 +228,11 @@ def test_a_list_that_is_wrong_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_a_folder_without_a_list_is_no_clone(tmp_path: Path) -> None:
+    with pytest.raises(DataFileError, match=r"claims\.toml: reading: no such file: change to a clone of batchchol"):
+        load(tmp_path)
+
+
 def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("n,batch,commit\n8,1024,0123456\n")
