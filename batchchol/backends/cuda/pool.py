@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,12 @@ class Pool:
         # What is kept: by address, the oldest first; and as (size, address), the smallest first.
         self._pieces: dict[int, Piece] = {}
         self._sizes: list[tuple[int, int]] = []
+        self.kept = 0
+        # Whether an interrupt may have left the two below what the first one says.
+        self._torn = False
         # The garbage collector may drop arrays inside any line of this class: they wait here until the lock is free.
         self._returned: deque[tuple[Piece, bool]] = deque()
         self._lock = threading.Lock()
-        self.kept = 0
 
     def allocate(self, nbytes: int, purpose: str) -> Memory:
         """Memory of at least this many bytes, aligned to 512 of them.
@@ -65,6 +68,7 @@ class Pool:
             self._tidy()
         piece = None
         with self._lock:
+            self._mend()
             place = bisect_left(self._sizes, (size, 0))
             if place < len(self._sizes) and self._sizes[place][0] <= size + size // _LEFT_OVER:
                 piece = self._remove(place)
@@ -79,12 +83,7 @@ class Pool:
     def give_back(self, piece: Piece, reusable: bool) -> None:
         """Keep a piece for the next, or free it, once all work on the GPU is done."""
         # Most pieces are put away at once, which takes less than `_tidy`.
-        if reusable and self.kept + piece.size <= self._most and self._lock.acquire(False):
-            try:
-                self._keep(piece)
-            finally:
-                self._lock.release()
-        else:
+        if not (reusable and self.kept + piece.size <= self._most and self._if_free(self._keep, piece)):
             self._returned.append((piece, reusable))
         if self._returned:
             self._tidy()
@@ -92,6 +91,7 @@ class Pool:
     def release(self) -> int:
         """Free what is kept, once all work on the GPU is done; how many bytes that was."""
         with self._lock:
+            self._mend()
             pieces = [self._remove(-1) for _ in range(len(self._sizes))]
         self._free(pieces)
         self._tidy()
@@ -99,33 +99,60 @@ class Pool:
 
     def _remove(self, place: int) -> Piece:
         """A piece that is no longer kept."""
+        self._torn = True
         size, address = self._sizes.pop(place)
         self.kept -= size
-        return self._pieces.pop(address)
+        piece = self._pieces.pop(address)
+        self._torn = False
+        return piece
 
     def _keep(self, piece: Piece) -> None:
+        self._torn = True
         self._pieces[piece.address] = piece
         insort(self._sizes, (piece.size, piece.address))
         self.kept += piece.size
+        self._torn = False
+
+    def _mend(self) -> None:
+        """Have all as the pieces say, which one step each puts in and takes out."""
+        if self._torn:
+            self._sizes = sorted((piece.size, address) for address, piece in self._pieces.items())
+            self.kept = sum(size for size, _ in self._sizes)
+            self._torn = False
+
+    def _if_free(self, do: Callable[..., None], *arguments: Any) -> bool:
+        """Do something under the lock, unless somebody has it; whether it was done."""
+        held: list[bool] = []
+        try:
+            # One call of C: an interrupt comes before it, or when it is known whether the lock is held.
+            held.extend(map(self._lock.acquire, (False,)))
+            if held[0]:
+                self._mend()
+                do(*arguments)
+            return held[0]
+        finally:
+            if held and held[0]:
+                self._lock.release()
 
     def _tidy(self) -> None:
         """Put away what was given back; whichever thread holds the lock does it for all."""
-        while self._returned and self._lock.acquire(False):
-            surplus: list[Piece] = []
-            try:
-                while self._returned:
-                    piece, reusable = self._returned.popleft()
-                    if reusable and piece.size <= self._most:
-                        self._keep(piece)
-                    else:
-                        surplus.append(piece)
-                while self.kept > self._most:
-                    oldest = next(iter(self._pieces.values()))
-                    surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
-            finally:
-                self._lock.release()
-            if surplus:
-                self._free(surplus)
+        surplus: list[Piece] = []
+        while self._returned and self._if_free(self._put_away, surplus):
+            pieces, surplus = surplus, []
+            if pieces:
+                self._free(pieces)
+
+    def _put_away(self, surplus: list[Piece]) -> None:
+        """Keep what was given back, but for what is too much: that is to be freed."""
+        while self._returned:
+            piece, reusable = self._returned.popleft()
+            if reusable and piece.size <= self._most:
+                self._keep(piece)
+            else:
+                surplus.append(piece)
+        while self.kept > self._most:
+            oldest = next(iter(self._pieces.values()))
+            surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
 
     def _free(self, pieces: list[Piece]) -> None:
         # A capture that another library has under way is none of this memory's business.
