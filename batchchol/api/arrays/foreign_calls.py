@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from inspect import Parameter, signature
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -107,13 +108,26 @@ def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
                 return None
             arrays, named = arranged
         options = public.decided(named) if named else usual
-        if options is None or (count > 1 and len({*map(type, arrays)}) > 1):
+        if options is None:
             return None
-        seen: list[Any] = [*map(library.seen, arrays)]
-        if None in seen:
+        # What is made for each array costs as much as all else: of one and of two arrays it is not.
+        if count == 1:
+            seen = library.seen(arrays[0])
+            if seen is None:
+                return None
+            return _prepared(public, library, options, seen[1:], generation())(seen[0])
+        try:
+            several: list[Any] = [*map(library.seen, arrays)]
+        except AttributeError:
+            # Not all are of this library.
             return None
-        run = _prepared(public, library, options, tuple([each[1:] for each in seen]), generation())
-        return run(*[each[0] for each in seen])
+        if None in several:
+            return None
+        if count == 2:
+            one, two = several
+            return _prepared(public, library, options, one[1:] + two[1:], generation())(one[0], two[0])
+        described = tuple(chain.from_iterable([each[1:] for each in several]))
+        return _prepared(public, library, options, described, generation())(*[each[0] for each in several])
 
     return called
 
@@ -132,10 +146,10 @@ def _prepared(
     public: _Public, library: Library, options: tuple[Any, ...], described: tuple[Any, ...], _: object
 ) -> Run:
     """How a call is done for arrays of these shapes, dtypes and GPUs."""
-    gpu = described[0][2]
-    if any(each[2] != gpu for each in described):
+    gpu, shapes, dtypes = described[2], described[::3], described[1::3]
+    if any(other != gpu for other in described[2::3]):
         return _nothing
-    arrays = [Array(tuple(shape), str(dtype).rpartition(".")[2]) for shape, dtype, _ in described]
+    arrays = [Array(tuple(shape), str(dtype).rpartition(".")[2]) for shape, dtype in zip(shapes, dtypes, strict=True)]
     plan = public.plan(*arrays, **dict(zip(public.deciding, options, strict=True)))
     if plan is None:
         return _nothing
@@ -150,7 +164,16 @@ def _prepared(
         queue(stream(gpu), *addresses, *map(address, results))
         return returned(results)
 
-    return run
+    def run_for_two(*addresses: int) -> Any:
+        results = first, second = make_first(), make_second()
+        queue(stream(gpu), *addresses, address(first), address(second))
+        return returned(results)
+
+    if len(makers) != 2:
+        return run
+    # What most calls return, for less.
+    make_first, make_second = makers
+    return run_for_two
 
 
 class _Kept(int):
