@@ -7,10 +7,11 @@ is made here is to be kept.
 from __future__ import annotations
 
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 from batchchol.api.arrays.device_addresses import Case, Operation, Queue, Room, launching, of_identities
-from batchchol.api.columns import Fit
+from batchchol.api.columns import Fit, Shape
 from batchchol.backends import get_backend
 from batchchol.backends.cuda import support
 from batchchol.backends.cuda.device import device
@@ -130,6 +131,24 @@ def beside(operation: Operation, place: int, how: Fit, dtype: str) -> Operation:
                 give(stream, work, x)
 
         return queue
+
+    return in_room
+
+
+def of_copy(operation: Operation, place: int, shape: Shape, dtype: str, steps: Shape) -> Operation:
+    """An operation whose argument at a place is not C-contiguous: it is done with a copy of that."""
+    copy = laid_out(device(), 2, lambda gpu, a, whole: support.gather(gpu, a, whole, shape, steps, dtype))
+    nbytes = prod(shape) * ELEMENT_BYTES[dtype]
+
+    def in_room(room: Room) -> Queue:
+        queue = operation(room)
+
+        def queue_copied(stream: int, *addresses: int) -> None:
+            whole = room(nbytes, "a contiguous copy")
+            copy(stream, addresses[place], whole)
+            queue(stream, *addresses[:place], whole, *addresses[place + 1 :])
+
+        return queue_copied
 
     return in_room
 

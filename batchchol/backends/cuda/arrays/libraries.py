@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import accumulate
 from math import prod
 from operator import attrgetter, mul
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,15 @@ Make = Callable[[], Any]
 # Small arrays of CuPy's: how many lie in one allocation, its most bytes, how they are aligned, for how many streams.
 _PARTS, _PARTS_BYTES, _ALIGNMENT, _STREAMS = 32, 1 << 19, 512, 8
 _PER_THREAD = 2
-# What a call asks of a C-contiguous array first: its address, its shape, its dtype and its GPU's number.
+# What a call asks of an array first: its address, its shape, its dtype and its GPU's number.
 Seen = tuple[int, Any, Any, int]
+
+
+class Apart(NamedTuple):
+    """The shape of an array that is not C-contiguous, and the elements between neighbours along each axis."""
+
+    shape: Any
+    steps: tuple[int, ...]
 
 
 class Library(Protocol):
@@ -40,6 +47,9 @@ class Library(Protocol):
 
     def seen(self, a: Any) -> Seen | None:
         """Where an array is and what it is, or None if it is not C-contiguous."""
+
+    def apart(self, a: Any) -> Seen | None:
+        """The same of one that is not, its shape an `Apart`; None if it cannot be read where it is."""
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         """What makes uninitialised arrays on the GPU that it is `there`: little is left to do for each."""
@@ -78,6 +88,12 @@ class Torch:
         if not a.is_contiguous() or (a.requires_grad and self._torch.is_grad_enabled()):
             return None
         return a.data_ptr(), a.shape, a.dtype, a.get_device()
+
+    def apart(self, a: Any) -> Seen | None:
+        # Of what is to be negated when it is read the memory says nothing.
+        if a.is_contiguous() or a.is_neg() or (a.requires_grad and self._torch.is_grad_enabled()):
+            return None
+        return a.data_ptr(), Apart(a.shape, a.stride()), a.dtype, a.get_device()
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         kind = getattr(self._torch, dtype.name)
@@ -123,6 +139,11 @@ class Cupy:
 
     def seen(self, a: Any) -> Seen | None:
         return self._said(a) if self._is_contiguous(a) else None
+
+    def apart(self, a: Any) -> Seen | None:
+        address, shape, dtype, gpu = self._said(a)
+        steps, rest = zip(*[divmod(step, dtype.itemsize) for step in a.strides], strict=True)
+        return None if any(rest) else (address, Apart(shape, steps), dtype, gpu)
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         nbytes = prod(shape) * dtype.itemsize
@@ -193,6 +214,9 @@ class Numba:
     def seen(self, a: Any) -> Seen | None:
         return (self.address(a), a.shape, a.dtype, self.gpu_of(a)) if a.is_c_contiguous() else None
 
+    def apart(self, a: Any) -> None:
+        return None
+
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cuda.device_array, shape, dtype)
 
@@ -227,6 +251,9 @@ class Pycuda:
         # Of other memory the driver is asked whose it is.
         here = isinstance(a.gpudata, self._kind) and a.flags.c_contiguous
         return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
+
+    def apart(self, a: Any) -> None:
+        return None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         made: Make = self._memory.maker(shape, dtype, f"an array of shape {shape}")
