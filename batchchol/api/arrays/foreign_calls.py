@@ -166,18 +166,28 @@ def _prepared(
 
 
 def _run(plan: Plan, library: Library, gpu: int, returned: Callable[[Any], Any]) -> Run:
-    """What makes the results of a plan and queues it."""
+    """What makes the results of a plan and queues it.
+
+    Where the library lacks memory it is not for here: what this one has left, or says of that, is the caller's.
+    """
     makers = [library.maker(each.shape, np.dtype(each.dtype), gpu) for each in plan.results]
     queue, stream, address = plan.operation(_room_of(library, gpu)), library.stream, library.address
+    lack = library.lack_of_memory
 
     def run(*addresses: int) -> Any:
-        results = [make() for make in makers]
-        queue(stream(gpu), *addresses, *map(address, results))
+        try:
+            results = [make() for make in makers]
+            queue(stream(gpu), *addresses, *map(address, results))
+        except lack:
+            return None
         return returned(results)
 
     def run_for_two(*addresses: int) -> Any:
-        results = first, second = make_first(), make_second()
-        queue(stream(gpu), *addresses, address(first), address(second))
+        try:
+            results = first, second = make_first(), make_second()
+            queue(stream(gpu), *addresses, address(first), address(second))
+        except lack:
+            return None
         return returned(results)
 
     if len(makers) != 2:

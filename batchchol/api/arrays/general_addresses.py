@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from batchchol.api.arrays.device_addresses import Case, Operation, Queue, Room, launching, of_identities
+from batchchol.api.arrays.device_addresses import Case, Operation, Queue, Room, kernel_of, launching, of_identities
 from batchchol.api.columns import Fit, Shape
 from batchchol.backends import get_backend
 from batchchol.backends.cuda import support
@@ -53,6 +53,28 @@ def taking_logarithms(case: Case) -> Operation:
             logarithms(stream, lu, pivots, sign, logabsdet)
 
         return of_factors
+
+    return in_room
+
+
+def determining(op: str, case: Case, nrhs: int = 0) -> Operation | None:
+    """What a kernel finds besides logarithms of determinants, and these, behind the info: `..., info, logabsdet`.
+
+    None where there is no kernel for both.
+    """
+    found = kernel_of(op, case, nrhs)
+    if found is None:
+        return None
+    launch_in = launching(found, case, nrhs)
+
+    def in_room(room: Room) -> Queue:
+        launch = launch_in(room)
+
+        def queue(stream: int, *addresses: int) -> None:
+            *others, info, logabsdet = addresses
+            launch(stream, *others, logabsdet, info)
+
+        return queue
 
     return in_room
 

@@ -32,7 +32,16 @@ class Apart(NamedTuple):
 
 
 class Library(Protocol):
-    """How arrays of a library are read and made; dtypes are the library's own, GPUs are known by their numbers."""
+    """How arrays of a library are read and made; dtypes are the library's own, GPUs are known by their numbers.
+
+    Attributes
+    ----------
+    lack_of_memory : type or ()
+        What it raises where a GPU has no memory left; () where that is as of all calls.
+    """
+
+    @property
+    def lack_of_memory(self) -> type[Exception] | tuple[()]: ...
 
     def __hash__(self) -> int: ...
 
@@ -69,6 +78,7 @@ class Torch:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
+        self.lack_of_memory: type[Exception] = self._torch.cuda.OutOfMemoryError
         # No functions of Python around these: a call of one takes as long.
         self.address: Callable[[Any], int] = self._torch.Tensor.data_ptr
         self.gpu_of: Callable[[Any], int] = self._torch.Tensor.get_device
@@ -118,6 +128,7 @@ class Cupy:
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
         self._cuda = self._cupy.cuda
+        self.lack_of_memory: type[Exception] = self._cuda.memory.OutOfMemoryError
         # No functions of Python around these.
         self.address: Callable[[Any], int] = attrgetter("data.ptr")
         self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
@@ -195,6 +206,8 @@ class _Parts:
 class Numba:
     """Numba's device arrays, whose work is on the default stream."""
 
+    lack_of_memory = ()
+
     def __init__(self) -> None:
         self._cuda = sys.modules["numba.cuda"]
 
@@ -232,6 +245,8 @@ class Numba:
 
 class Pycuda:
     """PyCUDA's arrays: in this library's memory, in the order of the default stream."""
+
+    lack_of_memory = ()
 
     def __init__(self) -> None:
         from batchchol.backends.cuda import memory, pool
