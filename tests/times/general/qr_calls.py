@@ -1,4 +1,4 @@
-"""What whole calls of `qr` take on a GPU's arrays, beside PyTorch's, CuPy's and JAX's own: 270,000 matrices of 3 x 3.
+"""What whole calls of `qr` take on a GPU's arrays, beside PyTorch's and JAX's own: 270,000 matrices of 3 x 3.
 
 From the root of the repository, with PyTorch and CuPy, and JAX if it is there:
 
@@ -48,15 +48,16 @@ def calls() -> dict[tuple[str, str], Call]:
         found[library, "batchchol.qr, r"] = lambda a=a: batchchol.qr(a, "r")
         found[library, "batchchol.qr, raw"] = lambda a=a: batchchol.qr(a, "raw")
     found["torch", "torch.geqrf"] = lambda: torch.geqrf(tensor)
-    found["cupy-cuda13x", "cupy.linalg.qr"] = lambda: cupy.linalg.qr(array)
     if installed("jax"):
         import jax
 
         given, compiled = jax.device_put(host), jax.jit(jax.numpy.linalg.qr)
         found["jax", "jax.numpy.linalg.qr"] = lambda: jax.block_until_ready(compiled(given))
+    for call in found.values():
+        call()
+    _check(tensor)
     found["torch", "torch.linalg.qr"] = lambda: torch.linalg.qr(tensor)
     torch.linalg.qr(tensor[:64].clone())
-    _check(tensor)
     return found
 
 
