@@ -141,6 +141,7 @@ class Wanted(NamedTuple):
         """
         if self.pivots is None:
             return self
+        check_unmasked("pivots", self.pivots)
         given, n = np.asarray(self.pivots), shape[-1]
         if given.dtype.kind not in "iu":
             raise TypeError(f"pivots: got dtype {given.dtype}, expected int32, as lu_factor returns them")

@@ -202,6 +202,8 @@ def lu_solve(
     Factors are not checked: by those of a singular matrix the solution is infinite or NaN.
     """
     taken = flag("overwrite_b", overwrite_b)
+    if pivots is None:
+        raise TypeError("pivots: got None, expected those that lu_factor returns beside the factors")
     wanted = Wanted("getrs", "LU", "factors", False, spec, math, threads, stream, out, taken, pivots=pivots)
     return solutions(LU, b, backend, wanted)[0]
 

@@ -18,7 +18,7 @@ from batchchol.errors import BatchcholError
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample, disagreement
 from batchchol.progress import Progress, Show
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
 from kernelgen import KernelSource, SpecError
 from kernelgen.emit.panels.border import Border, border
 from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel

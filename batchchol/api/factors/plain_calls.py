@@ -48,7 +48,9 @@ def factor_plain(
     """
     # Subclasses, and flags and words that are none, have rules and refusals of their own.
     plain = type(a) is np.ndarray and type(upper) is bool and (math is None or type(math) is str)
-    if not plain or not a.flags.c_contiguous or (chosen_backend(backend) or DEFAULT_BACKEND) != "cpu":
+    # The address of other kinds, such as of dates, cannot be asked for so.
+    plain = plain and a.dtype.kind == "f" and a.flags.c_contiguous
+    if not plain or (chosen_backend(backend) or DEFAULT_BACKEND) != "cpu":
         return None
     source = address_of(a)
     target = source if out is None else _place(out, a, source)

@@ -96,7 +96,7 @@ def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None
     out = (
         None
         if wanted.out is None
-        else host_out(wanted.out, (*(shape[:1] if outer is None else outer), *shape[1:]), batch.dtype)
+        else host_out(wanted.out, (*(shape[:1] if outer is None else outer), *shape[1:]), batch.dtype, "inverses")
     )
     device = _cpu_or_none()
     if device is None:
@@ -173,7 +173,7 @@ def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted, seen: tuple[int, ...]) -
     from batchchol.backends.cuda.arrays.dense import slices
 
     shape = dense.shape
-    out = None if wanted.out is None else host_out(wanted.out, seen, dense.dtype)
+    out = None if wanted.out is None else host_out(wanted.out, seen, dense.dtype, "inverses")
     x, info = aligned_empty(shape, dense.dtype, f"an array of shape {shape}"), np.empty(len(dense), np.int32)
     numbers = np.empty(len(dense), dense.dtype)
     added = None if wanted.jitter is None else numbers

@@ -25,8 +25,8 @@ def beside(a: HostRectangles, b: ArrayLike) -> tuple[HostRectangles, NDArray[np.
     check_unmasked("b", b)
     *_, m, n = a.shape
     given = host_array(b)
+    _check_dtype(given.dtype.newbyteorder("="), a.data.dtype)
     vector, outer, nrhs = _fit(a.shape, given.shape, np.broadcast_shapes)
-    _check_dtype(given.dtype, a.data.dtype)
     columns = np.broadcast_to(given[..., None] if vector else given, (*outer, m, nrhs))
     if outer != a.outer:
         whole = np.broadcast_to(a.data.reshape(a.shape), (*outer, m, n))
@@ -70,8 +70,8 @@ def beside_batch(a: Batch | RectangularBatch, b: Any) -> tuple[Any, bool]:
     else:
         check_unmasked("b", b)
         given = host_array(b)
+        _check_dtype(given.dtype.newbyteorder("="), a.dtype)
         vector, _, nrhs = _fit(shape, given.shape, _equal)
-        _check_dtype(given.dtype, a.dtype)
         given = contiguous("b", given, a.dtype)
     return given.reshape(a.batch, m, nrhs), vector
 

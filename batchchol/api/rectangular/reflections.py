@@ -23,7 +23,7 @@ from batchchol.api.rectangular.rectangles import (
 )
 from batchchol.backends import lapack_qr
 from batchchol.batches.batch import Batch
-from batchchol.batches.checks import check_math
+from batchchol.batches.checks import check_math, check_unmasked
 from batchchol.batches.rectangular import RectangularBatch
 
 
@@ -69,6 +69,9 @@ def ormqr(
     """
     check_math(math)
     check_threads(threads)
+    if not isinstance(factors, tuple | list) or len(factors) != 2:
+        got = f"{len(factors)} of them" if isinstance(factors, tuple | list) else type(factors).__name__
+        raise TypeError(f"factors: got {got}, expected the pair (qr, tau) that qr(a, 'raw') returns")
     qr, tau = factors
     return _products(qr, tau, b, backend=backend, math=math, threads=threads, stream=stream)
 
@@ -98,6 +101,7 @@ def _of_batch(qr: Batch | RectangularBatch, tau: Any, b: Any, asked: Asked) -> A
     m, n = sides_of(qr)
     shape = qr.batch, min(m, n)
     if qr.backend == "cpu":
+        check_unmasked("factors", tau)
         scalars: Any = np.asarray(tau)
         _check_tau(scalars.shape, scalars.dtype, shape, qr.dtype)
         scalars = contiguous("factors", scalars, qr.dtype)
@@ -116,11 +120,12 @@ def _of_batch(qr: Batch | RectangularBatch, tau: Any, b: Any, asked: Asked) -> A
 def _here(qr: HostRectangles, tau: ArrayLike, b: ArrayLike, asked: Asked) -> Any:
     """Of arrays of the host."""
     *_, m, n = qr.shape
+    check_unmasked("factors", tau)
     given = np.asarray(tau)
     _check_tau(given.shape, given.dtype, (*qr.outer, min(m, n)), qr.data.dtype)
     outer = qr.outer
     qr, right, vector = beside(qr, b)
-    scalars = given.reshape(qr.members, -1) if qr.outer == outer else np.broadcast_to(given, (*qr.outer, min(m, n)))
+    scalars = given if qr.outer == outer else np.broadcast_to(given, (*qr.outer, min(m, n)))
     scalars = contiguous("factors", scalars, qr.data.dtype).reshape(qr.members, min(m, n))
     if asked.elsewhere:
         x = _copied_there(qr, scalars, right, asked)

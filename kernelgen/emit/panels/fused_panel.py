@@ -180,7 +180,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
     entry = f"{letter}panel_{panel.order}_{sizes}_{update}{place}{'_timed' * panel.timed}"
     launch = Launch(panel.threads, 1, panel.shared_bytes, cache="shared")
     text = render(
-        "panel/fused.cu.jinja",
+        "panel/fused/fused.cu.jinja",
         entry=entry,
         launch=launch,
         dtype=panel.dtype,

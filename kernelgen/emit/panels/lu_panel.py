@@ -64,19 +64,19 @@ def widest(dtype: str, height: int) -> int:
 def factor(panel: LuPanel) -> KernelSource:
     """The kernel of panels; an item is a matrix."""
     name = f"getf2_nb{panel.nb}_t{panel.threads}_r{panel.rows}"
-    return source_of("lu_panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows)
+    return source_of("lu/panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows)
 
 
 @lru_cache(maxsize=16)
 def swaps(dtype: str, nb: int) -> KernelSource:
     """The kernel of row interchanges; an item is `COLUMNS` columns of a matrix."""
-    return source_of("lu_swaps", f"laswp_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
+    return source_of("lu/swaps", f"laswp_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
 
 
 @lru_cache(maxsize=16)
 def solve(dtype: str, nb: int) -> KernelSource:
     """The kernel of solves by unit lower triangles; an item is `COLUMNS` columns of a matrix."""
-    return source_of("lu_solve", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
+    return source_of("lu/trsm", f"trsm_unit_nb{nb}", dtype, nb, Launch(COLUMNS, 1))
 
 
 def _block(height: int) -> tuple[int, int]:

@@ -19,28 +19,28 @@ COPIERS, EACH = 128, 16
 def factor(panel: LuPanel) -> KernelSource:
     """The kernel of panels; an item is a matrix."""
     name = f"geqr2_nb{panel.nb}_t{panel.threads}_r{panel.rows}"
-    return source_of("qr_panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows, root="pivot")
+    return source_of("qr/panel", name, panel.dtype, panel.nb, Launch(panel.threads, 1), rows=panel.rows, root="pivot")
 
 
 @lru_cache(maxsize=16)
 def vectors(dtype: str, nb: int) -> KernelSource:
     """The kernel that copies reflectors, with ones and zeros; an item is `COPIERS` * `EACH` elements of a matrix."""
-    return source_of("qr_vectors", f"larfv_nb{nb}", dtype, nb, Launch(COPIERS, 1), each=EACH)
+    return source_of("qr/vectors", f"larfv_nb{nb}", dtype, nb, Launch(COPIERS, 1), each=EACH)
 
 
 @lru_cache(maxsize=16)
 def triangles(dtype: str, nb: int) -> KernelSource:
     """The kernel of triangles T of reflectors I - V T V^T, by V^T V; an item is a matrix."""
-    return source_of("qr_larft", f"larft_nb{nb}", dtype, nb, Launch(WARP, 1))
+    return source_of("qr/larft", f"larft_nb{nb}", dtype, nb, Launch(WARP, 1))
 
 
 @lru_cache(maxsize=4)
 def identities(dtype: str) -> KernelSource:
     """The kernel that writes columns of identities; an item is `COPIERS` * `EACH` elements of a matrix."""
-    return source_of("qr_laset", "laset", dtype, 1, Launch(COPIERS, 1), each=EACH)
+    return source_of("qr/laset", "laset", dtype, 1, Launch(COPIERS, 1), each=EACH)
 
 
 @lru_cache(maxsize=4)
 def zeros(dtype: str) -> KernelSource:
     """The kernel that finds zeros on diagonals; an item is a matrix."""
-    return source_of("qr_zeros", "zeros", dtype, 1, Launch(WARP, 1))
+    return source_of("qr/zeros", "zeros", dtype, 1, Launch(WARP, 1))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import chain, product
@@ -72,11 +72,16 @@ def main() -> None:
     )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
+    write_rows(arguments.out, COLUMNS, rows(arguments.part))
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Write each row as it is measured, with where it comes from, and print it."""
     origin = about(get_backend("cuda"))
-    with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        for row in rows(arguments.part):
+        for row in rows:
             writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)
