@@ -143,7 +143,7 @@ def _nothing(*_: int) -> None:
     """What is done of calls that are not for here."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _prepared(
     public: _Public, library: Library, options: tuple[Any, ...], described: tuple[Any, ...], _: object
 ) -> Run:
