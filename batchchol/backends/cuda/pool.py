@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,8 @@ class Pool:
         self.kept = 0
         # Whether an interrupt may have left the two below what the first one says.
         self._torn = False
-        # The garbage collector may drop arrays inside any line of this class: they wait here until the lock is free.
+        # The garbage collector may drop arrays inside any line of this class, under the lock as well, for which they
+        # must not wait then: they wait here until it is free.
         self._returned: deque[tuple[Piece, bool]] = deque()
         self._lock = threading.Lock()
 
@@ -68,7 +68,8 @@ class Pool:
             self._tidy()
         piece = None
         with self._lock:
-            self._mend()
+            if self._torn:
+                self._mend()
             place = bisect_left(self._sizes, (size, 0))
             if place < len(self._sizes) and self._sizes[place][0] <= size + size // _LEFT_OVER:
                 piece = self._remove(place)
@@ -83,7 +84,12 @@ class Pool:
     def give_back(self, piece: Piece, reusable: bool) -> None:
         """Keep a piece for the next, or free it, once all work on the GPU is done."""
         # Most pieces are put away at once, which takes less than `_tidy`.
-        if not (reusable and self.kept + piece.size <= self._most and self._if_free(self._keep, piece)):
+        if reusable and self.kept + piece.size <= self._most and not self._lock.locked():
+            with self._lock:
+                if self._torn:
+                    self._mend()
+                self._keep(piece)
+        else:
             self._returned.append((piece, reusable))
         if self._returned:
             self._tidy()
@@ -91,7 +97,8 @@ class Pool:
     def release(self) -> int:
         """Free what is kept, once all work on the GPU is done; how many bytes that was."""
         with self._lock:
-            self._mend()
+            if self._torn:
+                self._mend()
             pieces = [self._remove(-1) for _ in range(len(self._sizes))]
         self._free(pieces)
         self._tidy()
@@ -115,35 +122,23 @@ class Pool:
 
     def _mend(self) -> None:
         """Have all as the pieces say, which one step each puts in and takes out."""
-        if self._torn:
-            self._sizes = sorted((piece.size, address) for address, piece in self._pieces.items())
-            self.kept = sum(size for size, _ in self._sizes)
-            self._torn = False
-
-    def _if_free(self, do: Callable[..., None], *arguments: Any) -> bool:
-        """Do something under the lock, unless somebody has it; whether it was done."""
-        held: list[bool] = []
-        try:
-            # One call of C: an interrupt comes before it, or when it is known whether the lock is held.
-            held.extend(map(self._lock.acquire, (False,)))
-            if held[0]:
-                self._mend()
-                do(*arguments)
-            return held[0]
-        finally:
-            if held and held[0]:
-                self._lock.release()
+        self._sizes = sorted((piece.size, address) for address, piece in self._pieces.items())
+        self.kept = sum(size for size, _ in self._sizes)
+        self._torn = False
 
     def _tidy(self) -> None:
         """Put away what was given back; whichever thread holds the lock does it for all."""
-        surplus: list[Piece] = []
-        while self._returned and self._if_free(self._put_away, surplus):
-            pieces, surplus = surplus, []
-            if pieces:
-                self._free(pieces)
+        while self._returned and not self._lock.locked():
+            with self._lock:
+                surplus = self._put_away()
+            if surplus:
+                self._free(surplus)
 
-    def _put_away(self, surplus: list[Piece]) -> None:
+    def _put_away(self) -> list[Piece]:
         """Keep what was given back, but for what is too much: that is to be freed."""
+        if self._torn:
+            self._mend()
+        surplus: list[Piece] = []
         while self._returned:
             piece, reusable = self._returned.popleft()
             if reusable and piece.size <= self._most:
@@ -153,6 +148,7 @@ class Pool:
         while self.kept > self._most:
             oldest = next(iter(self._pieces.values()))
             surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
+        return surplus
 
     def _free(self, pieces: list[Piece]) -> None:
         # A capture that another library has under way is none of this memory's business.
