@@ -81,6 +81,7 @@ _FLAGS = (
     "-Wno-unknown-warning-option",  # GCC and clang each have options that the other has not
     "-Wno-ignored-optimization-argument",
     "-Wno-maybe-uninitialized",  # guesses, other ones at every level of optimization
+    "-Wno-ignored-attributes",  # of elements' types as arguments of templates
     "-Wno-unknown-pragmas",
     "-Wno-unused-parameter",  # every kernel of a kind has the same parameters, used or not
     "-fsanitize=bounds,signed-integer-overflow,shift,integer-divide-by-zero",
