@@ -20,7 +20,8 @@ class PanelStage:
     """Room for a matrix of m x n that `split` threads of a GPU have in shared memory, whole warps of them.
 
     One warp makes `nb` reflectors in its registers, a lane having every so-many-th row of their columns, and the
-    triangle that makes one block of them; all warps apply it to the other columns. From one row to the next there is
+    triangle that makes one block of them; the others apply it to the columns behind, while that one goes ahead to the
+    next. From one row to the next there is
     an odd number of pieces: lanes that read a piece of a row each read from different banks.
     """
 
@@ -71,8 +72,8 @@ class PanelStage:
 
     @property
     def matrix(self) -> int:
-        """Scalars of a matrix, of the reflectors of a panel, their triangle, and units of columns and tau."""
-        size = self.problem.rows * (self.line + self.nb) + self.nb**2
+        """Scalars of a matrix, of two panels' tops and triangles, and of units of columns and tau."""
+        size = self.problem.rows * self.line + 4 * self.nb**2
         size += 2 * (self.padded + self.solves)
         return self.piece * (-(-size // self.piece) | 1)
 
