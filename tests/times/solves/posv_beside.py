@@ -5,8 +5,8 @@
 
 Kernels that the library chooses for packed matrices and arrays, and the likeliest blocks of cuSOLVERDx, on cold data,
 queued; seconds a call, medians, checked; `--early` has those of cuSOLVERDx launched before others have ended, as ours
-are. Rows are added to a file that is there. `compare --op posv` asks the same, and takes longer: it times one after
-the other, and calls on arrays too.
+are. `floor` rows have a kernel that does nothing, launched like theirs. Rows are added to a file that is there.
+`compare --op posv` asks the same, and takes longer: it times one after the other, and calls on arrays too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import argparse
 import csv
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from batchchol.measure.provenance import about
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.plan import factor_then_solve
 from kernelgen import Layout, Problem, SpecError
+from kernelgen.emit.source import Launch
+from kernelgen.emit.support import support_kernel
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 COLUMNS = (
@@ -51,6 +54,8 @@ SAID = ("gpu", "driver", "toolkit", "commit", "date", "peer")
 SAMPLES, WARM_UP, MEMBERS = 7, 2, 48
 # Calls of a sample: long enough together that the clock's step is nothing, 20 us or more each.
 FEW_CALLS, MANY_CALLS, MANY_ELEMENTS = 4, 20, 1 << 22
+
+FLOOR = "floor"
 
 Sets = Sequence[tuple[Any, ...]]
 
@@ -82,7 +87,9 @@ class Contender(NamedTuple):
         ]
 
     def checked(self, backend: Any) -> float:
-        """The largest ratio of the solutions of one more call."""
+        """The largest ratio of the solutions of one more call; of the floor, which solves nothing, none."""
+        if self.name == FLOOR:
+            return 0
         self.run(*self.sets[0], *self.status)
         return CHECKS["posv"](*self.sets[0], *self.status, self.math, samples=MEMBERS, host=backend.host)
 
@@ -124,6 +131,15 @@ def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool
         yield Contender("cusolverdx", f"posv of a block, {said}", "ieee", Layout.canonical(), arrays, (info,), run)
 
 
+def floors() -> Iterator[Contender]:
+    """A kernel that does nothing, launched when the one before has ended, and early."""
+    for kernel, pdl in (("empty", False), ("empty, early", True)):
+        source = support_kernel("empty")
+        source = replace(source, launch=replace(cast(Launch, source.launch), pdl=pdl))
+        run = partial(device().launch, source, 1, ())
+        yield Contender(FLOOR, kernel, "ieee", Layout.canonical(), ((),), (), run)
+
+
 def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *, early: bool) -> list[Contender]:
     """All that solve these."""
     a = backend.empty(asked.n, asked.batch, Layout.canonical(), asked.dtype)
@@ -131,7 +147,8 @@ def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *,
     b = np.random.default_rng(0).standard_normal((asked.batch, asked.n, asked.nrhs), dtype=asked.dtype)
     found = list(ours(backend, asked, a, b, maths))
     arrays = next(each.sets for each in found if each.name == "arrays")
-    return found + (list(theirs(backend, asked, arrays, blocks, early=early)) if blocks else [])
+    peers = theirs(backend, asked, arrays, blocks, early=early) if blocks else ()
+    return [*found, *peers, *floors()]
 
 
 def rows(
