@@ -5,8 +5,9 @@
 
 Kernels that the library chooses for packed matrices and arrays, and the likeliest blocks of cuSOLVERDx, on cold data,
 queued; seconds a call, medians, checked; `--early` has those of cuSOLVERDx launched before others have ended, as ours
-are. `floor` rows have a kernel that does nothing, launched like theirs. Rows are added to a file that is there.
-`compare --op posv` asks the same, and takes longer: it times one after the other, and calls on arrays too.
+are. `floor_seconds` is what a kernel takes that does nothing and is launched in the same way. Rows are added to a
+file that is there. `compare --op posv` asks the same, and takes longer: it times one after the other, and calls on
+arrays too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ COLUMNS = (
     "layout",
     "seconds",
     "spread",
+    "floor_seconds",
     "ratio",
     "kernel",
 )
@@ -79,6 +81,7 @@ class Contender(NamedTuple):
     sets: Sets
     status: tuple[Any, ...]
     run: Callable[..., Any]
+    early: bool
 
     def calls(self, first: int, number: int) -> list[Callable[[], Any]]:
         """Calls on one set after the other."""
@@ -109,7 +112,8 @@ def ours(backend: Any, asked: Asked, a: Batch, b: Any, maths: Sequence[str]) -> 
             status = info_of(backend, specs[0], sets[0][0])
             kernel = backend.kernel(specs[0]) if len(specs) == 1 else factor_then_solve(backend, *specs)
             names = " + ".join(spec.name for spec in specs)
-            yield Contender(name, names, math, layout, sets, status, partial(kernel, threads=1))
+            early = all(spec.schedule.pdl for spec in specs)
+            yield Contender(name, names, math, layout, sets, status, partial(kernel, threads=1), early)
 
 
 def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool) -> Iterator[Contender]:
@@ -128,7 +132,8 @@ def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool
             device().run(function, asked.batch, addresses)
 
         said = cusolverdx._said(shape)
-        yield Contender("cusolverdx", f"posv of a block, {said}", "ieee", Layout.canonical(), arrays, (info,), run)
+        kernel = f"posv of a block, {said}"
+        yield Contender("cusolverdx", kernel, "ieee", Layout.canonical(), arrays, (info,), run, early)
 
 
 def floors() -> Iterator[Contender]:
@@ -137,7 +142,7 @@ def floors() -> Iterator[Contender]:
         source = support_kernel("empty")
         source = replace(source, launch=replace(cast(Launch, source.launch), pdl=pdl))
         run = partial(device().launch, source, 1, ())
-        yield Contender(FLOOR, kernel, "ieee", Layout.canonical(), ((),), (), run)
+        yield Contender(FLOOR, kernel, "ieee", Layout.canonical(), ((),), (), run, pdl)
 
 
 def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *, early: bool) -> list[Contender]:
@@ -161,13 +166,14 @@ def rows(
     for turn in range(WARM_UP + SAMPLES):
         bursts = [each.calls((turn * len(found) + place) * calls, calls) for place, each in enumerate(found)]
         taken.append(backend.in_turn(bursts, alone=True))
-    for each, ratio, seconds in zip(found, ratios, zip(*taken[WARM_UP:], strict=True), strict=True):
-        middle = sorted(seconds)
-        median = middle[len(middle) // 2]
+    taken = [sorted(seconds) for seconds in zip(*taken[WARM_UP:], strict=True)]
+    medians = [middle[len(middle) // 2] for middle in taken]
+    floor = {each.early: median for each, median in zip(found, medians, strict=True) if each.name == FLOOR}
+    for each, ratio, middle, median in zip(found, ratios, taken, medians, strict=True):
         yield {
             "op": "posv", "library": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
-            "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}", "ratio": f"{ratio:.3f}",
-            "kernel": each.kernel,
+            "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}",
+            "floor_seconds": f"{floor[each.early]:.4g}", "ratio": f"{ratio:.3f}", "kernel": each.kernel,
         }  # fmt: skip
 
 
