@@ -41,6 +41,7 @@ from kernelgen.schedules.panel_stage import PanelStage
 from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
 from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
 from kernelgen.schedules.reflector_stage import ReflectorStage
+from kernelgen.schedules.rows_stage import RowsStage, check_rows
 from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
 from kernelgen.schedules.triangle_stage import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
@@ -155,6 +156,9 @@ class ThreadSchedule(BaseSchedule):
         stages = bool(self.staged) and self.threads is not None
         works = "solves by factors where they are do not wait for their predecessors themselves, use None"
         require(not self.pdl or stages or problem.operation.factors, "pdl", self.pdl, works)
+        if self.split and problem.op == "posv":
+            _check_split(self, problem, layout)
+            return
         works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and apart:
@@ -340,6 +344,20 @@ def _check_kept(schedule: ThreadSchedule, stage: SolveStage) -> None:
     works = "straight-line code has no tiles, use 1"
     require(schedule.unroll == "tiles" or schedule.nb == 1, "nb", schedule.nb, works)
     _check_room(stage)
+
+
+def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
+    """Refuse what several threads to a matrix cannot factor and solve with at once."""
+    split, threads = schedule.split or 1, schedule.threads or DEFAULT_THREADS
+    works = "threads share packed matrices alone, one right-hand side at a time: staged=True, unroll='full', rhs=1"
+    plain = schedule.staged and schedule.unroll == "full" and schedule.rhs == 1 and schedule.looking == "left"
+    require(bool(plain and layout == "chunked"), "split", split, works)
+    works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
+    require(threads == WARP * split, "threads", threads, works)
+    require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
+    works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
+    require(schedule.blocks is not None, "blocks", schedule.blocks, works)
+    check_rows(RowsStage(problem, split))
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:
