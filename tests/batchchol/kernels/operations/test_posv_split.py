@@ -9,11 +9,11 @@ import pytest
 
 from batchchol.operations.posv import ratio_bound, ratios
 from kernelgen import KernelSpec, SpecError
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 
-from ...emulation.checks import CompiledTogether
-from ...kernel_runs import make_spec, run_posv
-from ...matrices import DATA, with_bad_pivots
+from ....emulation.checks import CompiledTogether
+from ....kernel_runs import make_spec, run_posv
+from ....matrices import DATA, with_bad_pivots
 
 
 def spec_of(n: int, split: int, **choices: Any) -> KernelSpec:
