@@ -163,6 +163,14 @@ def to_host(array: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
     return host
 
 
+def fetched(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A copy on the host of what lies at an address, once all work on the GPU is done: for less than `to_host`."""
+    gpu, host = device(), np.empty(shape, dtype)
+    with gpu.at_hand("copying from the GPU"):
+        gpu.driver.fetch(address, host.ctypes.data, host.nbytes)
+    return host
+
+
 def copy_on_device(source: Any, destination: Any) -> None:
     """Queue the copy of an array to another of the same size."""
     gpu = device()

@@ -271,6 +271,10 @@ def load(root: Path) -> Listed:
         ]
         lookups = [Lookup(name=name, root=root, **entry) for name, entry in found.get("lookups", {}).items()]
         return Listed(root, pages(root), [*groups.values()], tables, plots, lookups)
+    except FileNotFoundError as error:
+        if error.filename != str(path):
+            raise
+        raise DataFileError(path, "reading", "no such file: change to a clone of batchchol, or name one") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
 

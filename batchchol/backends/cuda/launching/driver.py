@@ -52,6 +52,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (_Address, ctypes.c_int, ctypes.c_int),
     "cuFuncSetCacheConfig": (_Address, ctypes.c_int),
     "cuGetErrorString": (ctypes.c_int, _Address),
+    "cuMemcpyDtoH_v2": (_Address, _Address, ctypes.c_size_t),
     "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
     "cuModuleLoadData": (_Address, ctypes.c_char_p),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Address, _Address, ctypes.c_int, ctypes.c_size_t),
@@ -194,6 +195,12 @@ class Driver:
         """Queue a fill of `count` 32-bit words."""
         if status := self._set_words(address, word & 0xFFFFFFFF, count, stream):
             self.check(status, "setting memory")
+
+    def fetch(self, address: int, place: int, nbytes: int) -> None:
+        """Copy bytes to a place on the host, once all work of the context is done."""
+        self.synchronize()
+        if nbytes:
+            self.check(self._cuda.cuMemcpyDtoH_v2(place, address, nbytes), "copying from the GPU")
 
     def wait_for(self, other: int, stream: int) -> None:
         """Have later work of `stream` wait for what is queued on the stream `other` now."""
