@@ -23,7 +23,7 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
-from kernelgen.schedules.general_stage import (
+from kernelgen.schedules.stages.general import (
     MAX_GENERAL_REGISTERS,
     MAX_ROW_REGISTERS,
     MAX_SPLIT,
@@ -36,14 +36,14 @@ from kernelgen.schedules.general_stage import (
     most_general_order,
     registers_of_one,
 )
-from kernelgen.schedules.lane_stage import LaneStage
-from kernelgen.schedules.panel_stage import PanelStage
-from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
-from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
-from kernelgen.schedules.reflector_stage import ReflectorStage
-from kernelgen.schedules.rows_stage import RowsStage, check_rows
-from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
-from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
+from kernelgen.schedules.stages.reflectors import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
+from kernelgen.schedules.stages.reflectors import SPLITS as REFLECTOR_SPLITS
+from kernelgen.schedules.stages.reflectors import ReflectorStage
+from kernelgen.schedules.stages.rows import RowsStage, check_rows
+from kernelgen.schedules.stages.thread import SolveStage, ThreadStage
+from kernelgen.schedules.stages.triangles import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
 # One multiply-add is one line of straight-line code, and compile time grows faster than that: this is n up to 33.

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
 from kernelgen.problem import MAX_N, Problem
-from kernelgen.schedules.reflector_stage import least_threads
+from kernelgen.schedules.stages.reflectors import least_threads
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the 255 registers of a thread, those that can be elements of its general matrix.
