@@ -27,9 +27,10 @@ from kernelgen.gpu import MAX_SHARED_BYTES, RESERVED_BYTES, WARP
 from kernelgen.schedules import DEFAULT_THREADS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.schedules.block import MAX_SPARE
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
 from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.strip import TILE as STRIP_TILE
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, HALVED_VECTOR_BYTES, straight_line_operations
+from kernelgen.schedules.thread import HALVED_VECTOR_BYTES
 from kernelgen.schedules.warp import BLOCK, TILE
 from kernelgen.schedules.whole import MAX_WARPS as MAX_WHOLE_WARPS
 from kernelgen.schedules.whole import TILE as WHOLE_TILE
