@@ -228,7 +228,7 @@ class ThreadSchedule(BaseSchedule):
 
 
 def _threads_of(problem: Problem, split: int | None) -> int:
-    """Those of a block, by default."""
+    """Threads of a block, by default."""
     if split is None or split <= WARP:
         return DEFAULT_THREADS
     return split if problem.operation.rectangular else WarpsStage(problem, split).threads
