@@ -38,12 +38,12 @@ class WholeShape:
 
     @property
     def rows(self) -> int:
-        """Those of the first panel."""
+        """Rows of the first panel."""
         return self.n + self.rhs
 
     @property
     def tiles(self) -> int:
-        """Those of the first panel."""
+        """Tiles of the first panel."""
         return -(-self.rows // TILE)
 
     @property
@@ -58,7 +58,7 @@ class WholeShape:
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return WARP * self.warps
 
     @property

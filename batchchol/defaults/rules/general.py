@@ -9,12 +9,12 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import SPLITS, SplitStage, least_split, registers_of_one
-from kernelgen.schedules.lane_stage import LANES as SHARES
-from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
-from kernelgen.schedules.panel_stage import OPERATIONS as PANELED
-from kernelgen.schedules.reflector_stage import SECTOR_BYTES
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.stages.general import SPLITS, SplitStage, least_split, registers_of_one
+from kernelgen.schedules.stages.lanes import LANES as SHARES
+from kernelgen.schedules.stages.lanes import MAX_REGISTERS, LaneStage, has_whole_columns
+from kernelgen.schedules.stages.panels import OPERATIONS as PANELED
+from kernelgen.schedules.stages.reflectors import SECTOR_BYTES
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of CPUs, the largest order of straight-line code.
