@@ -202,7 +202,7 @@ def _number(value: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Such as "1.23 ms"."""
+    """A time in words, such as "1.23 ms"."""
     for unit, seconds in (("s", 1.0), ("ms", 1e-3)):
         if value >= seconds:
             return f"{value / seconds:.3g} {unit}"

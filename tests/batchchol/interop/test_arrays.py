@@ -18,7 +18,7 @@ from batchchol.api.arrays import device_addresses, foreign_calls
 from batchchol.backends.cuda import gpus, memory
 from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
-from batchchol.errors import DeviceLost
+from batchchol.errors import DeviceLost, OutOfMemory
 
 from ...fakes import pycuda as fake_pycuda
 from ...fakes.pycuda import FakeGpu
@@ -53,7 +53,7 @@ class FakeArray:
         self.gpu.other_gpus[self.host.ctypes.data] = self.device
         self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
         self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device)
-        self.flags = self.host.flags
+        self.flags, self.strides = self.host.flags, self.host.strides
         self.device_ctypes_pointer = SimpleNamespace(value=self.host.ctypes.data)
 
     def is_c_contiguous(self) -> bool:
@@ -71,6 +71,10 @@ class FakeArray:
         made = cls((), np.float32, other.get())
         made.other = other  # type: ignore[attr-defined]
         return made
+
+
+class NoMemory(MemoryError):
+    """CuPy's OutOfMemoryError."""
 
 
 class CupyArray(FakeArray):
@@ -115,6 +119,7 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
         runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
         Device=OnGpu,
         alloc=lambda nbytes: Memory(bytearray(nbytes)),
+        memory=SimpleNamespace(OutOfMemoryError=NoMemory),
     )
     cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
     cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of, gpus={0: OnGpu(0), 1: OnGpu(1)})
@@ -183,6 +188,9 @@ def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch:
         (batchchol.solve_ex, (a, b), general),
         (batchchol.inv_ex, (a,), general),
         (batchchol.slogdet_ex, (a,), general),
+        (batchchol.solve_ex, (a, b), {"logdet": True}),
+        (batchchol.inv_ex, (a,), {"logdet": True}),
+        (batchchol.cho_inverse_ex, (a,), {"upper": True}),
         (batchchol.lu_factor_ex, (a,), {"math": "fast"}),
         (batchchol.lu_solve, (lu, pivots, b), {}),
         (batchchol.lu_solve, (lu, pivots, several), {}),
@@ -273,6 +281,27 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     assert made == [(2, 512)] * 6
 
 
+def test_where_a_library_lacks_memory_this_one_is_asked(
+    kind: Any, spd: Spd, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is not CupyArray:
+        pytest.skip("the library has no such error")
+
+    def lacking(nbytes: int) -> None:
+        raise NoMemory
+
+    host = spd(3, N)
+    a = put(kind, host)
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc", lacking)
+    found = batchchol.cholesky_ex(a)
+    assert type(found.L) is kind
+    close(found.L, np.linalg.cholesky(host))
+    fake_gpu.total = 0
+    memory.release()
+    with pytest.raises(OutOfMemory, match="use a smaller batch"):
+        batchchol.cholesky_ex(put(kind, np.ones((99, N, N), np.float32)))
+
+
 @pytest.mark.parametrize(
     "view",
     [
@@ -284,9 +313,13 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     ],
     ids=["every-other", "parts", "transposed", "reversed", "broadcast"],
 )
-def test_arrays_of_any_strides(kind: Any, spd: Spd, view: Callable[[Array], Array]) -> None:
+def test_arrays_of_any_strides(
+    kind: Any, spd: Spd, view: Callable[[Array], Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind is fake_pycuda.GPUArray:
         pytest.skip("the fake has no strides")
+    if kind is CupyArray:
+        monkeypatch.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
     host = view(spd(4, N) + np.triu(np.ones((N, N), np.float32), 1))
     whole = np.tril(host) + np.tril(host, -1).swapaxes(1, 2)
     sides = np.ones_like(whole)[..., ::-1]
