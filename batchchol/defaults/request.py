@@ -1,4 +1,4 @@
-"""What a kernel is asked for: the request that tables of defaults answer."""
+"""Requests for kernels, which tables of defaults answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPICAL_BATCH = 16_384
 
 @dataclass(frozen=True)
 class Request:
-    """What a kernel is asked for.
+    """A request for a kernel.
 
     Attributes
     ----------

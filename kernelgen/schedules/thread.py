@@ -37,9 +37,11 @@ from kernelgen.schedules.general_stage import (
     registers_of_one,
 )
 from kernelgen.schedules.lane_stage import LaneStage
+from kernelgen.schedules.panel_stage import PanelStage
 from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
 from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
 from kernelgen.schedules.reflector_stage import ReflectorStage
+from kernelgen.schedules.rows_stage import RowsStage, check_rows
 from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
 from kernelgen.schedules.triangle_stage import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
@@ -84,7 +86,8 @@ class ThreadSchedule(BaseSchedule):
     matrices, rows of which then stay where they are until they are written; if `staged` as well, whole warps have a
     matrix in shared memory, and exchange its rows there panel by panel. Of QR factorizations, Q and least squares, a
     few lanes of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of
-    columns, which they show in shared memory, as many threads and those of other operations do in any case.
+    columns, which they show in shared memory, as many threads and those of other operations do in any case; whole
+    warps have a matrix in shared memory then, and a panel of reflectors at a time in registers.
     """
 
     family: ClassVar[str] = "thread"
@@ -153,6 +156,9 @@ class ThreadSchedule(BaseSchedule):
         stages = bool(self.staged) and self.threads is not None
         works = "solves by factors where they are do not wait for their predecessors themselves, use None"
         require(not self.pdl or stages or problem.operation.factors, "pdl", self.pdl, works)
+        if self.split and problem.op == "posv":
+            _check_split(self, problem, layout)
+            return
         works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and apart:
@@ -185,7 +191,7 @@ class ThreadSchedule(BaseSchedule):
 
     def general_stage(
         self, problem: Problem, layout: str, order: str = "col"
-    ) -> GeneralStage | SharedStage | SplitStage | WarpsStage | BlockStage | ReflectorStage | LaneStage:
+    ) -> GeneralStage | SharedStage | SplitStage | WarpsStage | BlockStage | ReflectorStage | LaneStage | PanelStage:
         """What the warps of a GPU have in shared memory of general matrices."""
         if self.split is None:
             return SharedStage(problem) if self.staged else GeneralStage(problem, layout)
@@ -193,6 +199,8 @@ class ThreadSchedule(BaseSchedule):
             lanes = LaneStage(problem, self.split, layout, order)
             if lanes.fits and not self.staged:
                 return lanes
+            if self.staged and self.split % WARP == 0:
+                return PanelStage(problem, self.split)
             return ReflectorStage(problem, self.split, layout)
         if self.staged:
             return BlockStage(problem, self.split)
@@ -249,11 +257,8 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     require(gpu or schedule.staged is True, "staged", schedule.staged, works)
     if not gpu:
         return
-    works = "only LU by a thread or by whole warps to a matrix, and QR by few lanes, have such a choice, use None"
-    alone = (schedule.split or 0) % WARP == 0 and (problem.operation.factors or schedule.split is not None)
-    if problem.operation.rectangular:
-        alone = LaneStage(problem, schedule.split or WARP, layout).fits
-    require(not schedule.staged or alone, "staged", schedule.staged, works)
+    works = "only LU by a thread or whole warps to a matrix, and QR by few lanes or whole warps, have it, use None"
+    require(not schedule.staged or _may_stage(schedule, problem), "staged", schedule.staged, works)
     threads = schedule.threads or DEFAULT_THREADS
     require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
     works = "general matrices stay in registers, use 'full'"
@@ -264,11 +269,21 @@ def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> N
     stage = schedule.general_stage(problem, layout)
     if isinstance(stage, ReflectorStage):
         _check_shares(stage, threads)
+    elif isinstance(stage, PanelStage):
+        works = f"a block has whole matrices, use a multiple of split={split}"
+        require(threads % stage.split == 0, "threads", threads, works)
     elif not isinstance(stage, LaneStage):
         _check_registers(problem, stage, threads, split)
     shared = stage.shared_bytes(threads)
     works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
     require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
+
+
+def _may_stage(schedule: ThreadSchedule, problem: Problem) -> bool:
+    """Whether a GPU's threads may have a general matrix, or columns of it, in shared memory, though not all would."""
+    if problem.operation.rectangular:
+        return any(stage(problem, schedule.split or 1).fits for stage in (LaneStage, PanelStage))
+    return (schedule.split or 0) % WARP == 0 and (problem.operation.factors or schedule.split is not None)
 
 
 def _check_registers(
@@ -329,6 +344,20 @@ def _check_kept(schedule: ThreadSchedule, stage: SolveStage) -> None:
     works = "straight-line code has no tiles, use 1"
     require(schedule.unroll == "tiles" or schedule.nb == 1, "nb", schedule.nb, works)
     _check_room(stage)
+
+
+def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
+    """Refuse what several threads to a matrix cannot factor and solve with at once."""
+    split, threads = schedule.split or 1, schedule.threads or DEFAULT_THREADS
+    works = "threads share packed matrices alone, one right-hand side at a time: staged=True, unroll='full', rhs=1"
+    plain = schedule.staged and schedule.unroll == "full" and schedule.rhs == 1 and schedule.looking == "left"
+    require(bool(plain and layout == "chunked"), "split", split, works)
+    works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
+    require(threads == WARP * split, "threads", threads, works)
+    require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
+    works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
+    require(schedule.blocks is not None, "blocks", schedule.blocks, works)
+    check_rows(RowsStage(problem, split))
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:

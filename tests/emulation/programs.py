@@ -27,6 +27,7 @@ from batchchol.artifacts.scratch import scratch_folder
 from kernelgen import KernelSource, Launch
 
 from ..fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array, FencedMemory
+from ..system_headers import faster_linker
 
 _FOLDER = Path(__file__).parent
 _HEADER = _FOLDER / "cuda_emulation.h"
@@ -81,7 +82,7 @@ _FLAGS = (
     "-Wno-unknown-warning-option",  # GCC and clang each have options that the other has not
     "-Wno-ignored-optimization-argument",
     "-Wno-maybe-uninitialized",  # guesses, other ones at every level of optimization
-    "-Wno-ignored-attributes",  # of an element type, where it is a template argument: only its alignment is left out
+    "-Wno-ignored-attributes",  # of elements' types as arguments of templates
     "-Wno-unknown-pragmas",
     "-Wno-unused-parameter",  # every kernel of a kind has the same parameters, used or not
     "-fsanitize=bounds,signed-integer-overflow,shift,integer-divide-by-zero",
@@ -254,7 +255,7 @@ def _unasked(declaration: re.Match[str]) -> str:
 
 def _build(command: tuple[str, ...], text: str) -> bytes:
     inputs = ("-x", "c++", "-", "-x", "none", _runtime())
-    words = (*command, *_header_options(command), *_linker(), "-shared", *inputs, *_LIBRARIES)
+    words = (*command, *_header_options(command), *faster_linker(), "-shared", *inputs, *_LIBRARIES)
     with scratch_folder() as folder:
         output = folder / "program.so"
         message = _compile(words, text, output)
@@ -316,12 +317,6 @@ def _left_out() -> tuple[str, ...]:
     """Nothing, if the compiler is not GCC."""
     command = (*_compiler(), "-Werror", *_LEFT_OUT, "-fsyntax-only", "-x", "c++", "-")
     return () if _compile(command, "", Path(os.devnull)) else _LEFT_OUT
-
-
-@cache
-def _linker() -> tuple[str, ...]:
-    """The faster one of GNU's, where it is installed."""
-    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
 def _compiler() -> tuple[str, ...]:

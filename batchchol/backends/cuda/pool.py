@@ -1,4 +1,4 @@
-"""Where device memory comes from and goes back to: pieces that nobody has any more are kept, and used again.
+"""Where device memory comes from and returns to: pieces no longer in use are kept, and reused.
 
 Allocating and freeing by the driver takes longer than most factorizations, and freeing waits for all work on the GPU.
 All of this library's memory is allocated, used and given back in the order of the default stream: what is queued
@@ -21,10 +21,10 @@ from typing import Any
 from batchchol.backends.cuda.device import Device
 from batchchol.errors import OutOfMemory
 
-# Of the GPU's memory that much is kept at most. What has been kept longest goes first.
+# The largest share of the GPU's memory that is kept. What has been kept longest is freed first.
 KEPT_SHARE = 1 / 8
 GRANULE = 512
-# A piece serves who needs less, if no more than this share of that is left over.
+# A piece serves a smaller request, if what is left over is at most this share of it.
 _LEFT_OVER = 8
 
 
@@ -151,7 +151,7 @@ class Pool:
         return surplus
 
     def _free(self, pieces: list[Piece]) -> None:
-        # A capture that another library has under way is none of this memory's business.
+        # A capture by another library does not concern this memory.
         with self._gpu.current("freeing"), self._gpu.driver.relaxed():
             for piece in pieces:
                 piece.handle.free()
@@ -174,7 +174,7 @@ class Pool:
 
 
 class Memory(int):
-    """The address of a piece of device memory, which goes back to where it came from when nobody has it any more."""
+    """The address of a piece of device memory, which returns to its pool once nothing refers to it."""
 
     _piece: Piece
     reusable = True

@@ -12,6 +12,7 @@ from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import SPLITS, SplitStage, least_split, registers_of_one
 from kernelgen.schedules.lane_stage import LANES as SHARES
 from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
+from kernelgen.schedules.panel_stage import OPERATIONS as PANELED
 from kernelgen.schedules.reflector_stage import SECTOR_BYTES
 from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
 from kernelgen.targets import ELEMENT_BYTES
@@ -54,6 +55,15 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
         ("gels", "float64", True): {range(11, 13): 4},
     }
 )
+# Threads, whole warps, that have a square matrix of QR factorizations in shared memory, and panels of reflectors in
+# registers, by orders: of arrays in rows and of packed matrices, of which a block has several.
+REFLECTORS: Mapping[tuple[str, bool], Mapping[range, tuple[int, int]]] = MappingProxyType(
+    {
+        ("float32", True): {range(65, MAX_N + 1): (128, 128)},
+        ("float32", False): {range(33, 65): (32, 256), range(65, 97): (128, 256)},
+        ("float64", True): {range(49, 65): (32, 32), range(65, MAX_N + 1): (128, 128)},
+    }
+)
 # Elements of the tallest arrays that lanes have whole columns of, one or two each, and registers of those and of the
 # column that is shown; of packed ones as few lanes as have registers for them, in least squares at most so many.
 # (62,464 of 32 x 8: arrays 41 µs, before 56, packed 44 and 113; 7,168 of 64 x 32 106 and 101:
@@ -79,6 +89,8 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
     gpu, problem, canonical = TARGETS[plain.target].gpu, plain.problem, plain.layout == "canonical"
     stride = chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
     if gpu and (panels := _by_panels(plain, stride)) is not None and runs_on(panels, arch, FITTED):
+        return panels
+    if gpu and (panels := _by_reflectors(plain, stride, arch)) is not None:
         return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     staged = gpu and problem.op == "gesv" and problem.n in STAGED.get((problem.dtype, canonical), ())
@@ -126,6 +138,22 @@ def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
     looking = str(problem.operation.fixed["looking"])
     schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride)
     return replace(plain, schedule=schedule)
+
+
+def _by_reflectors(plain: KernelSpec, stride: int | None, arch: str | None) -> KernelSpec | None:
+    """The kernel of panels of reflectors, None of others, and where a GPU has no room for it."""
+    problem, canonical = plain.problem, plain.layout == "canonical"
+    if problem.rows != problem.n or problem.op not in PANELED or (canonical and plain.order != "row"):
+        return None
+    shares = REFLECTORS.get((problem.dtype, canonical), {})
+    found = next((each for orders, each in shares.items() if problem.n in orders), None)
+    if found is None:
+        return None
+    split, threads = found
+    looking, pdl = str(problem.operation.fixed["looking"]), has_pdl(arch) or None
+    schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride, pdl=pdl)
+    spec = replace(plain, schedule=schedule)
+    return spec if runs_on(spec, arch, FITTED) else None
 
 
 def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:

@@ -61,7 +61,7 @@ def _split(plain: KernelSpec) -> int:
 
 
 def _bytes(plain: KernelSpec, split: int) -> int:
-    """Those of the triangles of a warp."""
+    """Bytes of the triangles of a warp."""
     stage = TriangleStage(plain.problem.n, plain.problem.dtype, split, False, plain.layout == "canonical")
     return stage.scalars * ELEMENT_BYTES[plain.problem.dtype]
 

@@ -11,6 +11,7 @@ from kernelgen.programs.qr import factor_program, generate_program, project_prog
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
 from kernelgen.schedules.lane_stage import LaneStage
+from kernelgen.schedules.panel_stage import PanelStage
 from kernelgen.schedules.reflector_stage import RHS, STEP, ReflectorStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
@@ -55,6 +56,8 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     variables["root"] = "ordinary_pivot" if scaled else "pivot"
     if isinstance(stage, LaneStage):
         text = render("thread/qr/lanes.cu.jinja", **variables)
+    elif isinstance(stage, PanelStage):
+        text = render("thread/qr/panels.cu.jinja", **variables, rhs=RHS, pieces=True, anywhere=True)
     elif isinstance(stage, ReflectorStage):
         variables["together"] = stage.together(threads)
         text = render("thread/qr/split.cu.jinja", **variables, step=STEP, rhs=RHS)

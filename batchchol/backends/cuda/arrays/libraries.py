@@ -46,7 +46,7 @@ class Library(Protocol):
     def __hash__(self) -> int: ...
 
     def holds(self, a: Any) -> bool:
-        """Whether what is of a type of the library's is an array on a GPU."""
+        """Whether an object of the library's type is an array on a GPU."""
 
     def gpu_of(self, a: Any) -> int:
         """The GPU that an array is on."""
@@ -181,7 +181,7 @@ class _Parts:
         self._make = partial(cupy.ndarray, shape, dtype)
         self._allocate, self._current_stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
         self._size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        # What has not been given out, by the stream.
+        # Parts still to be given out, by stream.
         self._left: dict[int, list[Any]] = {}
 
     def __call__(self) -> Any:

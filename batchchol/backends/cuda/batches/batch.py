@@ -44,7 +44,7 @@ class DeviceBatch(Batch):
 
     data: Any
     backend: ClassVar[str] = "cuda"
-    # They bound what the dense copies take.
+    # They limit the memory of dense copies.
     _slice_bytes: ClassVar[int] = 1 << 28
 
     @staticmethod

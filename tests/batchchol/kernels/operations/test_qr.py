@@ -13,6 +13,7 @@ import scipy.linalg
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
 from kernelgen import KernelSpec, SpecError, generate
+from kernelgen.gpu import WARP
 from kernelgen.schedules.general_stage import most_general_order
 
 from ....emulation.checks import CompiledTogether
@@ -27,6 +28,8 @@ FULL_RANK = 3
 def qr_spec(op: str, n: int, **choices: Any) -> KernelSpec:
     if op == "ormqr" and choices.get("split"):
         choices |= {"staged": None, "split": max(4, choices["split"])}
+    if op == "orgqr" and choices.get("split", 0) >= WARP:
+        choices |= {"staged": None, "threads": max(WARP, choices["split"])}
     return make_spec(n, 1, op=op, looking="right", **choices)
 
 
@@ -54,6 +57,12 @@ _SPLIT_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], 
     (41, 34, "canonical", "row", "float32", "ieee", 64, 64, None),
     (68, 17, "interleaved", "row", "float64", "ieee", 32, 128, None),
 )
+# Whole warps have a matrix in shared memory, and panels of reflectors: a warp, and two, of arrays and of neighbours.
+_PANEL_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], ...] = (
+    (36, 20, "canonical", "row", "float32", "ieee", 64, 64, True),
+    (17, 17, "chunked", "col", "float64", "fast", 32, 64, True),
+    (11, 10, "canonical", "col", "float32", "ieee", 32, 32, True),
+)
 # Lanes of a warp have whole columns: neighbours in memory at once, straight on and in loops, a column to spare.
 _LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], ...] = (
     (10, 8, "canonical", "row", "float32", "ieee", 2, 32, None),
@@ -61,7 +70,7 @@ _LANE_CASES: tuple[tuple[int, int, str, str, str, str, int, int, bool | None], .
     (30, 16, "canonical", "row", "float32", "fast", 4, 32, None),
     (17, 17, "interleaved", "row", "float32", "ieee", 4, 32, None),
 )
-SHAPES = (
+SHAPES: list[dict[str, Any]] = (
     [
         {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": unroll}
         | {"target": supported_targets()[place % len(supported_targets())]}
@@ -75,10 +84,18 @@ SHAPES = (
     + [
         {"m": m, "n": n, "layout": layout, "order": order, "dtype": dtype, "math": math, "unroll": "full"}
         | {"target": "cuda", "split": split, "threads": threads, "staged": staged}
-        for m, n, layout, order, dtype, math, split, threads, staged in (*_LANE_CASES, *_SPLIT_CASES)
+        for m, n, layout, order, dtype, math, split, threads, staged in (*_LANE_CASES, *_PANEL_CASES, *_SPLIT_CASES)
     ]
 )
-WIDE = {"m": 3, "n": 5, "layout": "canonical", "order": "row", "dtype": "float32", "math": "ieee", "unroll": "full"}
+WIDE: dict[str, Any] = {
+    "m": 3,
+    "n": 5,
+    "layout": "canonical",
+    "order": "row",
+    "dtype": "float32",
+    "math": "ieee",
+    "unroll": "full",
+}
 OPS = ("geqrf", "orgqr", "ormqr", "gels")
 ON_GPUS = [qr_spec(op, **shape) for shape in SHAPES if shape["target"] == "cuda" for op in OPS]
 emulated = CompiledTogether(ON_GPUS)
