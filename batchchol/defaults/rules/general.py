@@ -56,8 +56,8 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
     }
 )
 # Threads, whole warps, that have a square matrix of QR factorizations in shared memory, and panels of reflectors in
-# registers, by orders: of arrays in rows and of packed matrices, of which a block has several. (On an H200 4,096 arrays
-# of n = 96 take 431 µs, by columns that are shown 791; 4,096 packed matrices of n = 48 115 and 201:
+# registers, by orders: of arrays in rows and of packed ones, of which a block has several. (On an H200 4,096 arrays
+# of n = 96 take 431 µs, by columns that are shown 791; 4,096 packed ones of n = 48 115 and 201:
 # datasets/general/qr_panels_h200.csv.)
 REFLECTORS: Mapping[tuple[str, bool], Mapping[range, tuple[int, int]]] = MappingProxyType(
     {
