@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.level3 import Block
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import Device, stream_address
-from kernelgen.emit import panel as kernels
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels import panel as kernels
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels.panel import Panel
 from kernelgen.targets import ELEMENT_BYTES
 
 

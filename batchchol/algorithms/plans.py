@@ -15,9 +15,9 @@ from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
 from batchchol.algorithms.plan_space import combinations
 from batchchol.algorithms.shipped_plans import shipped
 from kernelgen import SpecError
-from kernelgen.emit.border import MOST_COLUMNS, MOST_ROWS
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.emit.panels.border import MOST_COLUMNS, MOST_ROWS
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
 Choice = TypeVar("Choice")

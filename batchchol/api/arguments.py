@@ -16,7 +16,7 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
 from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
-from kernelgen.emit.lu_panel import LARGEST
+from kernelgen.emit.panels.lu_panel import LARGEST
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
 
@@ -141,6 +141,7 @@ class Wanted(NamedTuple):
         """
         if self.pivots is None:
             return self
+        check_unmasked("pivots", self.pivots)
         given, n = np.asarray(self.pivots), shape[-1]
         if given.dtype.kind not in "iu":
             raise TypeError(f"pivots: got dtype {given.dtype}, expected int32, as lu_factor returns them")

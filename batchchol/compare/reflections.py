@@ -11,7 +11,7 @@ import numpy as np
 
 from batchchol.api import QR, Reflectors, lstsq_ex, qr
 from batchchol.backends import Backend
-from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.backends.cuda.measuring.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare import solves
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest

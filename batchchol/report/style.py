@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.files import make_folder, replace_file
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

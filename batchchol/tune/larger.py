@@ -18,11 +18,11 @@ from batchchol.errors import BatchcholError
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample, disagreement
 from batchchol.progress import Progress, Show
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN, grouped, ns
 from kernelgen import KernelSource, SpecError
-from kernelgen.emit.border import Border, border
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
-from kernelgen.emit.panel import potf2, triangle, trsm
+from kernelgen.emit.panels.border import Border, border
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels.panel import potf2, triangle, trsm
 
 ROUNDS, _CHALLENGERS = 3, 2
 # By how much of the time cuBLAS is worth needing CuPy; and what a table says of where it was measured.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batchchol.defaults.entries import Placed, Tuned
@@ -15,11 +15,11 @@ from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
 from batchchol.parallel import available_threads
 from batchchol.progress import Progress, Show
-from batchchol.tune import least_energy
+from batchchol.tune.choosing import least_energy
+from batchchol.tune.choosing.contest import ROUNDS, Contest, Site, placements
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from batchchol.tune.compile import build
-from batchchol.tune.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import Layout
 
 SECONDS = 50.0
@@ -135,25 +135,10 @@ def tune_case(
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
     search.measure(usual, FINAL_SAMPLES)
     known = [row for row in search.rows.values() if row.correct]
-    # Each layout is decided between its current schedule and the challengers.
-    each_round = sum(row.wall_seconds for row in known) * (1 + _CHALLENGERS) or 1.0
-    rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
     entries, interrupt = list[Tuned](), None
     try:
-        by_energy = objective == "energy"
-        _explore(
-            search, found, kinds, seconds - (0 if by_energy else min(rounds * each_round, _FINAL_SHARE * seconds))
-        )
-        contests = _contests(search, today, kinds, least_energy.MOST_FINALISTS if by_energy else _CHALLENGERS)
-        share = least_energy.MOST_FINALISTS // max(len(contests), 1)
-        for contest in contests:
-            entry = (
-                least_energy.held(contest, measurer, site, share)
-                if by_energy
-                else contest.held(measurer, site, rounds)
-            )
-            if entry:
-                entries.append(entry)
+        for entry in _decided(search, found, today, kinds, seconds, by_energy=objective == "energy"):
+            entries.append(entry)
         if not entries:
             statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
             raise BatchcholError(f"nothing could be measured: {'; '.join(statuses[:3])}")
@@ -168,6 +153,31 @@ def tune_case(
     floor = max((row.floor_seconds for row in known if row.floor_seconds >= 0), default=0.0)
     placed = placements(entries, site, floor)
     return Outcome(entries, placed, len(search.rows), search.total, search.elapsed, interrupt)
+
+
+def _decided(
+    search: _Search,
+    found: Sequence[Point],
+    today: Sequence[Layout],
+    kinds: Sequence[str],
+    seconds: float,
+    *,
+    by_energy: bool,
+) -> Iterator[Tuned]:
+    """The entries that the contests decide, each as soon as it is, after the search that finds the challengers."""
+    # Each layout is decided between its current schedule and the challengers.
+    each_round = sum(row.wall_seconds for row in search.rows.values() if row.correct) * (1 + _CHALLENGERS) or 1.0
+    rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
+    _explore(search, found, kinds, seconds - (0 if by_energy else min(rounds * each_round, _FINAL_SHARE * seconds)))
+    contests = _contests(search, today, kinds, least_energy.MOST_FINALISTS if by_energy else _CHALLENGERS)
+    share = least_energy.MOST_FINALISTS // max(len(contests), 1)
+    for contest in contests:
+        if by_energy:
+            entry = least_energy.held(contest, search.measurer, search.site, share)
+        else:
+            entry = contest.held(search.measurer, search.site, rounds)
+        if entry:
+            yield entry
 
 
 def _explore(search: _Search, found: Sequence[Point], kinds: Sequence[str], seconds: float) -> None:

@@ -16,8 +16,8 @@ from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case
 from batchchol.measure.point import Point
 from batchchol.tune import candidates as enumerated
-from batchchol.tune.contest import Site
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.contest import Site
+from batchchol.tune.choosing.winners import grouped
 from kernelgen import Layout, Schedule
 from kernelgen.schedules import DEFAULT_THREADS, in_math
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.backends.cuda.driver import Driver, _Configuration
+from batchchol.backends.cuda.launching.driver import Driver, _Configuration
 
 from .gpu import CONTEXT, DESCRIPTIONS, INVALID_CONTEXT, FakeGpu
 

@@ -22,7 +22,8 @@ import pytest
 from batchchol import backends
 from batchchol.artifacts.cuda_cache import Module
 from batchchol.artifacts.stats import CompileStats
-from batchchol.backends.cuda import device, functions, memory
+from batchchol.backends.cuda import device, memory
+from batchchol.backends.cuda.launching import functions
 from kernelgen import KernelSource
 
 from .driver import FakeDriver

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from batchchol import get_backend
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.batch import Batch
-from batchchol.defaults.general import STRAIGHT_LINE
+from batchchol.defaults.rules.general import STRAIGHT_LINE
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, growth, solve_ratios
 from kernelgen import MAX_N, KernelSpec, SpecError
 from kernelgen.gpu import WARP

@@ -18,12 +18,14 @@ from batchchol.artifacts.cuda_modules import build_all
 from batchchol.artifacts.nvcc import find_nvcc
 from batchchol.backends.base import Availability, Kernel, check_calls, check_protocol, check_runnable
 from batchchol.backends.cpu import cpu_model
-from batchchol.backends.cuda import ceilings, filling, memory, nvml, support
-from batchchol.backends.cuda.batch import DeviceBatch, default_layout
-from batchchol.backends.cuda.clock import Clock
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.batches import filling
+from batchchol.backends.cuda.batches.batch import DeviceBatch, default_layout
+from batchchol.backends.cuda.batches.rectangular import DeviceRectangularBatch
 from batchchol.backends.cuda.device import device
 from batchchol.backends.cuda.kernels import CudaKernel, PycudaFunction
-from batchchol.backends.cuda.rectangular import DeviceRectangularBatch
+from batchchol.backends.cuda.measuring import ceilings, nvml
+from batchchol.backends.cuda.measuring.clock import Clock
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.host_memory import total_bytes
 from batchchol.datasets import files, generation

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from batchchol.artifacts.nvcc import architecture_of
-from batchchol.backends.cuda.driver import Driver
-from batchchol.backends.cuda.functions import Arguments, Function, Loader
 from batchchol.backends.cuda.gpus import first
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.driver import Driver
+from batchchol.backends.cuda.launching.functions import Arguments, Function, Loader
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from batchchol.errors import BackendUnavailable, DeviceError, install
 from kernelgen import KernelSource
 from kernelgen.gpu import PDL_CAPABILITY
@@ -107,7 +107,7 @@ class Device:
             from pycuda.gpuarray import GPUArray
 
             return GPUArray
-        from batchchol.backends.cuda.device_array import DeviceArray
+        from batchchol.backends.cuda.launching.device_array import DeviceArray
 
         return DeviceArray
 
@@ -329,7 +329,7 @@ def import_pycuda() -> Any:
         try:
             import pycuda.driver
         except ModuleNotFoundError:
-            from batchchol.backends.cuda import without_pycuda
+            from batchchol.backends.cuda.launching import without_pycuda
 
             return without_pycuda
     except ImportError as error:

@@ -20,8 +20,8 @@ from typing import Any
 from batchchol.backends.base import Kernel
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import Device, device, stream_address
-from batchchol.backends.cuda.functions import Arguments
 from batchchol.backends.cuda.kernels import CudaKernel
+from batchchol.backends.cuda.launching.functions import Arguments
 from batchchol.backends.recorder import recording
 from batchchol.batches.batch import Batch
 from batchchol.errors import BackendUnavailable, install

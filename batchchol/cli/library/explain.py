@@ -17,7 +17,7 @@ from batchchol.defaults.entries import Planned
 from batchchol.defaults.request import Request
 from batchchol.measure.plan_rows import words as plan_words
 from batchchol.operations.roofline import flops
-from batchchol.tune import explain
+from batchchol.tune.choosing import explain
 from kernelgen import CUDA, MAX_N, Problem, SpecError
 from kernelgen.operations import OPERATIONS, POTRF
 from kernelgen.problem import LAYOUT_KINDS

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.cuda.device import device
-from batchchol.backends.cuda.functions import Code, Function
+from batchchol.backends.cuda.launching.functions import Code, Function
 from batchchol.compare.contenders import Arena, Contender
 from batchchol.compare.factors import LuArena, LuFactored
 from batchchol.compare.peers.base import Peer

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from batchchol.backends.cuda.prepared import PreparedLaunch
-from batchchol.backends.cuda.xla_launches import xla_launches
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.xla_launches import xla_launches
 from batchchol.defaults.generation import Generation
 
 _METADATA, _INTERNAL = 1, 13

@@ -14,7 +14,7 @@ from typing import Any
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.report.claims.quantities import THREE_DIGITS, Value, written
 from batchchol.report.claims.timed import read_columns
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 Columns = Mapping[str, Any]
 Key = tuple[str, ...]

@@ -12,7 +12,7 @@ from batchchol.compare.rows import Row
 from batchchol.errors import BatchcholError
 from batchchol.operations.roofline import compulsory_bytes
 from batchchol.report.claims.timed import TimedRow
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 from kernelgen import Layout
 
 AnyRow = Row | TimedRow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from batchchol.defaults.general import of_many_columns
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.general import of_many_columns
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.schedules.lane_stage import LaneStage
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import batchchol
-from batchchol.api import device_addresses, foreign_calls
-from batchchol.backends.cuda import gpus, libraries, memory
+from batchchol.api.arrays import device_addresses, foreign_calls
+from batchchol.backends.cuda import gpus, memory
+from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
 from batchchol.errors import DeviceLost
 
@@ -165,6 +166,46 @@ def test_results_are_of_the_type_of_the_arguments(kind: Any, spd: Spd, monkeypat
     for ours, theirs in zip(found, expected, strict=True):
         assert type(ours) is kind
         close(ours, theirs)
+
+
+def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for beyond the usual, such as a number of threads, is done in this library's memory."""
+    host = spd(2, 3, N)
+    host += np.triu(np.ones((N, N), np.float32), 1)
+    a, b, one = (put(kind, each) for each in (host, np.ones((2, 3, N, 2), np.float32), np.ones(N, np.float32)))
+    several = put(kind, np.arange(4 * N, dtype=np.float32).reshape(2, 2, 1, N, 1))
+    wide, tall = put(kind, host[..., :3, :].copy()), put(kind, host[..., :3].copy())
+    lu, pivots, _ = batchchol.lu_factor_ex(a)
+    reflectors, general = batchchol.qr(tall, "raw"), {"assume_a": "gen"}
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (batchchol.solve_ex, (a, one), {"upper": True}),
+        (batchchol.solve_ex, (a, several), {}),
+        (batchchol.solve_ex, (a, b), general),
+        (batchchol.inv_ex, (a,), general),
+        (batchchol.slogdet_ex, (a,), general),
+        (batchchol.lu_factor_ex, (a,), {"math": "fast"}),
+        (batchchol.lu_solve, (lu, pivots, b), {}),
+        (batchchol.lu_solve, (lu, pivots, several), {}),
+        (batchchol.qr, (a,), {}),
+        *[(batchchol.qr, (tall, mode), {}) for mode in ("raw", "r")],
+        (batchchol.qr, (tall, "complete"), {"positive": True}),
+        (batchchol.qr, (wide,), {"positive": True}),
+        (batchchol.lstsq_ex, (tall, b), {}),
+        (batchchol.ormqr, (reflectors, b), {}),
+    ]
+    for call, given, named in calls:
+        expected = call(*given, **named, threads=1)
+        call(*given, **named)
+        with monkeypatch.context() as patched:
+            if kind is not fake_pycuda.GPUArray:
+                patched.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+            found = call(*given, **named)
+        assert type(found) is type(expected)
+        for ours, theirs in zip(
+            *(each if isinstance(each, tuple) else (each,) for each in (found, expected)), strict=True
+        ):
+            assert (type(ours), ours.dtype) == (kind, theirs.dtype)
+            np.testing.assert_array_equal(get(ours), get(theirs))
 
 
 def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:

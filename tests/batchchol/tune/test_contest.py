@@ -10,7 +10,7 @@ from batchchol.cli.laboratory.tune import case
 from batchchol.defaults.lookup import Choice
 from batchchol.defaults.tables import Case
 from batchchol.measure.row import Row
-from batchchol.tune.contest import Contest, Site, spec_of
+from batchchol.tune.choosing.contest import Contest, Site, spec_of
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 N, BATCH = 20, 1000

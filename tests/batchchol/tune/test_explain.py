@@ -12,8 +12,8 @@ from batchchol.algorithms.plans import plan
 from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Evidence, Placement, Table
-from batchchol.tune import explain as explaining
-from batchchol.tune.explain import differences
+from batchchol.tune.choosing import explain as explaining
+from batchchol.tune.choosing.explain import differences
 from kernelgen import TARGETS, BlockSchedule, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of, request_of
 

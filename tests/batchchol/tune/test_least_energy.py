@@ -12,8 +12,8 @@ from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.process import Measurer
 from batchchol.measure.row import Row
-from batchchol.tune.contest import Contest, Site
-from batchchol.tune.least_energy import held
+from batchchol.tune.choosing.contest import Contest, Site
+from batchchol.tune.choosing.least_energy import held
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 
 N, BATCH = 20, 1000

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.measure.point import Point
-from batchchol.tune.contest import Site
+from batchchol.tune.choosing.contest import Site
 from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 

@@ -17,15 +17,15 @@ from batchchol.cli.laboratory.tune import case as case_command
 from batchchol.defaults import lookup, user
 from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case, Entry, Placement, Table
-from batchchol.defaults.user import load
 from batchchol.measure import process
 from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.tune import compile, executors, explain, learn, one_case
-from batchchol.tune.contest import Site, spec_of
+from batchchol.tune import compile, executors, one_case
+from batchchol.tune.choosing import explain, learn
+from batchchol.tune.choosing.contest import Site, spec_of
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of, request_of
 
@@ -135,7 +135,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert re.search(r"protocol queued, \d+ kernels measured\)", found.reason)
     assert tune() == 0
     assert "a-fake-sm_90.json: today's choices stay; recorded as evidence" in capsys.readouterr().out
-    assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
+    assert not any(entry.kept for entry in user.load("a fake", "sm_90", "cuda").entries)
     assert choice_of(N, batch=BATCH, **at, chunk=8).spec.family == "block"
 
 
@@ -219,7 +219,7 @@ def test_the_user_table_can_be_left_alone(
     monkeypatch.setenv(user.VARIABLE, "shipped")
     assert tune(*few) == 0
     assert "BATCHCHOL_TABLES=shipped: nothing was written" in capsys.readouterr().out
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     assert {p.spec.layout for p, _ in FakeMeasurer.last.points} == {"chunked"}
     for options, message in (
         (["--n", "20", "--target", "avx2"], "--target: got 'avx2', expected 'cuda'"),
@@ -322,7 +322,7 @@ def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
         learn.keep(options, tmp_path, FakeMeasurer().facts(), None, warnings.append)
 
     keep(no_table=True)
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     keep()
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now, 0 of 0 another layout" in capsys.readouterr().out
     choice = choice_of(N, batch=BATCH, target="cuda", arch="sm_90", device="a fake", chunk=32)
@@ -368,11 +368,11 @@ def test_a_sweep_ends_with_the_user_table(
     (tmp_path / "tiny.toml").write_text(SPACE)
     options = ["tune", "--space", str(tmp_path / "tiny.toml"), "--data", str(tmp_path / "data")]
     assert cli.main([*options, "--no-table"]) == (130 if interrupted else 0)
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     assert cli.main(options) == (130 if interrupted else 0)
     said = capsys.readouterr().out
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now" in said
-    (entry,) = load("a fake", "sm_90", "cuda").entries
+    (entry,) = user.load("a fake", "sm_90", "cuda").entries
     assert (entry.schedule.nb, entry.kept) == (10, False)
     # Those of a sweep are of one round, and those that are measured again of several.
     assert entry.about["samples"] == (20 if interrupted else 75)

@@ -21,7 +21,7 @@ from batchchol.measure import plan_rows
 from batchchol.measure.plan_rows import PlanRow
 from batchchol.measure.timing import Sample
 from batchchol.tune.larger import Wanted, sources, table_of, tune_larger
-from kernelgen.emit.fused_panel import FusedPanel
+from kernelgen.emit.panels.fused_panel import FusedPanel
 
 N, BATCH = 300, 8
 FAST = Plan(FusedPanel("float32", "row", 64, ib=8, lb=16, threads=256, resident=2, update="tensor"), None)

@@ -29,8 +29,9 @@ from batchchol.measure.process import Measurer
 from batchchol.measure.provenance import about
 from batchchol.measure.row import Row
 from batchchol.progress import ProgressDisplay
-from batchchol.tune import candidates, make_tables, tuning
-from batchchol.tune.evidence import with_evidence
+from batchchol.tune import candidates, tuning
+from batchchol.tune.choosing import make_tables
+from batchchol.tune.choosing.evidence import with_evidence
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
 

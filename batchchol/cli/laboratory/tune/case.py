@@ -25,7 +25,7 @@ from batchchol.operations.roofline import flops
 from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
 from batchchol.tune.candidates import families_of
-from batchchol.tune.contest import Site, spec_of
+from batchchol.tune.choosing.contest import Site, spec_of
 from batchchol.tune.general_candidates import OPS
 from batchchol.tune.one_case import Outcome, tune_case
 from kernelgen import KernelSpec, Problem, Schedule

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchchol import Layout, cholesky_ex, factor
 from batchchol.backends.cuda import memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 
 from ....fakes.pycuda import FakeGpu
