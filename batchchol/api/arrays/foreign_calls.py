@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from inspect import Parameter, signature
 from itertools import chain
+from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +28,8 @@ from kernelgen.targets import ELEMENT_BYTES
 Quick = Callable[..., Any]
 # Does it for the addresses of its arrays.
 Run = Callable[..., Any]
+# What the results are returned as.
+Returned = Callable[[Any], Any]
 _BYTE = np.dtype(np.uint8)
 
 
@@ -109,6 +112,8 @@ def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
             if arranged is None:
                 return None
             arrays, named = arranged
+        if named and named.get("out") is not None:
+            return _into(public, library, arrays, named)
         options = public.decided(named) if named else usual
         if options is None:
             return None
@@ -134,12 +139,26 @@ def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
     return called
 
 
+def _into(public: _Public, library: Library, arrays: Sequence[Any], named: dict[str, Any]) -> Any:
+    """A call whose first result goes to the caller's array."""
+    out = named["out"]
+    options = public.decided({**named, "out": None})
+    try:
+        several: list[Any] = [library.seen(each) for each in (*arrays, out)]
+    except AttributeError:
+        return None
+    if options is None or None in several:
+        return None
+    described = tuple(chain.from_iterable([each[1:] for each in several]))
+    return _prepared(public, library, options, described, generation())(*[each[0] for each in several], out=out)
+
+
 def forget() -> None:
     """Choose anew at the next calls."""
     _prepared.cache_clear()
 
 
-def _nothing(*_: int) -> None:
+def _nothing(*_: int, out: Any = None) -> None:
     """What is done of calls that are not for here."""
 
 
@@ -147,25 +166,29 @@ def _nothing(*_: int) -> None:
 def _prepared(
     public: _Public, library: Library, options: tuple[Any, ...], described: tuple[Any, ...], _: object
 ) -> Run:
-    """How a call is done for arrays of these shapes, dtypes and GPUs."""
+    """How a call is done for arrays of these shapes, dtypes and GPUs, the last one that of a result if it is more."""
     gpu, shapes = described[2], described[::3]
     if any(other != gpu for other in described[2::3]):
         return _nothing
     wholes = [tuple(each.shape if isinstance(each, Apart) else each) for each in shapes]
     dtypes = [str(each).rpartition(".")[2] for each in described[1::3]]
     arrays = [*map(Array, wholes, dtypes)]
-    plan = public.plan(*arrays, **dict(zip(public.deciding, options, strict=True)))
+    given, into = arrays[: public.count], arrays[public.count :]
+    plan = public.plan(*given, **dict(zip(public.deciding, options, strict=True)))
+    if plan is None or into not in ([], [plan.results[0]]):
+        return _nothing
     apart = {place: each.steps for place, each in enumerate(shapes) if isinstance(each, Apart)}
-    if plan is None or any(dtypes[place] not in ELEMENT_BYTES for place in apart):
+    if any(dtypes[place] not in ELEMENT_BYTES for place in apart):
         return _nothing
     for place, steps in apart.items():
         plan = plan._replace(operation=of_copy(plan.operation, place, *arrays[place], steps))
     # A named tuple's own constructor is a function of Python.
     kind = public.returned.get(plan.returned)
-    return _run(plan, library, gpu, itemgetter(0) if kind is None else partial(tuple.__new__, kind))
+    returned: Returned = itemgetter(0) if kind is None else partial(tuple.__new__, kind)
+    return _run_into(arrays, plan, library, gpu, returned) if into else _run(plan, library, gpu, returned)
 
 
-def _run(plan: Plan, library: Library, gpu: int, returned: Callable[[Any], Any]) -> Run:
+def _run(plan: Plan, library: Library, gpu: int, returned: Returned) -> Run:
     """What makes the results of a plan and queues it.
 
     Where the library lacks memory it is not for here: what this one has left, or says of that, is the caller's.
@@ -195,6 +218,27 @@ def _run(plan: Plan, library: Library, gpu: int, returned: Callable[[Any], Any])
     # What most calls return, for less.
     make_first, make_second = makers
     return run_for_two
+
+
+def _run_into(arrays: list[Array], plan: Plan, library: Library, gpu: int, returned: Returned) -> Run:
+    """The same for the first of the results where the last of the arrays is, if no other lies there too."""
+    makers = [library.maker(each.shape, np.dtype(each.dtype), gpu) for each in plan.results[1:]]
+    queue, stream, address = plan.operation(_room_of(library, gpu)), library.stream, library.address
+    *sizes, size = (prod(each.shape) * np.dtype(each.dtype).itemsize for each in arrays)
+    lack = library.lack_of_memory
+
+    def run(*addresses: int, out: Any) -> Any:
+        *given, place = addresses
+        if any(place < other + its and other < place + size for other, its in zip(given, sizes, strict=True)):
+            return None
+        try:
+            results = [make() for make in makers]
+            queue(stream(gpu), *addresses, *map(address, results))
+        except lack:
+            return None
+        return returned([out, *results])
+
+    return run
 
 
 class _Kept(int):

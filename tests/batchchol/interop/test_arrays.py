@@ -216,6 +216,35 @@ def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch:
             np.testing.assert_array_equal(get(ours), get(theirs))
 
 
+def test_results_are_where_the_caller_has_them(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = spd(2, 3, N)
+    a, b = put(kind, host), put(kind, np.ones((2, 3, N), np.float32))
+    l, (lu, pivots, _) = batchchol.cholesky_ex(a).L, batchchol.lu_factor_ex(a)
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (batchchol.cholesky_ex, (a,), {"upper": True}),
+        (batchchol.solve_ex, (a, b), {"assume_a": "gen"}),
+        (batchchol.lu_solve, (lu, pivots, b), {}),
+        (batchchol.cho_inverse, (l,), {}),
+    ]
+    for call, given, named in calls:
+        expected = call(*given, **named)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        out = put(kind, np.zeros(expected.shape, np.float32))
+        with monkeypatch.context() as patched:
+            if kind is not fake_pycuda.GPUArray:
+                patched.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+            found = call(*given, **named, out=out)
+        assert (found[0] if isinstance(found, tuple) else found) is out
+        np.testing.assert_array_equal(get(out), get(expected))
+    # What has bytes in common with an argument is for the other way, which knows when that may be.
+    assert batchchol.solve_ex(a, b, out=b).x is b
+    close(b, np.linalg.solve(host, np.ones((2, 3, N, 1)))[..., 0])
+    with pytest.raises(ValueError, match=r"^out: shares memory with an input"):
+        batchchol.inv(a, out=a)
+    with pytest.raises(ValueError, match=r"^out: got shape"):
+        batchchol.cholesky_ex(a, out=b)
+
+
 def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:
     host = spd(3, N)
     a = put(kind, host)

@@ -5,8 +5,8 @@ From the root of the repository, with PyTorch and CuPy, and JAX if it is there:
     python -m tests.times.general.qr_calls
 
 writes datasets/calls/qr_calls_h200.csv (--out FILE for another). The calls take turns, so many of each back to back:
-microseconds of one until it returns, `host`, and until the GPU is done, `wall`: medians, and the least. What takes
-over a tenth of a second is called once, last; PyTorch's `qr` calls its solver for one matrix after the other.
+microseconds of one until it returns, `host`, and until the GPU is done, `wall`: medians, and the least. PyTorch's
+`qr`, which calls its solver for one matrix after the other, is called once, last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +26,7 @@ from batchchol import get_backend
 from batchchol.measure.provenance import about, installed
 
 OUT = Path(__file__).parents[3] / "datasets" / "calls" / "qr_calls_h200.csv"
-N, BATCH, SAMPLES, CALLS, LONG = 3, 270_000, 21, 50, 1e5
+N, BATCH, SAMPLES, CALLS = 3, 270_000, 21, 50
 COLUMNS = (
     *("n", "batch", "dtype", "call", "samples", "host_us", "wall_us", "wall_least_us"),
     *("gpu", "driver", "toolkit", "library", "version", "commit", "date"),
@@ -81,15 +81,15 @@ def sample(call: Call, count: int) -> tuple[float, float]:
     return (returned - begin) / count * 1e6, (time.perf_counter() - begin) / count * 1e6
 
 
-def times(found: dict[tuple[str, str], Call]) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """The samples of each call."""
-    once = {name: sample(call, 1) for name, call in found.items()}
-    quick = {name: call for name, call in found.items() if once[name][1] < LONG}
+def times(found: dict[tuple[str, str], Call]) -> Iterator[tuple[tuple[str, str], list[tuple[float, float]]]]:
+    """The samples of each call, the last of which takes long."""
+    *quick, last = found
     taken: dict[tuple[str, str], list[tuple[float, float]]] = {name: [] for name in quick}
     for _ in range(SAMPLES):
-        for name, call in quick.items():
-            taken[name].append(sample(call, CALLS))
-    return {name: taken.get(name) or [first] for name, first in once.items()}
+        for name in quick:
+            taken[name].append(sample(found[name], CALLS))
+    yield from taken.items()
+    yield last, [sample(found[last], 1)]
 
 
 def main() -> None:
@@ -101,12 +101,13 @@ def main() -> None:
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        for (library, name), samples in times(calls()).items():
+        for (library, name), samples in times(calls()):
             host, wall = zip(*samples, strict=True)
             figures = {"host_us": median(host), "wall_us": median(wall), "wall_least_us": min(wall)}
             row = {"n": N, "batch": BATCH, "dtype": "float32", "call": name, "samples": len(samples)}
             row |= {"library": f"{library} {installed(library)}"} | {k: round(us, 2) for k, us in figures.items()}
             writer.writerow(row | machine)
+            file.flush()
             print(f"{name:24s}", f"{row['library']:24s}", *(f"{row[each]:14.2f}" for each in figures), flush=True)
 
 
