@@ -36,8 +36,7 @@ from kernelgen.schedules import DEFAULT_THREADS
 NB, NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more. Of general matrices one serves
-# orders of which its own is at most this multiple; of QR factorizations, whose columns lanes share evenly or not, its
-# own alone.
+# orders of which its own is at most this multiple.
 REACH, REACH_OF_ORDERS = 2, 1.25
 
 
@@ -150,8 +149,7 @@ def choices(request: Request) -> tuple[Choice, ...]:
     cases = [case for case in table.cases if case.op == wanted.op and _serves(case, wanted, plain)]
     for case in sorted(cases, key=lambda case: _unlike(case, wanted)):
         for turn, row in enumerate(rows(table.cases[case], n)):
-            operation = plain.problem.operation
-            if operation.general and not n <= row[0].n <= (1 if operation.rectangular else REACH_OF_ORDERS) * n:
+            if plain.problem.operation.general and not n <= row[0].n <= REACH_OF_ORDERS * n:
                 break
             origin = f"{reason}; {case}, up to order {row[0].n}"
             serves, found = not turn and row[0].n >= n, []

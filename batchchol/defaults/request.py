@@ -9,7 +9,7 @@ from typing import Any
 from batchchol.defaults.tables import Case
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule, WholeSchedule
 from kernelgen.refusals import whole
-from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.stages.general import least_split
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384

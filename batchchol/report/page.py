@@ -59,7 +59,7 @@ class Report(Material):
         """The most telling numbers, each with what it is."""
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
-        yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
+        yield f"{wording.rate(first['gflops'])} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
         share = self.best["gflops"] / self.best["roofline_gflops"]
         if share.max() > MOST_FRACTION:
             count = int((share > MOST_FRACTION).sum())

@@ -24,7 +24,7 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
-from kernelgen.schedules.warp_image import WarpImage
+from kernelgen.schedules.stages.warp import WarpImage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
 # Order of a tile of tensor cores' results, and of a block of its rows.

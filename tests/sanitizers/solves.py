@@ -27,7 +27,7 @@ from kernelgen import (
     WholeSchedule,
 )
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.stages.general import least_split
 from kernelgen.schedules.strip import TILE
 
 from .cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import SPLITS, SplitStage, least_split, registers_of_one
-from kernelgen.schedules.lane_stage import LANES as SHARES
-from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
-from kernelgen.schedules.panel_stage import OPERATIONS as PANELED
-from kernelgen.schedules.reflector_stage import SECTOR_BYTES
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.stages.general import SPLITS, SplitStage, least_split, registers_of_one
+from kernelgen.schedules.stages.lanes import LANES as SHARES
+from kernelgen.schedules.stages.lanes import MAX_REGISTERS, LaneStage, has_whole_columns
+from kernelgen.schedules.stages.panels import OPERATIONS as PANELED
+from kernelgen.schedules.stages.reflectors import SECTOR_BYTES
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of CPUs, the largest order of straight-line code.
@@ -56,12 +56,14 @@ LANES: Mapping[tuple[str, str, bool], Mapping[range, int]] = MappingProxyType(
     }
 )
 # Threads, whole warps, that have a square matrix of QR factorizations in shared memory, and panels of reflectors in
-# registers, by orders: of arrays in rows and of packed matrices, of which a block has several.
+# registers, by orders: of arrays in rows and of packed ones, of which a block has several. (On an H200 4,096 arrays
+# of n = 96 take 431 µs, by columns that are shown 791; 4,096 packed ones of n = 48 115 and 201:
+# datasets/general/qr_panels_h200.csv.)
 REFLECTORS: Mapping[tuple[str, bool], Mapping[range, tuple[int, int]]] = MappingProxyType(
     {
         ("float32", True): {range(65, MAX_N + 1): (128, 128)},
-        ("float32", False): {range(33, 65): (32, 256), range(65, 97): (128, 256)},
-        ("float64", True): {range(49, 65): (32, 32), range(65, MAX_N + 1): (128, 128)},
+        ("float32", False): {range(33, 65): (32, 256), range(65, 97): (64, 256), range(97, MAX_N + 1): (128, 128)},
+        ("float64", True): {range(33, 65): (32, 32), range(65, MAX_N + 1): (128, 128)},
     }
 )
 # Elements of the tallest arrays that lanes have whole columns of, one or two each, and registers of those and of the

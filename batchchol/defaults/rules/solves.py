@@ -9,7 +9,7 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import KernelSpec, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.schedules.stages.triangles import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES
 
 # The GPU that the rule was fitted to.

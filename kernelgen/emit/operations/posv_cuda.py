@@ -8,7 +8,7 @@ from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.schedules import ThreadSchedule
-from kernelgen.schedules.rows_stage import RowsStage
+from kernelgen.schedules.stages.rows import RowsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
 

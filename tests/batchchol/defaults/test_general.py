@@ -8,8 +8,8 @@ from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.defaults.rules.general import of_many_columns
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
-from kernelgen.schedules.lane_stage import LaneStage
-from kernelgen.schedules.panel_stage import PanelStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
 
 ROWS, PACKED = Layout.canonical("row"), Layout.chunked(32)
 

@@ -12,7 +12,7 @@ import pytest
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, permuted, solve_ratios
 from kernelgen import KernelSource, KernelSpec, Problem, SpecError, generate
-from kernelgen.schedules.general_stage import WarpsStage, most_general_order
+from kernelgen.schedules.stages.general import WarpsStage, most_general_order
 
 from ....emulation.checks import CompiledTogether
 from ....kernel_runs import Array, build_kernel, make_spec

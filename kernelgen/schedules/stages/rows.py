@@ -28,7 +28,7 @@ class RowsStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have its rows of a matrix and of a right-hand side."""
+        """Registers of a thread that hold its rows of a matrix and of a right-hand side."""
         elements = self.split * self.rows * (self.rows + 1) // 2 + self.rows
         return elements * ELEMENT_BYTES[self.problem.dtype] // 4
 
