@@ -15,7 +15,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,6 +77,25 @@ def replace_entry(path: Path, data: bytes, mode: int) -> None:
     """
     with _replacement(path, mode) as stream:
         stream.write(data)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Add bytes to the end of a file, all or none: what a full disk cuts off is taken back.
+
+    Raises
+    ------
+    OSError
+        As the system reports it.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
 
 
 def check_writable(path: Path | str) -> None:

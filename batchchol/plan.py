@@ -12,13 +12,13 @@ from batchchol.backends import Backend, get_backend
 from batchchol.backends.base import Form, Kernel, check_form, check_operation, check_runnable
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import check_choice, check_math
-from batchchol.defaults.fused import of_several, two_kernels
-from batchchol.defaults.general import of_many_columns
 from batchchol.defaults.generation import generation
 from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.pipelines import MANY
 from batchchol.defaults.request import Request
-from batchchol.defaults.wholes import by_given_factors
+from batchchol.defaults.rules.fused import of_several, two_kernels
+from batchchol.defaults.rules.general import of_many_columns
+from batchchol.defaults.rules.pipelines import MANY
+from batchchol.defaults.rules.wholes import by_given_factors
 from kernelgen import MAX_N, TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule
 from kernelgen.problem import MATHS
 
@@ -147,7 +147,7 @@ def problem_of(n: int, dtype: str, upper: bool, math: str | None, op: str = "pot
 def kernel_choice(
     op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
 ) -> KernelSpec:
-    """By which kernel an operation is done on a batch of this form: given, or the best in a math.
+    """The kernel by which an operation is done on a batch of this form: given, or the best in a math.
 
     `argument` is what the caller calls the batch. Choices are kept for the next call.
 

@@ -26,7 +26,7 @@ from batchchol.batches.sizes import integers
 from batchchol.defaults import elsewhere
 from batchchol.defaults.lookup import default_layout
 from batchchol.measure.provenance import source_hash
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 from kernelgen import KernelSpec, SpecError, generate
 from tests import cuda_spills
 from tests.asked import choices_of

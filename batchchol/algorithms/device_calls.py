@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.level3 import Block
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import Device, stream_address
-from kernelgen.emit import panel as kernels
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels import panel as kernels
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels.panel import Panel
 from kernelgen.targets import ELEMENT_BYTES
 
 
@@ -121,6 +121,6 @@ class DeviceCalls:
 
 @cache
 def side_stream(gpu: Device) -> int:
-    """The address of the stream for what goes on beside other work, and goes first where one alone has room."""
+    """The address of the stream for work beside other work, which has priority where only one has room."""
     with gpu.at_hand("making a stream"):
         return gpu.driver.urgent_stream()

@@ -16,12 +16,12 @@ from typing import Any, Protocol, Self
 
 from batchchol.algorithms.blocked import halved
 from batchchol.algorithms.launching import OnGpu, workspace
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import Device
 from batchchol.batches.layouts import array_shape
 from kernelgen import Layout
-from kernelgen.emit import lu_panel as kernels
-from kernelgen.emit.panel import addresses as address_kernel
+from kernelgen.emit.panels import lu_panel as kernels
+from kernelgen.emit.panels.panel import addresses as address_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 LARGEST = kernels.LARGEST
@@ -182,7 +182,7 @@ class LuFactorThenSolve(OnGpu):
 
     @classmethod
     def by_panels(cls, n: int, dtype: str) -> Self:
-        """Both for orders that no kernel has."""
+        """A factorization and a solution for orders that no kernel has."""
         return cls(n, dtype, LuFactorization(n, dtype), LuSolution(n, dtype))
 
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:

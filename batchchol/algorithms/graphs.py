@@ -6,8 +6,9 @@ import numpy as np
 
 from batchchol.algorithms.large import factor_at, work_words
 from batchchol.algorithms.plans import Plan
-from batchchol.backends.cuda import cublas, memory
-from batchchol.backends.cuda.cublas import cupy_cuda
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.bindings import cublas
+from batchchol.backends.cuda.bindings.cublas import cupy_cuda
 from batchchol.backends.cuda.device import Device
 
 

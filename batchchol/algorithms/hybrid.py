@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from batchchol.algorithms.device_calls import DeviceCalls, side_stream
 from batchchol.algorithms.level3 import Block
 from batchchol.backends import lapack
+from batchchol.backends.cuda.bindings.host_block import HostBlock
 from batchchol.backends.cuda.device import stream_address
-from batchchol.backends.cuda.host_block import HostBlock
 from batchchol.parallel import available_threads
 
 

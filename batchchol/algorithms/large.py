@@ -22,16 +22,17 @@ from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.on_chip import OnChip, kernel
 from batchchol.algorithms.plan_tables import chosen
 from batchchol.algorithms.plans import ALONE, Plan
-from batchchol.backends.cuda import cublas, memory
-from batchchol.backends.cuda.dense import slices
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.arrays.dense import slices
+from batchchol.backends.cuda.bindings import cublas
+from batchchol.backends.cuda.bindings.host_block import host_block
 from batchchol.backends.cuda.device import Device, device
-from batchchol.backends.cuda.functions import Function
-from batchchol.backends.cuda.host_block import host_block
+from batchchol.backends.cuda.launching.functions import Function
 from batchchol.batches.host_memory import aligned_empty
 from kernelgen import Layout
-from kernelgen.emit import panel as kernels
-from kernelgen.emit.border import Border, border
-from kernelgen.emit.fused_panel import FusedPanel, fused_panel
+from kernelgen.emit.panels import panel as kernels
+from kernelgen.emit.panels.border import Border, border
+from kernelgen.emit.panels.fused_panel import FusedPanel, fused_panel
 from kernelgen.targets import ELEMENT_BYTES
 
 _INFO = np.dtype(np.int32)
@@ -156,7 +157,7 @@ def _counted(gpu: Device, how: Plan, n: int, batch: int, stream: Any) -> int:
 
 
 class _Zeros:
-    """As many words of zeros as were asked for at most."""
+    """The most words of zeros that were asked for so far."""
 
     def __init__(self) -> None:
         self._array, self._words = None, 0

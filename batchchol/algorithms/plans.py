@@ -15,9 +15,9 @@ from batchchol.algorithms.on_chip import OnChip, all_on_chip, on_chip
 from batchchol.algorithms.plan_space import combinations
 from batchchol.algorithms.shipped_plans import shipped
 from kernelgen import SpecError
-from kernelgen.emit.border import MOST_COLUMNS, MOST_ROWS
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.emit.panels.border import MOST_COLUMNS, MOST_ROWS
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel, largest_tile
 from kernelgen.gpu import MAX_SHARED_BYTES
 
 Choice = TypeVar("Choice")
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """It in a few words."""
+        """A few words for it."""
         if isinstance(self.panel, OnChip):
             return self.panel.name
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
@@ -126,7 +126,7 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
 
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
-    """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest."""
+    """The default plan for `batch` matrices of order n: the fastest that was measured."""
     order = "col" if upper else "row"
     if whole := on_chip(n, dtype, order):
         return Plan(whole, None)

@@ -14,12 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from batchchol.algorithms.launching import OnGpu, workspace
-from batchchol.backends.cuda import cublas, support
+from batchchol.backends.cuda import support
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import Device
 from kernelgen import Layout
-from kernelgen.emit import lu_panel
-from kernelgen.emit import qr_panel as kernels
-from kernelgen.emit.panel import addresses as address_kernel
+from kernelgen.emit.panels import lu_panel
+from kernelgen.emit.panels import qr_panel as kernels
+from kernelgen.emit.panels.panel import addresses as address_kernel
 from kernelgen.targets import ELEMENT_BYTES
 
 LARGEST = lu_panel.LARGEST
@@ -63,7 +64,7 @@ class QrCalls:
 
     @property
     def reflectors(self) -> int:
-        """Those of a matrix."""
+        """Reflectors of a matrix."""
         return min(self.factors.m, self.factors.n)
 
     @property

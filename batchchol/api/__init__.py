@@ -1,13 +1,12 @@
 """The public calls: factorizations and solves of arrays and batches."""
 
 from batchchol.api.determinants import LogDeterminant, slogdet, slogdet_ex
-from batchchol.api.factorizations import cholesky, cholesky_ex, factor
-from batchchol.api.inverses import cho_inverse, cho_inverse_ex, inv, inv_ex
-from batchchol.api.least_squares import LeastSquares, lstsq, lstsq_ex
-from batchchol.api.log_determinants import LogDeterminantInfo
+from batchchol.api.factors.factorizations import cholesky, cholesky_ex, factor
+from batchchol.api.inverses.inverses import cho_inverse, cho_inverse_ex, inv, inv_ex
 from batchchol.api.lu import LU, LUInfo, lu_factor, lu_factor_ex, lu_solve
-from batchchol.api.qr_factorizations import QR, Reflectors, qr
-from batchchol.api.reflections import ormqr
+from batchchol.api.rectangular.least_squares import LeastSquares, lstsq, lstsq_ex
+from batchchol.api.rectangular.qr_factorizations import QR, Reflectors, qr
+from batchchol.api.rectangular.reflections import ormqr
 from batchchol.api.results import (
     Cholesky,
     CholeskyLogDeterminant,
@@ -26,7 +25,8 @@ from batchchol.api.results import (
     Solution,
     SolutionLogDeterminant,
 )
-from batchchol.api.solves import cho_solve, solve, solve_ex
+from batchchol.api.solves.log_determinants import LogDeterminantInfo
+from batchchol.api.solves.solves import cho_solve, solve, solve_ex
 
 __all__ = [
     "LU",

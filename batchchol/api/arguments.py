@@ -1,4 +1,4 @@
-"""What the public calls ask of their arguments, in the same words."""
+"""Checks of arguments that the public calls share, in the same words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchchol.batches.host_memory import aligned_empty
 from batchchol.batches.packing import assign
 from batchchol.plan import check_array_spec
 from kernelgen import KernelSpec
-from kernelgen.emit.lu_panel import LARGEST
+from kernelgen.emit.panels.lu_panel import LARGEST
 from kernelgen.operations import OPERATIONS
 from kernelgen.refusals import whole
 
@@ -51,7 +51,7 @@ def contiguous(argument: str, given: NDArray[Any], dtype: np.dtype[np.floating])
 
 
 def check_square(argument: str, shape: tuple[int, ...]) -> None:
-    """Refuse what are no square matrices (..., n, n)."""
+    """Refuse anything but square matrices (..., n, n)."""
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected square matrices (..., n, n)")
 
@@ -79,7 +79,7 @@ def is_general(assume_a: Any, **triangular: Any) -> bool:
 
 
 def check_threads(threads: Any) -> None:
-    """Refuse what is no number of threads, nor None."""
+    """Refuse anything but a number of threads or None."""
     if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
 
@@ -141,6 +141,7 @@ class Wanted(NamedTuple):
         """
         if self.pivots is None:
             return self
+        check_unmasked("pivots", self.pivots)
         given, n = np.asarray(self.pivots), shape[-1]
         if given.dtype.kind not in "iu":
             raise TypeError(f"pivots: got dtype {given.dtype}, expected int32, as lu_factor returns them")

@@ -153,7 +153,10 @@ def host_columns(b: ArrayLike, what: str) -> NDArray[Any]:
     if hasattr(b, "__cuda_array_interface__"):
         raise TypeError(f"b: got an array on a GPU, expected one of the host, where the {what} are: copy one of them")
     check_unmasked("b", b)
-    return host_array(b)
+    given = host_array(b)
+    if given.dtype.kind not in "biufc":
+        raise TypeError(f"b: got dtype {given.dtype}, expected that of the {what}")
+    return given
 
 
 def check_columns_dtype(got: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:
@@ -180,4 +183,6 @@ def host_out(out: Any, shape: Shape, dtype: np.dtype[Any], what: str = "solution
     check_out(out.shape, out.dtype.newbyteorder("="), shape, dtype, what)
     if not out.flags.writeable:
         raise ValueError("out: got a read-only array, expected one that can be written: copy it")
+    if out.size and any(size > 1 and not step for size, step in zip(shape, out.strides, strict=True)):
+        raise ValueError("out: got an array of which elements share their memory, expected one place each: copy it")
     return out

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.api.arguments import Wanted, check_threads, is_general
+from batchchol.api.arrays.foreign_arrays import takes_foreign
+from batchchol.api.factors.host_factorizations import diagonal as diagonal_of
 from batchchol.api.failures import raise_failures
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.host_factorizations import diagonal as diagonal_of
-from batchchol.api.log_determinants import LogDeterminantInfo, log_determinants
 from batchchol.api.lu import lu_factor_ex
+from batchchol.api.solves.log_determinants import LogDeterminantInfo, log_determinants
 from batchchol.batches.batch import Batch
 from batchchol.batches.checks import flag
 from kernelgen import Layout
@@ -98,7 +98,7 @@ def slogdet_ex(
 
 
 def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantInfo:
-    """Of general matrices, by the diagonals of U and the number of exchanges."""
+    """Determinants of general matrices, by the diagonals of U and the number of exchanges."""
     if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
         return _of_general_there(a, backend, wanted)
     lu, pivots, info = lu_factor_ex(

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from batchchol.api.arguments import Wanted, check_on_gpu, check_threads, square_matrices
-from batchchol.api.device_solves import located
+from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_singular
-from batchchol.api.foreign_arrays import takes_foreign
-from batchchol.api.solves import solutions
+from batchchol.api.solves.device_solves import located
+from batchchol.api.solves.solves import solutions
 from batchchol.artifacts.no_compiler import warn
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend, get_backend, lapack_lu
 from batchchol.backends.base import Form
@@ -117,7 +117,7 @@ def lu_factor(
     return LU(lu, pivots)
 
 
-@takes_foreign()
+@takes_foreign(LUInfo)
 def lu_factor_ex(
     a: Batch | ArrayLike,
     *,
@@ -202,12 +202,14 @@ def lu_solve(
     Factors are not checked: by those of a singular matrix the solution is infinite or NaN.
     """
     taken = flag("overwrite_b", overwrite_b)
+    if pivots is None:
+        raise TypeError("pivots: got None, expected those that lu_factor returns beside the factors")
     wanted = Wanted("getrs", "LU", "factors", False, spec, math, threads, stream, out, taken, pivots=pivots)
     return solutions(LU, b, backend, wanted)[0]
 
 
 def _of_array(a: ArrayLike, backend: str, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of an array (..., n, n) of the host."""
+    """LU factorizations of an array (..., n, n) of the host."""
     given = square_matrices("a", a)
     *outer, n, _ = given.shape
     wanted.check_array(n, given.dtype)
@@ -231,7 +233,7 @@ def _of_array(a: ArrayLike, backend: str, wanted: Wanted, in_place: bool) -> LUI
 
 
 def _of_batch(batch: Batch, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of a batch of the host."""
+    """LU factorizations of a batch of the host."""
     wanted.check_no_stream("backend 'cpu' has none")
     lu = batch if in_place and batch.writeable else batch.like()
     pivots = np.empty((batch.batch, batch.n), np.int32)
@@ -264,7 +266,7 @@ def _factor(
 
 
 def _there(a: Any, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of an array (..., n, n) or a batch of the GPU."""
+    """LU factorizations of an array (..., n, n) or a batch of the GPU."""
     from batchchol.backends.cuda import memory
 
     matrices = located(a, wanted)
@@ -301,7 +303,8 @@ def _copied_there(
     a: NDArray[Any], lu: NDArray[Any], pivots: NDArray[np.int32], info: NDArray[np.int32], wanted: Wanted
 ) -> None:
     """Factor arrays of the host on a GPU, copied there and back, in slices if they do not fit."""
-    from batchchol.backends.cuda import dense, memory
+    from batchchol.backends.cuda import memory
+    from batchchol.backends.cuda.arrays import dense
 
     per_matrix = 2 * a.nbytes // max(len(a), 1) + (a.shape[-1] + 1) * _INT32.itemsize
     for first, last in dense.slices(len(a), per_matrix):

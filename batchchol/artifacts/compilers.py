@@ -30,6 +30,8 @@ TIME_LIMIT = 120.0
 
 _ANSWER_LINES = 100
 _QUOTED_LINES = 12
+# With less room a compiler can write neither its output nor a message.
+_LEAST_FREE_BYTES = 1 << 20
 _QUOTED_COLUMNS = 300
 
 
@@ -190,7 +192,7 @@ class Compilation:
 
     def error(self, folder: Path, status: str, reason: str) -> CompileError:
         """The error with what the compiler said and where the source was kept."""
-        words = first_lines(messages_file(folder), _QUOTED_LINES)
+        words = first_lines(messages_file(folder), _QUOTED_LINES) or _no_room(folder)
         parts = [f"{self.compiler} {reason}: {shlex.join(self.command)}", words, self._keep() if self.keep else ""]
         return CompileError(status, "\n".join(part for part in parts if part))
 
@@ -200,6 +202,14 @@ class Compilation:
             return f"the source was kept in {ArtifactCache().keep_failed(self.source, Path(self.file).suffix)}"
         except CacheError as error:
             return f"the source could not be kept ({error})"
+
+
+def _no_room(folder: Path) -> str:
+    """That the disk is full, which a compiler then has no room to say; else empty."""
+    free = shutil.disk_usage(folder).free
+    if free >= _LEAST_FREE_BYTES:
+        return ""
+    return f"the temporary folder {tempfile.gettempdir()} has {free:,} bytes free: make room, or choose TMPDIR"
 
 
 def run(
@@ -228,7 +238,7 @@ def run(
 
 
 def probe(command: tuple[str, ...], time_limit: float) -> str:
-    """What a program answers, its first lines; it is asked once, and again after an upgrade.
+    """The first lines that a program answers; it is asked once, and again after an upgrade.
 
     Raises
     ------

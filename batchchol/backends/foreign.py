@@ -27,8 +27,8 @@ def foreign_kernel(spec: KernelSpec, code: bytes, entry: str, launch: Launch | N
         return CpuKernel(spec, _UNKNOWN, function)
     # Not at the top: importing this needs no GPU.
     from batchchol.backends.cuda.device import device
-    from batchchol.backends.cuda.functions import Code, Function
     from batchchol.backends.cuda.kernels import CudaKernel
+    from batchchol.backends.cuda.launching.functions import Code, Function
 
     gpu = device()
     with gpu.current(f"loading {entry}"):

@@ -20,7 +20,7 @@ DTYPES = ("float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}
 # Of what kinds of elements more is lost in a conversion than digits.
 _ADVICE = {
-    "c": "numpy.linalg.cholesky takes complex matrices",
+    "c": "numpy.linalg takes complex matrices",
     "V": "use a field of the records, such as a['x']",
 }
 

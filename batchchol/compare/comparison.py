@@ -130,20 +130,18 @@ def compare(
     venue: Venue = GpuVenue(backend) if backend.name == "cuda" else CpuVenue(backend)
     orders, asked = tuple(ns or venue.orders), tuple(sizes or venue.sizes)
     counts = tuple(sorted({1, backend.threads}) if threads is None else threads)
-    for n in orders:
-        check_range("n", n, 1, None if op == Arena.op else MAX_N)
-    for count in counts:
-        check_range("threads", count, 1, backend.threads)
-    check_range("samples", samples, 1)
-    check_range("nrhs", nrhs, 1)
-    if op not in ARENAS:
-        raise ValueError(f"op: got {op!r}, expected one of {', '.join(map(repr, ARENAS))}")
+    _check(backend, op, nrhs, orders, counts, samples)
     absent: dict[str, str] = {}
     present, classes = list(_installed(peers, op, absent, report)), tuple(maths or venue.maths)
-    ours: Callable[..., Iterator[Entrant]]
-    ours = venue.entrants if op == Arena.op else partial(_room(op).entrants, backend, venue, op)
     if required and not present:
         raise BatchcholError(NO_PEERS)
+    settings: dict[str, Any] = {
+        "dtype": dtype,
+        "searched": searched,
+        "maths": classes,
+        "known": known,
+        "absent": absent,
+    }
     run = Run(
         backend,
         venue,
@@ -152,18 +150,7 @@ def compare(
         "fast" if "fast" in classes else "ieee",
         tuple(protocols or backend.protocols),
         partial(_arena, op, nrhs),
-        partial(
-            _ours,
-            backend,
-            venue,
-            ours,
-            contenders,
-            dtype=dtype,
-            searched=searched,
-            maths=classes,
-            known=known,
-            absent=absent,
-        ),
+        partial(_ours, backend, venue, _entrants(backend, venue, op), contenders, **settings),
         tuple(Entrant(peer.name, peer.survey().detail, peer.contenders, limit=peer.limit) for peer in present),
         report,
         about(backend),
@@ -174,15 +161,37 @@ def compare(
     )
     kept = [] if out is None else _read(out, run)
     _prepare(run, present, orders, asked, op, nrhs if OPERATIONS[op].forgets and OPERATIONS[op].has_columns else 0)
-    rows = list[Row]()
-    for n, size in product(orders, asked):
+    return Outcome(tuple(_measured(run, product(orders, asked), counts, kept, out)), absent)
+
+
+def _check(backend: Backend, op: str, nrhs: int, orders: Iterable[int], counts: Iterable[int], samples: int) -> None:
+    """Raise a ValueError that names the first argument out of range."""
+    for n in orders:
+        check_range("n", n, 1, None if op == Arena.op else MAX_N)
+    for count in counts:
+        check_range("threads", count, 1, backend.threads)
+    check_range("samples", samples, 1)
+    check_range("nrhs", nrhs, 1)
+    if op not in ARENAS:
+        raise ValueError(f"op: got {op!r}, expected one of {', '.join(map(repr, ARENAS))}")
+
+
+def _entrants(backend: Backend, venue: Venue, op: str) -> Callable[..., Iterator[Entrant]]:
+    """What yields this library's contenders of an operation, by order and batch."""
+    return venue.entrants if op == Arena.op else partial(_room(op).entrants, backend, venue, op)
+
+
+def _measured(
+    run: Run, cases: Iterable[tuple[int, str]], counts: Sequence[int], kept: list[Row], out: Path | None
+) -> Iterator[Row]:
+    """The rows of every order and batch, with those that are kept written to `out` after each."""
+    for n, size in cases:
         for found in _sized(run, n, size, counts, kept):
-            rows += found
+            yield from found
             measured = {row.point for row in found}
             kept = [row for row in kept if row.point not in measured] + found
             if out is not None:
                 write_csv(out, kept)
-    return Outcome(tuple(rows), absent)
 
 
 def _room(op: str) -> Any:
@@ -195,7 +204,7 @@ def _room(op: str) -> Any:
 
 
 def _arena(op: str, nrhs: int, backend: Backend, recipe: str, n: int, *rest: Any, **settings: Any) -> BaseArena:
-    """Where matrices of order n are compared."""
+    """The arena in which matrices of order n are compared."""
     kind = ARENAS[op] if n <= MAX_N else LargeArena
     return kind(backend, recipe, n, *rest, **{"nrhs": nrhs, **settings})
 

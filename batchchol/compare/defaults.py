@@ -10,9 +10,9 @@ from batchchol.backends import Backend
 from batchchol.compare.contenders import Contender, Entrant
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.gpu import GpuVenue
-from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import of_several, two_kernels
 from batchchol.plan import TWO
 from kernelgen import KernelSpec, Layout, Problem, SpecError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from batchchol.api import cho_inverse, cholesky_ex, inv_ex, slogdet_ex
 from batchchol.backends import Backend
-from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.backends.cuda.measuring.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue

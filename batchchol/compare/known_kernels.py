@@ -14,7 +14,7 @@ from batchchol.defaults.shipped import source_of
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.tune.winners import FIRST_SAMPLES
+from batchchol.tune.choosing.winners import FIRST_SAMPLES
 from kernelgen import KernelSpec, SpecError
 from kernelgen.schedules import DEFAULT_THREADS
 

@@ -29,7 +29,7 @@ from batchchol.measure.stopwatch import Stopwatch
 from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import MAX_N, Layout
-from kernelgen.emit.fused_panel import FusedPanel
+from kernelgen.emit.panels.fused_panel import FusedPanel
 
 # Different matrices of a stack: the others are copies of them. How long one takes does not depend on its numbers.
 _DISTINCT = 8
@@ -230,7 +230,7 @@ def sample_large(
         Of `batchchol.algorithms.blocked.Blocking`; without `nb` a panel is a tile. Where a matrix is a tile itself
         they do not count.
     ib, rows, threads
-        Of `kernelgen.emit.panel.Panel`.
+        Of `kernelgen.emit.panels.panel.Panel`.
     protocol, samples
         As of `batchchol.compare.single_matrix.sample_single`.
 
@@ -270,7 +270,7 @@ def sample_fused(
     Parameters
     ----------
     nb, ib, lb, threads, resident, update
-        Of `kernelgen.emit.fused_panel.FusedPanel`.
+        Of `kernelgen.emit.panels.fused_panel.FusedPanel`.
     blocks, border
         Of `batchchol.algorithms.plans.Plan`.
     """
@@ -299,7 +299,7 @@ def sample_panels(
     looking, ahead, columns, width
         `looking`, `ahead`, `nb` and `tile` of `batchchol.algorithms.blocked.Blocking`.
     depth, resident
-        Of `kernelgen.emit.fused_panel.FusedPanel`, with tensor cores and its other defaults.
+        Of `kernelgen.emit.panels.fused_panel.FusedPanel`, with tensor cores and its other defaults.
     graph
         Have a CUDA graph launch all of it.
     """

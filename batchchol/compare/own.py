@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.backends.cuda.measuring.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import Arena, Contender, Factored, Latest, poison
 from kernelgen import KernelSpec, Layout

@@ -20,8 +20,8 @@ from batchchol.measure.stopwatch import Stopwatch
 from batchchol.measure.timing import CACHES, Sample
 from batchchol.operations import residual
 from kernelgen import KernelSource
-from kernelgen.emit.shared import SINGLE_NB, generate_single
-from kernelgen.emit.single import generate_single_panel
+from kernelgen.emit.families.shared import SINGLE_NB, generate_single
+from kernelgen.emit.families.single import generate_single_panel
 
 CUSOLVER = "cusolver"
 PANEL = "panel"
@@ -48,8 +48,8 @@ def sample_single(
     n : int
         Order of the matrix, 1 to 1,024.
     way : {"shared", "panel", "cusolver"}
-        By `kernelgen.emit.shared.generate_single` or `kernelgen.emit.single.generate_single_panel`, out of place, or
-        by `cusolverDnSpotrf` (float64: `Dpotrf`) through CuPy, in place.
+        By `generate_single` or `generate_single_panel` of `kernelgen.emit.families`, out of place, or by
+        `cusolverDnSpotrf` (float64: `Dpotrf`) through CuPy, in place.
     dtype : {"float32", "float64"}
         Of its elements.
     math : {"ieee", "fast"}

@@ -13,7 +13,7 @@ import numpy as np
 from batchchol.api import LeastSquares, Solution, cho_solve, cholesky_ex, solve, solve_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
-from batchchol.backends.cuda.clock import MOST_CALLS
+from batchchol.backends.cuda.measuring.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue

@@ -17,14 +17,14 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.checks import check_math
 from batchchol.defaults.entries import Placed, Planned, Tuned
 from batchchol.defaults.fitting import fit, fitted
-from batchchol.defaults.fused import fused, fused_by_batch
-from batchchol.defaults.general import general
 from batchchol.defaults.generation import generation
-from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
+from batchchol.defaults.rules.fused import fused, fused_by_batch
+from batchchol.defaults.rules.general import general
+from batchchol.defaults.rules.on_chip import on_chip
+from batchchol.defaults.rules.solves import solves
 from batchchol.defaults.shipped import source_of
-from batchchol.defaults.solves import solves
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule

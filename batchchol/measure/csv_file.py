@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchchol.errors import DataFileError
-from batchchol.files import for_reading
+from batchchol.files import append_whole, for_reading
 from batchchol.measure.row import COLUMNS, Row, choice_columns, column_of
 from kernelgen import FAMILIES, KernelSpec, Problem, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
@@ -58,12 +59,13 @@ def append(path: Path, rows: Sequence[Row], about: Mapping[str, str]) -> None:
             if sorted(found) != sorted(columns):
                 raise DataFileError(path, "line 1", "has the columns of another version: choose another file")
             columns = found
-        with path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
-            if not old:
-                writer.writeheader()
-            for row in rows:
-                writer.writerow({name: _text(value) for name, value in {**row.values(), **about}.items()})
+        added = io.StringIO()
+        writer = csv.DictWriter(added, columns, extrasaction="ignore", lineterminator="\n")
+        if not old:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _text(value) for name, value in {**row.values(), **about}.items()})
+        append_whole(path, added.getvalue().encode())
     except OSError as error:
         raise DataFileError(path, "writing", error.strerror or str(error)) from error
 

@@ -119,8 +119,9 @@ class DataSet(AbstractContextManager["DataSet"]):
         replace_file(path, parquet.encode(parquet.table(self._rows)))
         self._number += 1
         self._rows = []
-        os.close(self._file)
+        before = self._file
         self._restart_journal()
+        os.close(before)
 
     def close(self) -> None:
         """End with all rows in Parquet files, where those can be written."""

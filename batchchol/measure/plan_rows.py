@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from batchchol.errors import DataFileError
-from batchchol.files import for_reading
+from batchchol.files import append_whole, for_reading
 from batchchol.operations.residual import RATIO_BOUND
 
 CHOICES = (
@@ -42,7 +43,7 @@ class PlanRow:
 
     @property
     def gflops(self) -> float:
-        """Of n^3 / 3 for each matrix."""
+        """GFLOP/s, of n^3 / 3 flops for each matrix."""
         return self.batch * self.n**3 / 3 / self.seconds / 1e9
 
     @property
@@ -68,12 +69,13 @@ def append(path: Path, rows: Iterable[PlanRow]) -> None:
         new = not path.exists() or not path.stat().st_size
         if not new and not is_of_plans(path):
             raise DataFileError(path, "line 1", "has other columns than plans: choose another file")
-        with path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
-            if new:
-                writer.writeheader()
-            for row in rows:
-                writer.writerow(_values(row))
+        added = io.StringIO()
+        writer = csv.DictWriter(added, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        if new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow(_values(row))
+        append_whole(path, added.getvalue().encode())
     except OSError as error:
         raise DataFileError(path, "writing", error.strerror or str(error)) from error
 

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count, cycle, islice
 
-from batchchol.backends.cuda.clock import BURST_SECONDS, HOST_SECONDS, MOST_CALLS, Call, Clock
+from batchchol.backends.cuda.measuring.clock import BURST_SECONDS, HOST_SECONDS, MOST_CALLS, Call, Clock
 
 # Slow kernels get fewer samples, but never fewer than these, so that a long table is done in a day.
 BUDGET_SECONDS, FEWEST_SAMPLES = 0.3, 5
@@ -53,7 +53,7 @@ class Stopwatch(Clock):
         Parameters
         ----------
         calls : sequence of callables
-            Gone round in turns.
+            Called in turn, round after round.
         samples : int
             How many samples to take, unless that takes too long.
         restore : callable, optional

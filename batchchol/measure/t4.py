@@ -30,7 +30,7 @@ INVALIDITY: Mapping[str, str] = MappingProxyType(
 )
 """What T4 calls the statuses."""
 
-_PROBLEM = ("n", "dtype", "uplo", "layout", "order", "chunk", "batch", "threads", "protocol", "family")
+_PROBLEM = ("op", "n", "dtype", "uplo", "layout", "order", "chunk", "batch", "threads", "protocol", "family")
 _PROFILE = ("registers", "spill_bytes", "shared_bytes", "code_bytes", "occupancy")
 _UNITS = {"spill_bytes": "B", "shared_bytes": "B", "code_bytes": "B"}
 # Times are in milliseconds, as Kernel Tuner has them.
@@ -109,7 +109,7 @@ def _measurements(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     seconds = row["median_seconds"]
     found: list[tuple[str, float | None, str]] = [
         ("time", seconds * _PER_SECOND, "ms"),
-        ("GFLOP/s", flops(row["n"]) * row["batch"] / seconds / 1e9, "GFLOP/s"),
+        ("GFLOP/s", flops(row["n"], op=row["op"]) * row["batch"] / seconds / 1e9, "GFLOP/s"),
         ("ratio", row["ratio"], ""),
         *((name, row[name], _UNITS.get(name, "")) for name in _PROFILE),
     ]

@@ -65,25 +65,27 @@ class Case:
 
 
 def load(path: Path, warn: dataset.Warn = lambda _: None) -> Data:
-    """Read a data set, a folder or a Parquet file; `warn` is told what is damaged in a folder and left out.
+    """Read a data set, a folder or a Parquet file; `warn` is told what is damaged in a folder, or no potrf: left out.
 
     Raises
     ------
     DataFileError
-        If it cannot be read, is of another version of the schema, or has no correct point.
+        If it cannot be read, is of another version of the schema, or has no correct point of potrf.
     BatchcholError
         If a package is missing.
     """
     pandas, _ = require()
     table = dataset.read(path, warn)
-    rows = table.drop_columns([name for name in _LEFT_OUT if name in table.column_names]).to_pandas()
+    every = table.drop_columns([name for name in _LEFT_OUT if name in table.column_names]).to_pandas()
+    rows = every[every["op"] == "potrf"]
+    if others := ", ".join(sorted({*every["op"]} - {"potrf"})):
+        warn(f"{path}: points of {others} are left out: a report explains Cholesky factorizations")
     counts = rows["status"].value_counts()
     statuses = {status: int(counts.get(status, 0)) for status in STATUSES}
     correct = rows[(rows["status"] == "correct") & (rows["median_seconds"] > 0)].copy()
     if correct.empty:
-        raise DataFileError(
-            path, "rows", "no point is correct: sweep again, its column `message` says what was wrong"
-        )
+        advice = "sweep again, its column `message` says what was wrong" if len(rows) else f"all are of {others}"
+        raise DataFileError(path, "rows", f"no point of a Cholesky factorization is correct: {advice}")
     correct["gflops"] = correct["n"].map(flops) * correct["batch"] / correct["median_seconds"] / 1e9
     correct["roofline_gflops"] = _roofline(correct)
     correct["again"] = _again(pandas, correct)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchchol.errors import BatchcholError, optional
 from batchchol.report.style import GFLOPS, GREY, ORDER, distinct, figure_of, name_lines, octaves, plain, room, save
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ class Panel:
 
 
 def require_matplotlib(extra: str = "plots") -> None:
-    """Refuse to go on without matplotlib, which is in `extra` with whatever else the caller needs.
+    """Raise without matplotlib, which is in `extra` with whatever else the caller needs.
 
     Raises
     ------

@@ -17,7 +17,9 @@ TREES = 500
 GOOD = 0.9
 """The R² from which on a forest counts as one that predicts."""
 
-_LEAST_POINTS = 60
+LEAST_POINTS = 60
+"""Fewer say nothing about parameters."""
+
 _HELD_OUT = 0.2
 # The share of the parameters that a split may choose from, and what is still split: the defaults of R for a
 # regression. Where orders are held out, a split among all of them predicted worse.
@@ -150,9 +152,9 @@ def grow(rows: Any, trees: int = TREES) -> Forest | str:
     says little of an order that is not.
     """
     chosen = features.parameters(rows)
-    if len(rows) < _LEAST_POINTS or not chosen:
+    if len(rows) < LEAST_POINTS or not chosen:
         there = f"{len(rows):,} with {len(chosen)} parameters that differ"
-        return f"There is no forest: it takes {_LEAST_POINTS} points that differ in something, and there are {there}."
+        return f"There is no forest: it takes {LEAST_POINTS} points that differ in something, and there are {there}."
     from sklearn.model_selection import train_test_split
 
     numbers, gflops = features.encode(rows, chosen), rows["gflops"].to_numpy(dtype=np.float64)

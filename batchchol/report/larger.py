@@ -9,7 +9,7 @@ from pathlib import Path
 
 from batchchol.measure.plan_rows import CHOICES, PlanRow
 from batchchol.report import gflops_plot
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 
 def table(rows: Sequence[PlanRow]) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from batchchol.report.style import GREY, ORDER, STYLES, figure_of, name_lines, octaves, percent, plain, room
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Run, Surface, line
-from batchchol.tune.winners import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from batchchol.compare.peers import PEERS
 from batchchol.compare.rows import Row, read_rows
 from batchchol.errors import DataFileError
 from batchchol.report.data import require
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.parallel import available_threads
+from batchchol.report.importance import LEAST_POINTS
 
 STUDY: Mapping[str, float] = MappingProxyType(
     {
@@ -61,7 +62,7 @@ class Line:
 
 
 def table(rows: Any, trees: int = TREES) -> tuple[Line, ...]:
-    """The parameters in the study's order; without those that the points have one value of.
+    """The parameters in the study's order, without those that the points have one value of; none of few points.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def table(rows: Any, trees: int = TREES) -> tuple[Line, ...]:
     trees : int
         Of the forest.
     """
-    if rows.empty:
+    if len(rows) < LEAST_POINTS:
         return ()
     encoded = {name: np.asarray(column(rows), dtype=np.float64) for name, column in _COLUMNS.items()}
     varied = [name for name, values in encoded.items() if np.ptp(values) > 0]

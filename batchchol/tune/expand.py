@@ -13,8 +13,8 @@ from typing import Any
 from batchchol.batches.sizes import matrices
 from batchchol.measure.point import Point
 from batchchol.tune import candidates
+from batchchol.tune.choosing.winners import Best, value_of
 from batchchol.tune.space import ALL_FAMILIES, CHUNK, DEFAULT, Space, SpaceError, Table
-from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES, TARGETS, KernelSpec, Problem, Schedule, SpecError, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
 from kernelgen.targets import ELEMENT_BYTES

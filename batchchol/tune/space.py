@@ -18,8 +18,8 @@ from batchchol.files import read_file
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
+from batchchol.tune.choosing.winners import Best, value_of
 from batchchol.tune.general_candidates import OPS
-from batchchol.tune.winners import Best, value_of
 from kernelgen import FAMILIES
 from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, UNROLLS, axes_of, required_axes

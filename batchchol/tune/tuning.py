@@ -1,4 +1,4 @@
-"""Measuring the schedules of every family; `batchchol.tune.make_tables` chooses from the rows."""
+"""Measuring the schedules of every family; `batchchol.tune.choosing.make_tables` chooses from the rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batchchol.errors import BatchcholError
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.tune.candidates import chunk_of, layout_of, variations
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, grouped, surest
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, grouped, surest
 from kernelgen import TARGETS, KernelSpec
 
 # A GPU's finalists have more variations, and there are some for each stride.

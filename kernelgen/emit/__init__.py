@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from kernelgen.emit import block, shared, simd, strip, warp, whole
+from kernelgen.emit import simd
 from kernelgen.emit import thread as cuda
-from kernelgen.emit.logdet import generate_logdet
-from kernelgen.emit.lu import generate_lu
-from kernelgen.emit.posv import generate_posv
-from kernelgen.emit.potri import generate_inverse
-from kernelgen.emit.qr import generate_qr
-from kernelgen.emit.solve import generate_solve
+from kernelgen.emit.families import block, shared, strip, warp, whole
+from kernelgen.emit.operations.logdet import generate_logdet
+from kernelgen.emit.operations.lu import generate_lu
+from kernelgen.emit.operations.posv import generate_posv
+from kernelgen.emit.operations.potri import generate_inverse
+from kernelgen.emit.operations.qr import generate_qr
+from kernelgen.emit.operations.solve import generate_solve
 from kernelgen.emit.source import KernelSource
 from kernelgen.schedules import (
     BlockSchedule,

@@ -34,7 +34,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGp
     # So long that few calls make a burst.
     gpu.seconds_per_launch = 1e-3
     fake_cuda_bindings.install(monkeypatch, gpu)
-    monkeypatch.setattr("batchchol.backends.cuda.clock.WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr("batchchol.backends.cuda.measuring.clock.WARM_UP_SECONDS", 0.0)
     monkeypatch.setenv("BATCHCHOL_BACKEND", "cuda")
     yield gpu
     forget()
@@ -132,7 +132,7 @@ def test_small_batches_are_timed_by_every_way(
     monkeypatch.setenv("BATCHCHOL_PROFILE", "full")
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "file"))
     monkeypatch.setitem(part("small_batches").GRAPHS, "graph", {"calls": 4})
-    monkeypatch.setattr("batchchol.backends.cuda.clock._HOST_CALLS", 1)
+    monkeypatch.setattr("batchchol.backends.cuda.measuring.clock._HOST_CALLS", 1)
     benchmark = benchmark_at("small_batches.SmallBatches.device_factor", backend="cuda", n=8, batch=128, way=way)
     assert not benchmark.do_setup()
     samples = benchmark.do_run()["samples"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchchol.backends import get_backend
-from batchchol.tune import suite_winners as written
+from batchchol.tune.choosing import suite_winners as written
 from kernelgen import KernelSpec
 
 WHY = "the suite's extra is not installed: there is no asv"

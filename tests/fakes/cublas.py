@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol.backends.cuda import cublas, host_block
+from batchchol.backends.cuda.bindings import cublas, host_block
 
 from .gpu import FakeGpu
 

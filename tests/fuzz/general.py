@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from batchchol import get_backend
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.batches.batch import Batch
-from batchchol.defaults.general import STRAIGHT_LINE
+from batchchol.defaults.rules.general import STRAIGHT_LINE
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, growth, solve_ratios
 from kernelgen import MAX_N, KernelSpec, SpecError
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import MAX_SPLIT
+from kernelgen.schedules.stages.general import MAX_SPLIT
 
 from ..kernel_runs import layout_of, make_spec
 from ..lu_runs import matrices, reference, run

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, get_backend
 from batchchol.artifacts.cuda_modules import build_all
-from batchchol.defaults.fused import of_several, two_kernels
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import of_several, two_kernels
 from kernelgen import CUDA, KernelSpec, Layout, Problem, SpecError, generate
 
 from .differential import PROGRESS_SECONDS, Mismatch

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, cho_inverse_ex, cholesky_ex, factor, get_backend, inv_ex
 from batchchol.backends.base import Form
-from batchchol.defaults.on_chip import IN_MEMORY
+from batchchol.defaults.rules.on_chip import IN_MEMORY
 from batchchol.operations import logdet, posv, potri, potrs, residual
 from batchchol.plan import kernel_choice
 from kernelgen import KernelSpec

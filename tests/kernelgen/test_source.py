@@ -24,8 +24,8 @@ from kernelgen import (
     WholeSchedule,
     generate,
 )
-from kernelgen.emit.repair import generate_repairing
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.families.shared import generate_single
+from kernelgen.emit.operations.repair import generate_repairing
 from kernelgen.emit.simd import generate_layout_kernels, generate_peak_kernel
 from kernelgen.emit.support import support_kernels
 from kernelgen.emit.thread import generate_any_block

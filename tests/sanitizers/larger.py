@@ -26,8 +26,8 @@ from batchchol.algorithms.plans import Plan
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.operations.residual import RATIO_BOUND, ratios
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSource
-from kernelgen.emit.single import TILES, generate_single_panel
+from kernelgen.emit.families.single import TILES, generate_single_panel
 from kernelgen.schedules.axes import LOOKINGS
 
 from .larger import by_parts, spd

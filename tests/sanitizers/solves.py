@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.api.device_repairs import Repair
+from batchchol.api.factors.device_repairs import Repair
 from batchchol.backends.base import Form
-from batchchol.defaults.fused import ONE_KERNEL
+from batchchol.defaults.rules.fused import ONE_KERNEL
 from batchchol.measure.solves import CHECKS, info_of, room_for
 from batchchol.operations import logdet
 from batchchol.operations.lu import check_factors as check_lu_factors
@@ -27,7 +27,7 @@ from kernelgen import (
     WholeSchedule,
 )
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.stages.general import least_split
 from kernelgen.schedules.strip import TILE
 
 from .cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case

@@ -23,7 +23,7 @@ import numpy as np
 
 import batchchol
 from batchchol import get_backend
-from batchchol.api import device_addresses as at
+from batchchol.api.arrays import device_addresses as at
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about, installed
@@ -44,6 +44,32 @@ def matrices() -> tuple[Any, Any]:
     return (r + r.swapaxes(1, 2)) / 2 + N * np.eye(N, dtype=DTYPE), np.ones((BATCH, N), DTYPE)
 
 
+def public_calls(a: Any, b: Any) -> Named:
+    """The calls on a library's arrays; of those that raise for values one, which waits for the GPU."""
+    l, (lu, pivots, _), factors = batchchol.cholesky_ex(a).L, batchchol.lu_factor_ex(a), batchchol.qr(a, "raw")
+    calls: dict[str, Call] = {
+        "cholesky_ex": lambda: batchchol.cholesky_ex(a),
+        "solve_ex": lambda: batchchol.solve_ex(a, b),
+        "cho_solve": lambda: batchchol.cho_solve(l, b),
+        "inv_ex": lambda: batchchol.inv_ex(a),
+        "cho_inverse": lambda: batchchol.cho_inverse(l),
+        "slogdet_ex": lambda: batchchol.slogdet_ex(a),
+        "lu_factor_ex": lambda: batchchol.lu_factor_ex(a),
+        "lu_solve": lambda: batchchol.lu_solve(lu, pivots, b),
+        "solve_ex, general": lambda: batchchol.solve_ex(a, b, assume_a="gen"),
+        "inv_ex, general": lambda: batchchol.inv_ex(a, assume_a="gen"),
+        "slogdet_ex, general": lambda: batchchol.slogdet_ex(a, assume_a="gen"),
+        "qr, raw": lambda: batchchol.qr(a, "raw"),
+        "qr, r": lambda: batchchol.qr(a, "r"),
+        "qr": lambda: batchchol.qr(a),
+        "ormqr": lambda: batchchol.ormqr(factors, b),
+        "lstsq_ex": lambda: batchchol.lstsq_ex(a, b),
+        "solve": lambda: batchchol.solve(a, b),
+        "solve, general": lambda: batchchol.solve(a, b, assume_a="gen"),
+    }
+    return ((f"batchchol.{name}", call) for name, call in calls.items())
+
+
 def of_pycuda() -> Named:
     """Launches, and calls on PyCUDA's arrays."""
     a, b = (memory.to_device(each, "an argument") for each in matrices())
@@ -56,8 +82,7 @@ def of_pycuda() -> Named:
     yield "cholesky_ex by addresses", lambda: factor(0, *places)
     make = memory.maker(a.shape, a.dtype, "room")
     yield "room for two arrays", lambda: [make(), make()]
-    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
-    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+    yield from public_calls(a, b)
 
 
 def of_torch() -> Named:
@@ -77,10 +102,10 @@ def of_torch() -> Named:
     yield "interop cholesky_ex", lambda: linalg.cholesky_ex(a)
     yield "interop cholesky_ex, for gradients", lambda: linalg.cholesky_ex(wanted)
     yield "interop solve_ex", lambda: linalg.solve_ex(a, b)
-    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
-    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+    yield from public_calls(a, b)
     yield "torch.linalg.cholesky_ex", lambda: torch.linalg.cholesky_ex(a)
     yield "torch.linalg.solve_ex", lambda: torch.linalg.solve_ex(a, b)
+    yield "torch.linalg.lu_factor_ex", lambda: torch.linalg.lu_factor_ex(a)
 
 
 def of_cupy() -> Named:
@@ -90,8 +115,7 @@ def of_cupy() -> Named:
     a, b = (cupy.asarray(each) for each in matrices())
     yield "cupy.add", lambda: cupy.add(a, a)
     yield "two cupy.ndarray", lambda: [cupy.ndarray(a.shape, a.dtype) for _ in range(2)]
-    yield "batchchol.cholesky_ex", lambda: batchchol.cholesky_ex(a)
-    yield "batchchol.solve_ex", lambda: batchchol.solve_ex(a, b)
+    yield from public_calls(a, b)
     yield "cupy.linalg.cholesky", lambda: cupy.linalg.cholesky(a)
 
 
@@ -127,13 +151,13 @@ def of_jax() -> Named:
 GROUPS: dict[str, Callable[[], Named]] = {"pycuda": of_pycuda, "torch": of_torch, "cupy": of_cupy, "jax": of_jax}
 
 
-def microseconds(calls: Sequence[Call]) -> list[dict[str, float]]:
+def microseconds(calls: Sequence[Call], samples: int) -> list[dict[str, float]]:
     """What each of some calls takes the host, and until the GPU is done, after a round that warms up."""
     taken = [[sample(call, 10)] for call in calls]
-    for _ in range(SAMPLES):
-        for call, samples in zip(calls, taken, strict=True):
-            samples.append(sample(call, CALLS))
-    return [_summary(*zip(*samples[1:], strict=True)) for samples in taken]
+    for _ in range(samples):
+        for call, times in zip(calls, taken, strict=True):
+            times.append(sample(call, CALLS))
+    return [_summary(*zip(*times[1:], strict=True)) for times in taken]
 
 
 def sample(call: Call, count: int) -> tuple[float, float]:
@@ -157,10 +181,11 @@ def main() -> None:
     """Measure the calls of the libraries that are there, print them and write them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=OUT)
-    out = parser.parse_args().out
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    asked = parser.parse_args()
     machine = about(get_backend("cuda"))
     case = {"n": N, "batch": BATCH, "dtype": DTYPE}
-    with out.open("w", newline="", encoding="utf-8") as file:
+    with asked.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         for library, calls in GROUPS.items():
@@ -169,7 +194,7 @@ def main() -> None:
                 print(f"{library} is not installed")
                 continue
             named = dict(calls())
-            for name, times in zip(named, microseconds(list(named.values())), strict=True):
+            for name, times in zip(named, microseconds(list(named.values()), asked.samples), strict=True):
                 writer.writerow(case | {"call": name, "library": version} | times | machine)
                 print(f"{version:24s}", f"{name:40s}", *(f"{each:8.2f}" for each in times.values()), flush=True)
             file.flush()

@@ -26,8 +26,8 @@ import numpy as np
 from batchchol import cho_solve, cholesky_ex, default_spec, factor, get_backend, solve_ex
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
-from batchchol.defaults.fused import two_kernels
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import two_kernels
 from batchchol.measure.provenance import about
 from kernelgen import Layout, Problem
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from batchchol.backends import get_backend
 from batchchol.compare.single_matrix import CUSOLVER, PANEL, sample_single
 from batchchol.measure.provenance import about
-from kernelgen.emit.single import TILES
+from kernelgen.emit.families.single import TILES
 from kernelgen.schedules.axes import LOOKINGS
 from kernelgen.targets import ELEMENT_BYTES
 

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol import cholesky, get_backend
-from batchchol.backends.cuda import memory, streaming
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.arrays import streaming
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 

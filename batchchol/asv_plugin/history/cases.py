@@ -1,4 +1,4 @@
-"""The history of each case: its numbers by commit, with intervals, where it changes, and what that means today."""
+"""The history of each case: its numbers by commit, with intervals, where it changes, and what that means now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from batchchol.asv_plugin.history.change_points import SMALLEST, ChangePoint, Controls, change_points, noise
 from batchchol.asv_plugin.history.store import Measurement
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 LATELY = 5
 """Changes at a machine's last commits, this many, are news."""

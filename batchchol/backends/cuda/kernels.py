@@ -11,12 +11,12 @@ from batchchol.artifacts.stats import CompileStats
 from batchchol.backends.base import memory_of
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import Device
-from batchchol.backends.cuda.functions import Function
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.functions import Function
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from batchchol.batches.layouts import stride
 from batchchol.errors import CompilerNotFound
 from kernelgen import KernelSpec, Layout
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 
 
 class PycudaFunction(NamedTuple):

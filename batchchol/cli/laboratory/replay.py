@@ -14,11 +14,11 @@ from batchchol.files import beside, check_folder, make_folder, replace_file
 from batchchol.parallel import available_threads
 from batchchol.progress import ProgressDisplay
 from batchchol.report import gflops_plot, replay_figure, style
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.search import replay
 from batchchol.tune.search import runs as searches
 from batchchol.tune.search.replay import CLOSE, FARTHEST, SHARE, Line, Run, Surface, line
 from batchchol.tune.search.strategies import STRATEGIES
-from batchchol.tune.winners import grouped
 
 _CSV, _RUNS = "replay.csv", "runs.csv"
 _HEADER = (

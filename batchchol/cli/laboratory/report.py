@@ -23,8 +23,8 @@ from batchchol.report.importance import GOOD, Forest, why_not
 from batchchol.report.page import Report, make
 from batchchol.report.stability import BOUND, TARGET, Stability
 from batchchol.report.table_one import Line
-from batchchol.tune import suite_winners
-from batchchol.tune.winners import grouped, surest
+from batchchol.tune.choosing import suite_winners
+from batchchol.tune.choosing.winners import grouped, surest
 
 _PARQUET = b"PAR1"
 

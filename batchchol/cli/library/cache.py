@@ -13,6 +13,7 @@ from typing import Any
 from batchchol.artifacts.archive import architecture, pack, unpack
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.batches.sizes import architectures
+from batchchol.cli.library.info import plain
 from batchchol.cli.options import add_action, option
 
 _SHOWN, _SHOWN_CHARACTERS = 20, 100
@@ -89,11 +90,11 @@ def _describe(entries: list[_Entry]) -> str:
     # A GPU kernel has two records, and kernels of one module share a payload.
     kernels = {(path, str(metadata.get("entry"))) for path, _, metadata in entries}
     payloads = {path: size for path, size, _ in entries}
-    compilers = sorted({str(metadata.get("compiler", "unknown")) for *_, metadata in entries})
+    compilers = sorted({plain(str(metadata.get("compiler", "unknown"))) for *_, metadata in entries})
     size = megabytes(sum(payloads.values()))
     return f"kernels: {len(kernels)}, files: {len(payloads)}, {size}, {'; '.join(compilers)}"
 
 
 def megabytes(size: int) -> str:
-    """Such as ``"12.3 MB"``."""
+    """A size in words, such as ``"12.3 MB"``."""
     return f"{size / 1e6:.1f} MB"

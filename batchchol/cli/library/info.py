@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"cache       {default_folder()}")
     found = survey()
     for backend in found:
-        print(f"backend     {backend.name}: {backend.detail if backend.found else 'not available'}")
+        print(f"backend     {backend.name}: {plain(backend.detail) if backend.found else 'not available'}")
         if backend.hint:
             print(f"            {backend.hint}")
     usable = _print_device({backend.name for backend in found if backend.found})
@@ -59,6 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         versions = (f"{name}: {version}" for name in (first, *others) if (version := installed(name)))
         print(f"package     {next(versions, missing)}")
     return 0 if usable else 2
+
+
+def plain(compiler: str) -> str:
+    """What identifies a compiler, without an end for arguments where it has none."""
+    return compiler.rstrip(" |")
 
 
 def _print_device(found: set[str]) -> bool:
@@ -72,7 +77,7 @@ def _print_device(found: set[str]) -> bool:
     if why_no_gpu and "cuda" in found:
         print(f"            not cuda: {why_no_gpu}")
     for key, value in backend.device().items():
-        print(f"            {key}: {value}")
+        print(f"            {key}: {plain(str(value))}")
     table, reason = source_of(backend.target, backend.architecture)
     print(f"defaults    {reason}")
     for dtype, measured in table.measured.items():

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from batchchol.api import device_addresses as at
-from batchchol.api.device_addresses import Case
+from batchchol.api.arrays import device_addresses as at
+from batchchol.api.arrays.device_addresses import Case
 from batchchol.backends.cuda import gpus
 from batchchol.backends.cuda.device import number_at
-from batchchol.backends.cuda.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
 from batchchol.defaults.generation import generation
 from batchchol.interop.jax.xla import Execution
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from batchchol.backends.cuda.prepared import PreparedLaunch
-from batchchol.backends.cuda.xla_launches import xla_launches
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.xla_launches import xla_launches
 from batchchol.defaults.generation import Generation
 
 _METADATA, _INTERNAL = 1, 13
@@ -65,16 +65,16 @@ class Execution:
 
     @property
     def addresses(self) -> list[int]:
-        """Where the arguments and the results are."""
+        """The addresses of the arguments and the results."""
         return [buffer[_DATA] for buffer in self._buffers]
 
     def shape(self, place: int) -> tuple[int, ...]:
-        """That of one of the arguments and results."""
+        """The shape of one of the arguments and results."""
         buffer = self._buffers[place]
         return _words(buffer[_DIMS], buffer[_RANK])
 
     def dtype(self, place: int) -> np.dtype[Any]:
-        """That of one of the arguments and results."""
+        """The dtype of one of the arguments and results."""
         return _DTYPES[self._buffers[place][_DTYPE] & _INT]
 
     def array(self, place: int) -> Buffer:

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchchol.api import device_addresses as at
 from batchchol.api.arguments import check_square
+from batchchol.api.arrays import device_addresses as at
+from batchchol.api.arrays.device_addresses import Case
 from batchchol.api.columns import Fit, check_columns_dtype, fit
-from batchchol.api.device_addresses import Case
-from batchchol.api.device_repairs import repairs_itself, run_repairing
+from batchchol.api.factors.device_repairs import repairs_itself, run_repairing
 from batchchol.api.repairs import GROWTH, TRIES, check_jitter
 from batchchol.backends.cuda import gpus, support
+from batchchol.backends.cuda.arrays.libraries import Torch
 from batchchol.backends.cuda.device import device
-from batchchol.backends.cuda.libraries import Torch
 from batchchol.batches.checks import check_math
 from batchchol.defaults.generation import generation
 from batchchol.interop.torch import larger
@@ -52,7 +52,7 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, a: Tensor, upper: bool, math: str) -> Known:
-        """That of the matrices of a call."""
+        """The facts that are known of the matrices of a call."""
         return _known(a.shape, a.dtype, a.device, upper, math)
 
 

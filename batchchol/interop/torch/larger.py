@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from batchchol.algorithms import large, plan_tables
-from batchchol.api.larger_repairs import repair_larger
+from batchchol.api.factors.larger_repairs import repair_larger
 from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 

@@ -14,7 +14,7 @@ from typing import Any
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.report.claims.quantities import THREE_DIGITS, Value, written
 from batchchol.report.claims.timed import read_columns
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 Columns = Mapping[str, Any]
 Key = tuple[str, ...]
@@ -90,7 +90,7 @@ class Lookup:
         return grouped(rows, lambda row: tuple(str(row[column]) for column in self.by))
 
     def claims(self) -> Iterator[LookedUp]:
-        """In the order of the file."""
+        """The claims, in the order of the file."""
         yield from (LookedUp(self, key) for key in self._rows)
 
     def of(self, key: Key) -> Value:

@@ -22,12 +22,12 @@ from batchchol.measure.point import Point
 from batchchol.measure.process import MachineFailure
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress, Show
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.cluster.compile import ClusterCompilers
 from batchchol.tune.cluster.remote import MEASURE, Member, Ran, Ready, Setup
 from batchchol.tune.cluster.workers import Crew, WorkersLost
 from batchchol.tune.compile import Built, build
 from batchchol.tune.sweep import Estimate, Keeper, Summary
-from batchchol.tune.winners import grouped
 
 # How long a task should take: long against the way there and back, short against what a lost worker costs.
 _TASK_SECONDS = 0.5

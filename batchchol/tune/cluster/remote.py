@@ -31,7 +31,7 @@ from batchchol.artifacts.c_library import key_of, load
 from batchchol.artifacts.cache import ArtifactCache
 from batchchol.artifacts.compilers import Compiler, Running
 from batchchol.artifacts.nvcc import find_nvcc
-from batchchol.backends.cuda import nvml
+from batchchol.backends.cuda.measuring import nvml
 from batchchol.errors import BatchcholError, CompileError
 from batchchol.files import TEMPORARY_PREFIX
 from batchchol.measure.bench import Settings

@@ -15,7 +15,7 @@ import dask
 from distributed import Client, KilledWorker, LocalCluster
 
 from batchchol.artifacts.cache import ArtifactCache
-from batchchol.backends.cuda import nvml
+from batchchol.backends.cuda.measuring import nvml
 from batchchol.errors import BatchcholError
 from batchchol.measure.process import MachineFailure
 from batchchol.parallel import available_threads

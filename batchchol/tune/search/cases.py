@@ -16,7 +16,7 @@ from batchchol.batches.sizes import shown
 from batchchol.measure.dataset import key_of_row
 from batchchol.measure.point import Point
 from batchchol.measure.row import rows_of
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 from kernelgen import TARGETS
 
 Numbers = NDArray[np.float64]

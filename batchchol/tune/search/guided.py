@@ -11,11 +11,11 @@ from types import MappingProxyType
 from batchchol.measure.dataset import DataSet
 from batchchol.measure.point import Point
 from batchchol.progress import Progress, Show
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.compile import Built
 from batchchol.tune.search.cases import Budget, Case, Code, Lesson, case_of
 from batchchol.tune.search.strategies import Strategy, make
 from batchchol.tune.sweep import Summary
-from batchchol.tune.winners import grouped
 
 MOST_AHEAD = 2
 """Points of a case that are asked for before the first of them is told: strategies find less with more (docs)."""

@@ -19,9 +19,9 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row, rows_of
 from batchchol.parallel import in_processes
 from batchchol.progress import Progress, Show
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.search.cases import CODE, Case, Code, case_of, code_of, lessons_of
 from batchchol.tune.search.strategies import STRATEGIES, TOGETHER, Strategy, make
-from batchchol.tune.winners import grouped
 
 LEAST_POINTS = 100
 """A case of fewer has nothing to search: 5% of it are a handful."""
@@ -70,7 +70,7 @@ class Surface:
 
     @property
     def best(self) -> float:
-        """Of the fastest point, in seconds."""
+        """The time of the fastest point, in seconds."""
         return min(seconds for seconds in self.seconds if seconds is not None)
 
     def near(self, close: float) -> int:

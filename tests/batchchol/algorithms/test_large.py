@@ -32,8 +32,8 @@ from batchchol.backends.cuda import memory
 from batchchol.backends.cuda.device import device
 from batchchol.errors import BatchcholError, OutOfMemory
 from batchchol.operations.residual import ratios
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel
 
 from ...fakes.cublas import FakeCapture, FakeCublas, forget, install
 from ...fakes.pycuda import FakeGpu

@@ -15,7 +15,7 @@ from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.plans import Plan
 from batchchol.backends.cuda import memory
 from batchchol.operations.residual import ratios
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.panel import Panel
 
 from ..backends.cuda.test_batches import on_device
 from .test_large import stored

@@ -8,8 +8,8 @@ from batchchol.algorithms.blocked import Blocking
 from batchchol.algorithms.on_chip import OnChip
 from batchchol.algorithms.plans import Plan, plan, plan_of, tiled, values_of
 from kernelgen import MAX_N, MAX_ON_CHIP
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel, largest_tile
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel, largest_tile
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

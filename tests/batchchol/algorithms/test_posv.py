@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from batchchol import Layout, default_spec, get_backend, solve, solve_ex
 from batchchol.algorithms.posv import FactorThenSolve, slices
 from batchchol.backends import Backend
-from batchchol.backends.cuda.batch import DeviceBatch
-from batchchol.defaults.fused import CHUNK_OF_FEW, COLUMNS_OF_WARPS
+from batchchol.backends.cuda.batches.batch import DeviceBatch
+from batchchol.defaults.rules.fused import CHUNK_OF_FEW, COLUMNS_OF_WARPS
 from batchchol.operations.posv import ratios
 from batchchol.operations.potrs import ratio_bound
 
 from ...fakes.pycuda import FakeGpu
+from ..api.test_cho_solve import columns
 from ..backends.cuda.test_batches import on_device
-from ..test_cho_solve import columns
 
 Array = NDArray[Any]
 Spd = Callable[..., Array]

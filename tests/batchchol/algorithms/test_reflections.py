@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from batchchol import get_backend, lstsq, lstsq_ex
 from batchchol.algorithms.reflections import QrCalls, Rectangles, factor, generate, project
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
-from kernelgen.emit import qr_panel as kernels
-from kernelgen.emit.lu_panel import LuPanel
+from kernelgen.emit.panels import qr_panel as kernels
+from kernelgen.emit.panels.lu_panel import LuPanel
 
 from ...emulation.programs import compile_program
 from ...fakes.cublas import FakeCublas, forget, install

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -189,6 +191,7 @@ def test_interrupt_stops_the_compiler_and_cleans_up(tmp_path: Path, temporary_fo
     script = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from batchchol.artifacts.c_compiler import compile_shared
 from batchchol.artifacts.compilers import Compiler
 compile_shared(Compiler(Path(sys.argv[1]), "1", "fake"), "", [])
@@ -222,6 +225,12 @@ def test_source_that_cannot_be_kept_does_not_hide_the_error(tmp_path: Path, monk
     with pytest.raises(CompileError, match="exit status 7") as caught:
         compile_shared(fake(tmp_path, "exit 7"), SOURCE, [])
     assert "the source could not be kept" in str(caught.value)
+
+
+def test_a_full_disk_is_named_where_the_compiler_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=4096))
+    with pytest.raises(CompileError, match=r"exit status 1.*\n.* has 4,096 bytes free: make room, or choose TMPDIR"):
+        compile_shared(fake(tmp_path, "exit 1"), SOURCE, [])
 
 
 def test_the_real_compiler_is_found() -> None:

@@ -37,6 +37,7 @@ def test_info_says_what_was_found(capsys: pytest.CaptureFixture[str], cache_fold
         f"defaults    table {supported_targets()[0]}\n            float32: ",
     ):
         assert words in out
+    assert not re.search(r"\|\s*$", out, re.MULTILINE), "a compiler without arguments"
     for package in ("asv", "matplotlib", "scikit-learn"):
         assert f"package     {package}" in out
 

@@ -13,9 +13,9 @@ import pytest
 
 from batchchol import Batch, default_spec
 from batchchol.backends import Backend, get_backend
-from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.measuring import clock as clock_module
 from batchchol.cli.laboratory import compare as command
 from batchchol.compare import comparison, contenders, known_kernels, own
 from batchchol.compare.comparison import Outcome

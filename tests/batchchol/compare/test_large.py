@@ -20,7 +20,7 @@ from batchchol.compare.peers import cusolver
 from batchchol.errors import ResidualError
 from batchchol.measure import stopwatch
 from batchchol.operations.roofline import Ceilings
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.panel import Panel
 
 from ...fakes import cublas as fake_cublas
 from ...fakes.pycuda import FakeGpu

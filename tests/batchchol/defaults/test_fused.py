@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from batchchol import Layout, default_spec
-from batchchol.defaults.fused import BATCHES, by_warps, of_several, two_kernels
-from batchchol.defaults.pipelines import MANY as MANY_COLUMNS
-from batchchol.defaults.pipelines import SEVERAL
 from batchchol.defaults.request import Request
-from batchchol.defaults.wholes import by_given_factors
+from batchchol.defaults.rules.fused import BATCHES, by_warps, of_several, two_kernels
+from batchchol.defaults.rules.pipelines import MANY as MANY_COLUMNS
+from batchchol.defaults.rules.pipelines import SEVERAL
+from batchchol.defaults.rules.wholes import by_given_factors
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from batchchol.defaults.general import of_many_columns
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.general import of_many_columns
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
-from kernelgen.schedules.lane_stage import LaneStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
 
 ROWS, PACKED = Layout.canonical("row"), Layout.chunked(32)
 
@@ -38,6 +39,15 @@ def test_many_right_hand_sides_are_not_for_lanes() -> None:
     assert not isinstance(stage_of(many), LaneStage)
     for other in (chosen("gels", 8), chosen("gels", 100), many):
         assert of_many_columns(other, "sm_90") is other
+
+
+def test_large_matrices_have_panels_of_reflectors_where_there_is_room() -> None:
+    assert {type(stage_of(chosen(op, 96, layout))) for op in ("geqrf", "gels") for layout in (ROWS, PACKED)} == {
+        PanelStage
+    }
+    assert not isinstance(stage_of(chosen("orgqr", 96)), PanelStage)
+    double = Request(Problem(128, "float64", op="geqrf"), "cuda", arch="sm_86").on(ROWS)
+    assert not isinstance(stage_of(default_choice(double).spec), PanelStage)
 
 
 def test_an_entry_serves_orders_near_its_own_in_its_own_place() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchchol import default_spec
-from batchchol.defaults.on_chip import IN_MEMORY, IN_REGISTERS
+from batchchol.defaults.rules.on_chip import IN_MEMORY, IN_REGISTERS
 from kernelgen import MAX_N, SpecError
 from kernelgen.operations import OPERATIONS
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import batchchol
-from batchchol.api import device_addresses, foreign_calls
-from batchchol.backends.cuda import gpus, libraries, memory
+from batchchol.api.arrays import device_addresses, foreign_calls
+from batchchol.backends.cuda import gpus, memory
+from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
-from batchchol.errors import DeviceLost
+from batchchol.errors import DeviceLost, OutOfMemory
 
 from ...fakes import pycuda as fake_pycuda
 from ...fakes.pycuda import FakeGpu
@@ -52,7 +53,7 @@ class FakeArray:
         self.gpu.other_gpus[self.host.ctypes.data] = self.device
         self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
         self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device)
-        self.flags = self.host.flags
+        self.flags, self.strides = self.host.flags, self.host.strides
         self.device_ctypes_pointer = SimpleNamespace(value=self.host.ctypes.data)
 
     def is_c_contiguous(self) -> bool:
@@ -70,6 +71,10 @@ class FakeArray:
         made = cls((), np.float32, other.get())
         made.other = other  # type: ignore[attr-defined]
         return made
+
+
+class NoMemory(MemoryError):
+    """CuPy's OutOfMemoryError."""
 
 
 class CupyArray(FakeArray):
@@ -114,6 +119,7 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
         runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
         Device=OnGpu,
         alloc=lambda nbytes: Memory(bytearray(nbytes)),
+        memory=SimpleNamespace(OutOfMemoryError=NoMemory),
     )
     cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
     cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of, gpus={0: OnGpu(0), 1: OnGpu(1)})
@@ -165,6 +171,78 @@ def test_results_are_of_the_type_of_the_arguments(kind: Any, spd: Spd, monkeypat
     for ours, theirs in zip(found, expected, strict=True):
         assert type(ours) is kind
         close(ours, theirs)
+
+
+def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for beyond the usual, such as a number of threads, is done in this library's memory."""
+    host = spd(2, 3, N)
+    host += np.triu(np.ones((N, N), np.float32), 1)
+    a, b, one = (put(kind, each) for each in (host, np.ones((2, 3, N, 2), np.float32), np.ones(N, np.float32)))
+    several = put(kind, np.arange(4 * N, dtype=np.float32).reshape(2, 2, 1, N, 1))
+    wide, tall = put(kind, host[..., :3, :].copy()), put(kind, host[..., :3].copy())
+    lu, pivots, _ = batchchol.lu_factor_ex(a)
+    reflectors, general = batchchol.qr(tall, "raw"), {"assume_a": "gen"}
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (batchchol.solve_ex, (a, one), {"upper": True}),
+        (batchchol.solve_ex, (a, several), {}),
+        (batchchol.solve_ex, (a, b), general),
+        (batchchol.inv_ex, (a,), general),
+        (batchchol.slogdet_ex, (a,), general),
+        (batchchol.solve_ex, (a, b), {"logdet": True}),
+        (batchchol.inv_ex, (a,), {"logdet": True}),
+        (batchchol.cho_inverse_ex, (a,), {"upper": True}),
+        (batchchol.lu_factor_ex, (a,), {"math": "fast"}),
+        (batchchol.lu_solve, (lu, pivots, b), {}),
+        (batchchol.lu_solve, (lu, pivots, several), {}),
+        (batchchol.qr, (a,), {}),
+        *[(batchchol.qr, (tall, mode), {}) for mode in ("raw", "r")],
+        (batchchol.qr, (tall, "complete"), {"positive": True}),
+        (batchchol.qr, (wide,), {"positive": True}),
+        (batchchol.lstsq_ex, (tall, b), {}),
+        (batchchol.ormqr, (reflectors, b), {}),
+    ]
+    for call, given, named in calls:
+        expected = call(*given, **named, threads=1)
+        call(*given, **named)
+        with monkeypatch.context() as patched:
+            if kind is not fake_pycuda.GPUArray:
+                patched.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+            found = call(*given, **named)
+        assert type(found) is type(expected)
+        for ours, theirs in zip(
+            *(each if isinstance(each, tuple) else (each,) for each in (found, expected)), strict=True
+        ):
+            assert (type(ours), ours.dtype) == (kind, theirs.dtype)
+            np.testing.assert_array_equal(get(ours), get(theirs))
+
+
+def test_results_are_where_the_caller_has_them(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = spd(2, 3, N)
+    a, b = put(kind, host), put(kind, np.ones((2, 3, N), np.float32))
+    l, (lu, pivots, _) = batchchol.cholesky_ex(a).L, batchchol.lu_factor_ex(a)
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (batchchol.cholesky_ex, (a,), {"upper": True}),
+        (batchchol.solve_ex, (a, b), {"assume_a": "gen"}),
+        (batchchol.lu_solve, (lu, pivots, b), {}),
+        (batchchol.cho_inverse, (l,), {}),
+    ]
+    for call, given, named in calls:
+        expected = call(*given, **named)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        out = put(kind, np.zeros(expected.shape, np.float32))
+        with monkeypatch.context() as patched:
+            if kind is not fake_pycuda.GPUArray:
+                patched.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+            found = call(*given, **named, out=out)
+        assert (found[0] if isinstance(found, tuple) else found) is out
+        np.testing.assert_array_equal(get(out), get(expected))
+    # What has bytes in common with an argument is for the other way, which knows when that may be.
+    assert batchchol.solve_ex(a, b, out=b).x is b
+    close(b, np.linalg.solve(host, np.ones((2, 3, N, 1)))[..., 0])
+    with pytest.raises(ValueError, match=r"^out: shares memory with an input"):
+        batchchol.inv(a, out=a)
+    with pytest.raises(ValueError, match=r"^out: got shape"):
+        batchchol.cholesky_ex(a, out=b)
 
 
 def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:
@@ -232,6 +310,27 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     assert made == [(2, 512)] * 6
 
 
+def test_where_a_library_lacks_memory_this_one_is_asked(
+    kind: Any, spd: Spd, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is not CupyArray:
+        pytest.skip("the library has no such error")
+
+    def lacking(nbytes: int) -> None:
+        raise NoMemory
+
+    host = spd(3, N)
+    a = put(kind, host)
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc", lacking)
+    found = batchchol.cholesky_ex(a)
+    assert type(found.L) is kind
+    close(found.L, np.linalg.cholesky(host))
+    fake_gpu.total = 0
+    memory.release()
+    with pytest.raises(OutOfMemory, match="use a smaller batch"):
+        batchchol.cholesky_ex(put(kind, np.ones((99, N, N), np.float32)))
+
+
 @pytest.mark.parametrize(
     "view",
     [
@@ -243,9 +342,13 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     ],
     ids=["every-other", "parts", "transposed", "reversed", "broadcast"],
 )
-def test_arrays_of_any_strides(kind: Any, spd: Spd, view: Callable[[Array], Array]) -> None:
+def test_arrays_of_any_strides(
+    kind: Any, spd: Spd, view: Callable[[Array], Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind is fake_pycuda.GPUArray:
         pytest.skip("the fake has no strides")
+    if kind is CupyArray:
+        monkeypatch.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
     host = view(spd(4, N) + np.triu(np.ones((N, N), np.float32), 1))
     whole = np.tril(host) + np.tril(host, -1).swapaxes(1, 2)
     sides = np.ones_like(whole)[..., ::-1]

@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 from batchchol.algorithms import plan_tables, plans  # noqa: E402
 from batchchol.algorithms.plan_tables import Chosen  # noqa: E402
 from batchchol.algorithms.plans import Plan  # noqa: E402
-from batchchol.api import device_addresses  # noqa: E402
-from batchchol.backends.cuda import dense, memory  # noqa: E402
+from batchchol.api.arrays import device_addresses  # noqa: E402
+from batchchol.backends.cuda import memory  # noqa: E402
+from batchchol.backends.cuda.arrays import dense  # noqa: E402
 from batchchol.interop.torch import device as operators  # noqa: E402
 from kernelgen import Layout  # noqa: E402
 

@@ -14,7 +14,7 @@ from batchchol import cholesky_ex
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.families.shared import generate_single
 
 from ...emulation.programs import compile_program
 from ...kernel_runs import make_spec, run_kernel

@@ -14,7 +14,7 @@ from kernelgen import KernelSpec, SpecError
 
 from ...kernel_runs import make_spec
 from ...matrix_kinds import FLUSHED_KINDS, KINDS, Array, certain, lapack_info, make
-from .test_block_device import built_on_a_gpu, factored
+from .families.test_block_device import built_on_a_gpu, factored
 
 # The last tile of every family is smaller than the others.
 N = 37

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from batchchol.backends import Backend
 
 from ...kernel_runs import make_spec
-from .test_block_device import factored
+from .families.test_block_device import factored
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "thread": {"family": "thread", "nb": 1, "unroll": "full"},

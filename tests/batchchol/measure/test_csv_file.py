@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,20 @@ def data_set(path: Path, older: Collection[int]) -> Path:
     place = table.schema.get_field_index("definition")
     parquet.write_table(table.set_column(place, table.schema.field(place), [changed]), path)
     return path
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path, one = tmp_path / "points.csv", a_row(KernelSpec(Problem(9), "chunked", "col", ThreadSchedule(3), "cuda"))
+    append(path, [one], ABOUT)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, limits[1]))
+    try:
+        with pytest.raises(DataFileError, match=r"points\.csv: writing: File too large"):
+            append(path, [one], ABOUT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
 
 
 def test_kernels_that_cannot_be_built_any_more_are_left_out(tmp_path: Path) -> None:

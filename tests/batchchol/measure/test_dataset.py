@@ -205,6 +205,20 @@ def test_a_full_disk_loses_nothing_of_a_file(tmp_path: Path, monkeypatch: pytest
     assert len(read(tmp_path)) == 1
 
 
+def test_a_full_disk_right_after_a_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = DataSet(tmp_path, "a CPU")
+    data.append(row(4))
+    replace = dataset.replace_file
+    monkeypatch.setattr(dataset, "replace_file", lambda path, lines: replace(path, lines) if lines else full())
+    with pytest.raises(OSError, match="No space left"):
+        data.flush()
+    monkeypatch.undo()
+    data.append(row(5))
+    data.close()
+    with DataSet(tmp_path, "a CPU", pytest.fail) as again:
+        assert set(again.done) == {row(4).point.key, row(5).point.key}
+
+
 def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
     with DataSet(tmp_path, "a CPU"), pytest.raises(DataFileError, match="another sweep is writing to this folder"):
         DataSet(tmp_path, "a CPU")

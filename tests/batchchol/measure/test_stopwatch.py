@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from batchchol.backends.cuda import clock as clock_module
 from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.measuring import clock as clock_module
 from batchchol.measure import stopwatch as stopwatch_module
 from batchchol.measure.stopwatch import BUDGET_SECONDS, FEWEST_SAMPLES, WARM_UP_SAMPLES, Stopwatch
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from batchchol.defaults.lookup import default_spec
 from batchchol.errors import DataFileError
 from batchchol.measure import parquet, t4
 from batchchol.measure.point import Point
@@ -87,6 +88,14 @@ def test_numbers_are_those_of_the_data_set() -> None:
     configuration = result["configuration"]
     assert (configuration["n"], configuration["nb"], configuration["block"]) == (16, 1, 32)
     assert "matrices" not in configuration, "a choice that no row has"
+
+
+def test_an_operation_counts_its_own_flops() -> None:
+    spec = default_spec(16, target="cuda", op="gesv")
+    row = Row.timed(Point(spec, 1000, 32, 1, "queued"), (1e-5,), about=rows()[0].about)
+    (result,) = t4.results(parquet.table([row.values()]))["results"]
+    values = {entry["name"]: entry["value"] for entry in result["measurements"]}
+    assert (result["configuration"]["op"], values["GFLOP/s"]) == ("gesv", pytest.approx(row.gflops))
 
 
 def test_all_configurations_have_the_same_parameters_and_no_two_are_equal() -> None:

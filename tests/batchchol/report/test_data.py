@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from batchchol.compare.rows import write_csv
+from batchchol.defaults.lookup import default_spec
 from batchchol.errors import BatchcholError, DataFileError
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
@@ -57,8 +58,19 @@ def test_rows_without_a_number_are_counted_and_left_out(tmp_path: Path) -> None:
     assert {status: count for status, count in data.statuses.items() if count} == {
         "correct": 1, "wrong": 1, "timeout": 2,
     }  # fmt: skip
-    with pytest.raises(DataFileError, match="no point is correct"):
+    with pytest.raises(DataFileError, match="no point of a Cholesky factorization is correct: sweep again"):
         loaded(tmp_path, failed)
+
+
+def test_other_operations_are_left_out_and_named(tmp_path: Path) -> None:
+    solve = synthetic_sweep.row(Point(default_spec(16, target="cuda", op="gesv"), 1000, 32, 1, "queued"))
+    said: list[str] = []
+    rows = [solve, *map(synthetic_sweep.row, synthetic_sweep.points(3))]
+    found = points.load(synthetic_sweep.write(tmp_path / "both.parquet", rows), said.append)
+    assert (len(found.correct), found.statuses["correct"]) == (3, 3)
+    assert "points of gesv are left out" in said[0]
+    with pytest.raises(DataFileError, match="no point of a Cholesky factorization is correct: all are of gesv"):
+        points.load(synthetic_sweep.write(tmp_path / "solves.parquet", [solve]))
 
 
 def test_a_finalist_measured_again_is_no_point_of_comparisons(tmp_path: Path) -> None:

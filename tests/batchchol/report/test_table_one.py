@@ -32,4 +32,4 @@ def test_the_table_has_the_parameters_that_vary_in_the_order_of_the_study() -> N
     assert ranks["n"] < ranks["nb"] < ranks["looking"]
     assert sorted(ranks.values()) == [1, 2, 3, 4, 5, 6]
     assert {line.parameter: line.study_rank for line in lines}["chunking"] == 1
-    assert table(rows[:1], 40) == ()
+    assert table(rows[::20], 40) == (), "some of so few points are in no tree's sample"

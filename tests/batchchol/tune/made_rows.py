@@ -6,7 +6,7 @@ from typing import Any
 
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.tune.winners import FINAL_SAMPLES
+from batchchol.tune.choosing.winners import FINAL_SAMPLES
 from kernelgen import KernelSpec, Layout, Problem, Schedule, ThreadSchedule
 
 SMALL, LARGE = 1024, 1 << 20

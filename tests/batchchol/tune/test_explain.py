@@ -12,8 +12,8 @@ from batchchol.algorithms.plans import plan
 from batchchol.defaults.lookup import default_layout
 from batchchol.defaults.shipped import shipped_tables
 from batchchol.defaults.tables import Case, Entry, Evidence, Placement, Table
-from batchchol.tune import explain as explaining
-from batchchol.tune.explain import differences
+from batchchol.tune.choosing import explain as explaining
+from batchchol.tune.choosing.explain import differences
 from kernelgen import TARGETS, BlockSchedule, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of, request_of
 
@@ -200,6 +200,13 @@ def test_another_operation_is_explained_on_arrays_and_on_batches(op: str, capsys
     assert f"{op} of arrays: as they are" in said
     assert f"{op} of a batch: in chunks of" in said
     assert said.count(f"  kernel     {op}_f32_n40") == 2
+
+
+def test_an_operation_that_can_be_tuned_says_how_to(capsys: pytest.CaptureFixture[str]) -> None:
+    tune = "measured   not known: `python -m batchchol tune` with these --op, --n and --batch measures it here"
+    assert tune in explain(capsys, "--n", "5", "--batch", "9000", "--op", "gesv", "--backend", "cpu")
+    said = explain(capsys, "--n", "5", "--batch", "9000", "--op", "potri", "--backend", "cpu")
+    assert "measured   not known\n" in said
 
 
 def test_of_larger_matrices_one_operation_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from batchchol import BatchcholError
 from batchchol.defaults.tables import Case, Evidence, nearest, parse, render, values_of
 from batchchol.measure.row import Row
-from batchchol.tune.make_tables import table
-from batchchol.tune.winners import FIRST_SAMPLES
+from batchchol.tune.choosing.make_tables import table
+from batchchol.tune.choosing.winners import FIRST_SAMPLES
 from kernelgen import TARGETS, Layout, Problem, SharedSchedule, StripSchedule, ThreadSchedule
 
 from .made_rows import ABOUT, LARGE, SMALL, a_row, thread

@@ -17,6 +17,7 @@ from batchchol.measure.dataset import DataSet, key_of_row, read_rows
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row, Value
 from batchchol.progress import Progress
+from batchchol.tune.choosing.winners import grouped
 from batchchol.tune.compile import Built
 from batchchol.tune.search import guided
 from batchchol.tune.search.cases import CODE, Budget, budget, case_of, code_of, lessons
@@ -24,7 +25,6 @@ from batchchol.tune.search.features import encoded
 from batchchol.tune.search.strategies import STRATEGIES, Strategy, make
 from batchchol.tune.search.taught import LEAST_LESSONS
 from batchchol.tune.sweep import Summary, sweep
-from batchchol.tune.winners import grouped
 
 from ...synthetic_sweep import points as synthetic
 from ...synthetic_sweep import row, seconds

@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 from batchchol import cli
+from batchchol.cli.laboratory.tune.search import _said
+from batchchol.defaults.lookup import default_spec
 from batchchol.errors import DataFileError
 from batchchol.measure import process
 from batchchol.measure.dataset import read
+from batchchol.measure.point import Point
+from batchchol.operations.roofline import flops
 from batchchol.tune import compile
 from batchchol.tune.search import replay
 from batchchol.tune.search import runs as searches
+from batchchol.tune.search.cases import Budget
+from batchchol.tune.search.guided import prepare
 from batchchol.tune.search.replay import Run
 
 from ...synthetic_sweep import points, row, write
@@ -81,6 +87,12 @@ def test_a_space_is_searched_and_the_search_goes_on(
     said = capsys.readouterr()
     assert "40 points known of others" in said.err
     assert said.out.count("_nb8_") == 2, "at once"
+
+
+def test_an_operation_counts_its_own_flops() -> None:
+    point = Point(default_spec(16, target="cuda", op="gesv"), 1000, 32, 1, "queued")
+    (search,) = prepare([point], "random", Budget(1), {point.key: 1e-3})
+    assert f": {flops(16, op='gesv') * 1000 / 1e-3 / 1e9:,.1f} GFLOP/s" in _said(search)
 
 
 @pytest.mark.parametrize(

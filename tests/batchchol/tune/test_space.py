@@ -12,9 +12,9 @@ from batchchol.errors import BatchcholError
 from batchchol.measure import shared_code
 from batchchol.measure.point import Point
 from batchchol.tune import candidates
+from batchchol.tune.choosing.winners import value_of
 from batchchol.tune.expand import Expansion, Machine, expand, points
 from batchchol.tune.space import SPACES, SpaceError, load_space, parse_space
-from batchchol.tune.winners import value_of
 from kernelgen import FAMILIES
 
 GPU = Machine.cuda()

@@ -16,7 +16,7 @@ from batchchol.errors import BatchcholError, DataFileError
 from batchchol.measure.row import Row
 from batchchol.report import data as points
 from batchchol.report import stability
-from batchchol.tune import suite_winners
+from batchchol.tune.choosing import suite_winners
 from kernelgen import KernelSpec
 
 from ... import synthetic_sweep

@@ -13,8 +13,8 @@ from batchchol.defaults import tables
 from batchchol.defaults.tables import Case, Table, render
 from batchchol.measure.dataset import read_correct
 from batchchol.measure.row import Row
-from batchchol.tune.evidence import with_evidence
-from batchchol.tune.make_tables import tables_of
+from batchchol.tune.choosing.evidence import with_evidence
+from batchchol.tune.choosing.make_tables import tables_of
 from kernelgen import ThreadSchedule
 
 from .made_rows import ABOUT, a_row, thread

@@ -17,15 +17,15 @@ from batchchol.cli.laboratory.tune import case as case_command
 from batchchol.defaults import lookup, user
 from batchchol.defaults.lookup import array_layout, default_layout
 from batchchol.defaults.tables import Case, Entry, Placement, Table
-from batchchol.defaults.user import load
 from batchchol.measure import process
 from batchchol.measure.energy import Energy
 from batchchol.measure.point import Point
 from batchchol.measure.row import Row
-from batchchol.tune import compile, executors, explain, learn, one_case
-from batchchol.tune.contest import Site, spec_of
+from batchchol.tune import compile, executors, one_case
+from batchchol.tune.choosing import explain, learn
+from batchchol.tune.choosing.contest import Site, spec_of
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from batchchol.tune.one_case import tune_case
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES, MARGIN
 from kernelgen import FAMILIES, KernelSpec, Layout, Problem, ThreadSchedule
 from tests.asked import choice_of, request_of
 
@@ -108,7 +108,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     said = capsys.readouterr().out
     measured = FakeMeasurer.last.points
     assert f"n=20, batch=1,000, float32, ieee on a fake (sm_90): {len({p for p, _ in measured})} of" in said
-    assert "today's\n" in said
+    assert "current\n" in said
     assert "% faster, past the margin of 3.0%" in said
     assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.6), margin 3.0%" in said
     assert "a-fake-sm_90.json: the next call uses it" in said
@@ -134,8 +134,8 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert "what was used before took 1.2 ns" in found.reason
     assert re.search(r"protocol queued, \d+ kernels measured\)", found.reason)
     assert tune() == 0
-    assert "a-fake-sm_90.json: today's choices stay; recorded as evidence" in capsys.readouterr().out
-    assert not any(entry.kept for entry in load("a fake", "sm_90", "cuda").entries)
+    assert "a-fake-sm_90.json: the current choices stay; recorded as evidence" in capsys.readouterr().out
+    assert not any(entry.kept for entry in user.load("a fake", "sm_90", "cuda").entries)
     assert choice_of(N, batch=BATCH, **at, chunk=8).spec.family == "block"
 
 
@@ -219,7 +219,7 @@ def test_the_user_table_can_be_left_alone(
     monkeypatch.setenv(user.VARIABLE, "shipped")
     assert tune(*few) == 0
     assert "BATCHCHOL_TABLES=shipped: nothing was written" in capsys.readouterr().out
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     assert {p.spec.layout for p, _ in FakeMeasurer.last.points} == {"chunked"}
     for options, message in (
         (["--n", "20", "--target", "avx2"], "--target: got 'avx2', expected 'cuda'"),
@@ -296,7 +296,7 @@ def test_a_sweep_is_contested_where_another_seems_faster() -> None:
     assert not quiet.points, "what stays by the rows is not measured again"
     absent = FakeMeasurer()
     learn.learn(rows_of({OTHERS[0]: 1e-6}), facts, absent)  # type: ignore[arg-type]
-    assert CHUNKED in {point.spec for point, _ in absent.points}, "today's is measured if the sweep had it not"
+    assert CHUNKED in {point.spec for point, _ in absent.points}, "the current one is measured if the sweep lacked it"
 
 
 def test_a_sweep_that_is_cut_short_counts_by_its_rows() -> None:
@@ -322,7 +322,7 @@ def test_what_a_sweep_learned_is_kept_unless_that_is_not_wanted(
         learn.keep(options, tmp_path, FakeMeasurer().facts(), None, warnings.append)
 
     keep(no_table=True)
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     keep()
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now, 0 of 0 another layout" in capsys.readouterr().out
     choice = choice_of(N, batch=BATCH, target="cuda", arch="sm_90", device="a fake", chunk=32)
@@ -368,11 +368,11 @@ def test_a_sweep_ends_with_the_user_table(
     (tmp_path / "tiny.toml").write_text(SPACE)
     options = ["tune", "--space", str(tmp_path / "tiny.toml"), "--data", str(tmp_path / "data")]
     assert cli.main([*options, "--no-table"]) == (130 if interrupted else 0)
-    assert load("a fake", "sm_90", "cuda").entries == ()
+    assert user.load("a fake", "sm_90", "cuda").entries == ()
     assert cli.main(options) == (130 if interrupted else 0)
     said = capsys.readouterr().out
     assert "a-fake-sm_90.json: 1 of 1 cases have another kernel now" in said
-    (entry,) = load("a fake", "sm_90", "cuda").entries
+    (entry,) = user.load("a fake", "sm_90", "cuda").entries
     assert (entry.schedule.nb, entry.kept) == (10, False)
     # Those of a sweep are of one round, and those that are measured again of several.
     assert entry.about["samples"] == (20 if interrupted else 75)
@@ -397,4 +397,4 @@ def test_tuning_for_energy_says_what_is_used_and_needs_a_counter(
     monkeypatch.setattr(FakeMeasurer, "energy", energy, raising=False)
     assert tune("--objective", "energy") == 0
     said = capsys.readouterr().out
-    assert re.search(r"1 µJ a matrix, today's 3, the fewest of [2-9](.|\n)*the next call uses it", said)
+    assert re.search(r"1 µJ a matrix, the current 3, the fewest of [2-9](.|\n)*the next call uses it", said)

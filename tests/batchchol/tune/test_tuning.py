@@ -19,8 +19,8 @@ from batchchol.measure.point import Point
 from batchchol.measure.row import Row
 from batchchol.operations.residual import RATIO_BOUND
 from batchchol.tune import candidates, tuning
+from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from batchchol.tune.tuning import GPU_FINALISTS
-from batchchol.tune.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from kernelgen import BlockSchedule, KernelSpec, Problem, SharedSchedule, ThreadSchedule, WarpSchedule
 from kernelgen.schedules import FAMILIES, LOOKINGS
 

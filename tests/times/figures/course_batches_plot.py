@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchchol.measure import parquet
 from batchchol.report.style import GFLOPS, STYLES, WIDE, legend, panels, plain, save
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 from .drawing import ROOT
 

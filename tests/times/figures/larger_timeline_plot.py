@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from batchchol.report.style import BLUE, GREEN, ORANGE, figure_of
-from batchchol.tune.winners import grouped
+from batchchol.tune.choosing.winners import grouped
 
 from .drawing import Row, draw
 

@@ -13,7 +13,6 @@ cores of the CPU). Factored in place; seconds between events around single calls
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,13 +29,12 @@ from batchchol import get_backend
 from batchchol.algorithms import general
 from batchchol.algorithms.general import LuCalls
 from batchchol.backends import lapack_lu
-from batchchol.backends.cuda import cublas
+from batchchol.backends.cuda.bindings import cublas
 from batchchol.backends.cuda.device import device
-from batchchol.measure.provenance import about
 from batchchol.operations.lu import factor_ratios
 from kernelgen import MAX_N
 
-from ..larger.ways import ABOUT, DATASETS, DTYPES, median
+from ..larger.ways import ABOUT, DATASETS, DTYPES, median, write_rows
 
 COLUMNS = ("dtype", "n", "batch", "nb", "way", "seconds", "gflops", "ratio", *ABOUT)
 CASES = (
@@ -173,14 +171,7 @@ def main() -> None:
         "--out", type=Path, default=DATASETS / "general" / "lu_steps_h200.csv", help="default: %(default)s"
     )
     arguments = parser.parse_args()
-    origin = about(get_backend("cuda"))
-    with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows():
-            writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
-            stream.flush()
-            print(*row.values(), flush=True)
+    write_rows(arguments.out, COLUMNS, rows())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 
 from batchchol import get_backend, lstsq, lstsq_ex, ormqr, qr
 from batchchol.backends.cuda import memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios

@@ -31,7 +31,7 @@ from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
 from batchchol.operations.qr import OWN
-from kernelgen.emit import lu_panel
+from kernelgen.emit.panels import lu_panel
 
 from .qr import DATASETS, _cublas
 

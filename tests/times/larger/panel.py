@@ -10,7 +10,6 @@ right of such a panel by it.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
@@ -19,16 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from batchchol import get_backend
 from batchchol.algorithms.device_calls import DeviceCalls
 from batchchol.algorithms.level3 import Block
 from batchchol.backends.cuda.device import device
 from batchchol.errors import optional
-from batchchol.measure.provenance import about
 from kernelgen import SpecError
-from kernelgen.emit.panel import Panel, potf2, trsm
+from kernelgen.emit.panels.panel import Panel, potf2, trsm
 
-from .ways import ABOUT, DATASETS, DTYPES, largest_ratio, matrices, median
+from .ways import ABOUT, DATASETS, DTYPES, largest_ratio, matrices, median, write_rows
 
 COLUMNS = ("part", "dtype", "nb", "ib", "rows", "threads", "us", "gflops", "ratio", *ABOUT)
 TILES, INNER, BLOCKS_OF = (32, 64, 96, 128, 160, 192, 224), (4, 8, 16, 32), (128, 256, 512)
@@ -44,13 +41,7 @@ def main() -> None:
         "--out", type=Path, default=DATASETS / "larger" / "larger_panel_h200.csv", help="default: %(default)s"
     )
     arguments = parser.parse_args()
-    origin = about(get_backend("cuda"))
-    with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows():
-            writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
-            stream.flush()
+    write_rows(arguments.out, COLUMNS, rows())
 
 
 def rows() -> Iterator[dict[str, Any]]:

@@ -38,8 +38,8 @@ from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import Plan, plan
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel
 
 from .ways import ABOUT, DATASETS, DTYPES, cusolver, matrices, median, seconds_of
 

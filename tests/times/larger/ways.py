@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import chain, product
@@ -34,11 +34,11 @@ from batchchol.algorithms.graphs import FactorizationGraph
 from batchchol.algorithms.large import factor_at
 from batchchol.algorithms.level3 import Block
 from batchchol.algorithms.plans import ALONE, Plan, hybrids, plan, tiled
-from batchchol.backends.cuda.cublas import Cublas
+from batchchol.backends.cuda.bindings.cublas import Cublas
 from batchchol.backends.cuda.device import device
 from batchchol.measure.provenance import about
-from kernelgen.emit.fused_panel import FusedPanel
-from kernelgen.emit.panel import Panel
+from kernelgen.emit.panels.fused_panel import FusedPanel
+from kernelgen.emit.panels.panel import Panel
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 ABOUT = ("gpu", "driver", "toolkit", "version", "commit", "date")
@@ -72,11 +72,16 @@ def main() -> None:
     )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     arguments = parser.parse_args()
+    write_rows(arguments.out, COLUMNS, rows(arguments.part))
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Write each row as it is measured, with where it comes from, and print it."""
     origin = about(get_backend("cuda"))
-    with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        for row in rows(arguments.part):
+        for row in rows:
             writer.writerow({**{name: origin.get(name, "") for name in ABOUT}, **row})
             stream.flush()
             print(*row.values(), flush=True)

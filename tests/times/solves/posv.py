@@ -26,10 +26,10 @@ from batchchol import get_backend
 from batchchol.backends import Backend
 from batchchol.backends.base import Kernel
 from batchchol.batches.batch import Batch
-from batchchol.defaults.fused import CHUNK_OF_WARPS, ONE_KERNEL, ONE_WARP, two_kernels
 from batchchol.defaults.lookup import default_choice
-from batchchol.defaults.pipelines import NB
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import CHUNK_OF_WARPS, ONE_KERNEL, ONE_WARP, two_kernels
+from batchchol.defaults.rules.pipelines import NB
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.measure.timing import Sample

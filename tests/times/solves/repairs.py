@@ -23,16 +23,17 @@ from typing import Any, cast
 import numpy as np
 
 from batchchol import get_backend
-from batchchol.api.device_repairs import Repair, repairs_itself
+from batchchol.api.factors.device_repairs import Repair, repairs_itself
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.backends.base import Form
-from batchchol.backends.cuda import dense, memory
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.arrays import dense
 from batchchol.backends.cuda.backend import CudaBackend
 from batchchol.measure.provenance import about
 from batchchol.measure.timing import CACHES
 from batchchol.plan import TWO, array_choice, chosen_kernel, kernel_choice
 from kernelgen import KernelSpec, Layout, Problem, SpecError, generate
-from kernelgen.emit.repair import generate_repairing
+from kernelgen.emit.operations.repair import generate_repairing
 from kernelgen.emit.support import support_kernels
 
 OUT = Path(__file__).parents[3] / "datasets" / "solves" / "repair_h200.csv"

@@ -4,7 +4,7 @@ In some three minutes, from the root of the repository, on a machine with a GPU:
 
     python -m tests.times.solves.staged
 
-writes datasets/solves/staged_solves_h200.csv (--out FILE for another), to which batchchol/defaults/solves.py is
+writes datasets/solves/staged_solves_h200.csv (--out FILE for another), to which batchchol/defaults/rules/solves.py is
 fitted. Seconds a call, medians of samples on cold data, checked; `copy` is the share of the time that copying the
 compulsory bytes would take at the rate of the machine's best copy. `chosen` is the kernel that `cho_solve` used.
 """
@@ -28,7 +28,7 @@ from batchchol import get_backend
 from batchchol.backends import Backend
 from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
-from batchchol.defaults.solves import BATCHES, UNSTAGED_NB
+from batchchol.defaults.rules.solves import BATCHES, UNSTAGED_NB
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import rotating_buffers
 from batchchol.measure.timing import spread, timed

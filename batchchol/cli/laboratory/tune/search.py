@@ -135,6 +135,6 @@ def _said(search: guided.Search) -> str:
         return f"{search.case}: no number in {count}"
     point, seconds = search.best
     case = search.case
-    gflops = flops(case.n) * case.batch / seconds / 1e9
+    gflops = flops(case.n, op=case.op) * case.batch / seconds / 1e9
     chunk = "" if point.chunk is None else f", chunk {point.chunk}"
     return f"{case}: {gflops:,.1f} GFLOP/s, the best of {count}: {point.spec.name}{chunk}"

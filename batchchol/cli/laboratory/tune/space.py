@@ -19,13 +19,13 @@ from batchchol.measure import dataset, parquet, shared_code, t4
 from batchchol.measure.dataset import DataSet, read_rows
 from batchchol.measure.point import Point
 from batchchol.progress import ProgressDisplay
-from batchchol.tune import learn
+from batchchol.tune.choosing import learn
+from batchchol.tune.choosing.winners import again
 from batchchol.tune.compile import Built
 from batchchol.tune.executors import Place, place
 from batchchol.tune.expand import Expansion, Machine, expand
 from batchchol.tune.space import SPACES, load_space
 from batchchol.tune.sweep import Summary
-from batchchol.tune.winners import again
 
 _GO_ON = "compiled kernels and measured points are kept, the same command goes on from there"
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from batchchol import Batch, KernelSpec, Layout, cholesky, cholesky_ex, default_spec, factor
 from batchchol.backends import Backend, survey
-from batchchol.backends.cuda import dense, memory, streaming, support
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda import memory, support
+from batchchol.backends.cuda.arrays import dense, streaming
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.batches.layouts import dense_view, padded
 from batchchol.datasets import generation
 from batchchol.defaults.lookup import default_layout

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from batchchol.backends.cuda import clock as clock_module
-from batchchol.backends.cuda.clock import ESTIMATE_CALLS, FEWEST_CALLS, MOST_CALLS, MOST_QUEUED, Clock
 from batchchol.backends.cuda.device import device
+from batchchol.backends.cuda.measuring import clock as clock_module
+from batchchol.backends.cuda.measuring.clock import ESTIMATE_CALLS, FEWEST_CALLS, MOST_CALLS, MOST_QUEUED, Clock
 
 from ....fakes.pycuda import FakeGpu
 

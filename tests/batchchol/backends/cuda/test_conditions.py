@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchchol.backends.cuda import nvml
+from batchchol.backends.cuda.measuring import nvml
 
 pynvml = pytest.importorskip("pynvml", reason="the extra 'gpu' or 'test' is not installed: there is no nvidia-ml-py")
 

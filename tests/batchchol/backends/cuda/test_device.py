@@ -18,12 +18,13 @@ from batchchol import BatchcholError, get_backend
 from batchchol.artifacts.cuda_cache import Module
 from batchchol.artifacts.stats import CompileStats
 from batchchol.backends import fastest_backend, survey
-from batchchol.backends.cuda import driver, functions, memory, support
+from batchchol.backends.cuda import memory, support
 from batchchol.backends.cuda.backend import driver_version
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device, stream_address
-from batchchol.backends.cuda.driver import Driver
-from batchchol.backends.cuda.functions import Code, Function
+from batchchol.backends.cuda.launching import driver, functions
+from batchchol.backends.cuda.launching.driver import Driver
+from batchchol.backends.cuda.launching.functions import Code, Function
 from batchchol.cli import main
 from batchchol.errors import (
     BackendUnavailable,
@@ -52,7 +53,7 @@ class TestWhatIsMissing:
         monkeypatch.setitem(sys.modules, "pycuda", None)
         monkeypatch.setitem(sys.modules, "pycuda.driver", None)
         monkeypatch.setattr(driver, "LIBRARY", "libcuda.so.none")
-        monkeypatch.delitem(sys.modules, "batchchol.backends.cuda.without_pycuda", raising=False)
+        monkeypatch.delitem(sys.modules, "batchchol.backends.cuda.launching.without_pycuda", raising=False)
         with pytest.raises(BackendUnavailable, match=r"no NVIDIA driver: libcuda.so.none.*Install the driver"):
             get_backend("cuda")
 
@@ -329,7 +330,8 @@ def test_version_of_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
 
 def test_importing_needs_no_pycuda(run_python: Any) -> None:
     script = (
-        "import sys, batchchol.backends.cuda.backend, batchchol.backends.cuda.batch, batchchol.backends.cuda.dense\n"
+        "import sys, batchchol.backends.cuda.backend, batchchol.backends.cuda.batches.batch\n"
+        "import batchchol.backends.cuda.arrays.dense\n"
         "print([name for name in sys.modules if name.startswith('pycuda')])"
     )
     done = run_python("-c", script)

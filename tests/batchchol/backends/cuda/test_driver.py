@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchchol.backends.cuda.driver import Driver, _Attribute, _Configuration
+from batchchol.backends.cuda.launching.driver import Driver, _Attribute, _Configuration
 from batchchol.errors import DeviceError
 
 RELAXED = 2

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from batchchol import cholesky, factor, solve
 from batchchol.backends.cuda import gpus, memory
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device_of
 from batchchol.errors import BackendUnavailable
 

@@ -333,7 +333,7 @@ def test_a_graph_of_torch_s_holds_calls_too(spd: Spd) -> None:
 def test_calls_of_a_graph_are_timed_and_checked(
     fake_gpu: FakeGpu, fake_graphs: FakeGraphs, spd: Spd, branches: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchchol.backends.cuda.clock.WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr("batchchol.backends.cuda.measuring.clock.WARM_UP_SECONDS", 0.0)
     # So long that few calls make a burst.
     fake_gpu.seconds_per_launch = 1e-3
     gpu = get_backend("cuda")
@@ -355,7 +355,7 @@ def test_calls_of_a_graph_are_timed_and_checked(
 
 def test_the_host_s_time(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("batchchol.backends.cuda.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("batchchol.backends.cuda.measuring.clock.time.perf_counter", lambda: now[0])
 
     def call() -> None:
         now[0] += 3e-6

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from batchchol import KernelSpec, Layout, Problem, cholesky_ex, factor, get_backend
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory, support
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.errors import DeviceError, DeviceLost, WrongArchitecture
 from batchchol.measure.stopwatch import Stopwatch
@@ -33,7 +33,7 @@ from kernelgen import (
     WarpSchedule,
     generate,
 )
-from kernelgen.emit.shared import generate_single
+from kernelgen.emit.families.shared import generate_single
 from kernelgen.emit.support import support_kernel, support_kernels
 
 from ....fakes.pycuda import ILLEGAL_ADDRESS, NO_BINARY, FakeGpu, Function, LogicError

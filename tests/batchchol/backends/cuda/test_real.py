@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from batchchol import cholesky, cholesky_ex, default_spec, factor, get_backend
 from batchchol.artifacts.cuda_modules import build
-from batchchol.backends.cuda.batch import DeviceBatch
+from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.device import device
 from batchchol.datasets import generation
 from batchchol.errors import WrongArchitecture

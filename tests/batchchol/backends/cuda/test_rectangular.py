@@ -8,7 +8,7 @@ import pytest
 from batchchol import Layout, RectangularBatch
 from batchchol.backends import Backend
 from batchchol.backends.cuda import memory
-from batchchol.backends.cuda.rectangular import DeviceRectangularBatch
+from batchchol.backends.cuda.batches.rectangular import DeviceRectangularBatch
 
 LAYOUTS = (
     Layout.chunked(32),

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from batchchol import cholesky, cholesky_ex
-from batchchol.backends.cuda import memory, streaming
+from batchchol.backends.cuda import memory
+from batchchol.backends.cuda.arrays import streaming
 from batchchol.backends.cuda.device import device
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchchol import Layout
-from batchchol.backends.cuda import filling, support
+from batchchol.backends.cuda import support
+from batchchol.backends.cuda.batches import filling
 from batchchol.batches.batch import Batch
 from batchchol.batches.layouts import array_shape, dense_view, padded
 from batchchol.datasets import generation, recipes

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchchol.backends import cuda as backends
-from batchchol.backends.cuda import driver
-from batchchol.backends.cuda.device_array import DeviceArray
+from batchchol.backends.cuda import launching
+from batchchol.backends.cuda.launching import driver
+from batchchol.backends.cuda.launching.device_array import DeviceArray
 
 # A GPU whose memory is the host's, and whose one kernel adds its second argument to an int64 at its first.
 LIBRARY = """
@@ -78,11 +78,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def cuda(library: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(driver, "LIBRARY", library)
-    monkeypatch.delitem(sys.modules, "batchchol.backends.cuda.without_pycuda", raising=False)
-    module = importlib.import_module("batchchol.backends.cuda.without_pycuda")
+    monkeypatch.delitem(sys.modules, "batchchol.backends.cuda.launching.without_pycuda", raising=False)
+    module = importlib.import_module("batchchol.backends.cuda.launching.without_pycuda")
     module.init()
     yield module
-    del sys.modules["batchchol.backends.cuda.without_pycuda"], backends.without_pycuda
+    del sys.modules["batchchol.backends.cuda.launching.without_pycuda"], launching.without_pycuda
 
 
 def test_the_gpu_and_its_context(cuda: Any) -> None:
@@ -177,4 +177,4 @@ print(type(x).__module__)
 @pytest.mark.gpu
 def test_the_gpu_works_without_pycuda(run_python: Callable[..., Any]) -> None:
     done = run_python("-c", SCRIPT)
-    assert done.stdout.split() == ["batchchol.backends.cuda.device_array"], done.stderr
+    assert done.stdout.split() == ["batchchol.backends.cuda.launching.device_array"], done.stderr

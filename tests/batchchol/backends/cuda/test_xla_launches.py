@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from batchchol.artifacts.c_library import load
-from batchchol.backends.cuda import xla_launches
-from batchchol.backends.cuda.prepared import PreparedLaunch
-from batchchol.backends.cuda.xla_launches import XlaLaunches
+from batchchol.backends.cuda.launching import xla_launches
+from batchchol.backends.cuda.launching.prepared import PreparedLaunch
+from batchchol.backends.cuda.launching.xla_launches import XlaLaunches
 from batchchol.defaults.generation import Generation
 from kernelgen import KernelSource
 

@@ -1,0 +1,1 @@
+"""Inverses: the public functions, and the kernels that compute them."""

@@ -1,0 +1,1 @@
+"""Rectangular matrices: QR factorizations, products with Q, least squares."""

@@ -1,0 +1,1 @@
+"""Batches in the memory of a GPU, and the data sets that it fills them with."""

@@ -1,0 +1,1 @@
+"""What CuPy binds: cuBLAS, and the page-locked memory of the host."""

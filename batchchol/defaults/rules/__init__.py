@@ -1,0 +1,1 @@
+"""The kernel where none was measured: rules, fitted to what was."""

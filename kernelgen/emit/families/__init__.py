@@ -1,0 +1,1 @@
+"""Factorizations by families other than the thread family, one file a family."""

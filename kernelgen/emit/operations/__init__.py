@@ -1,0 +1,1 @@
+"""Operations other than factorization, by the thread family, one file an operation."""
