@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -108,6 +109,21 @@ def compiler_command(folder: Path) -> str | None:
 
 
 @cache
+def read_ahead(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that have a GCC with these flags find the system's headers read; none for another compiler."""
+    if Path(command[0]).name not in ("cc", "gcc"):
+        return ()
+    name = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:16]
+    header = Path(os.environ["BATCHCHOL_CACHE"]).with_name(f"headers-{name}") / "system.h"
+    header.parent.mkdir(parents=True, exist_ok=True)
+    with open(header.with_name("lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        header.write_text(_TEXT)
+        made = _made(header, header.with_suffix(".h.gch"), (*command, "-x", "c-header"))
+    return ("-include", str(header)) if made else ()
+
+
+@cache
 def faster_linker() -> tuple[str, ...]:
     """The option that has GNU's faster linker link, where it is installed."""
     return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
@@ -120,13 +136,17 @@ def _left_out(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _precompile(header: Path, target: str, command: Sequence[str]) -> bool:
-    """Whether the header is there for a target; half written it has another name."""
-    precompiled = header.with_suffix(".h.gch") / target
+    """Whether the header is there for a target."""
+    flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
+    return _made(header, header.with_suffix(".h.gch") / target, (*command, *flags))
+
+
+def _made(header: Path, precompiled: Path, command: Sequence[str]) -> bool:
+    """Whether a precompiled header is there; half written it has another name."""
     if precompiled.exists():
         return True
-    flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
-    made = header.with_name(f"{target}.gch")
-    if subprocess.run([*command, *flags, header, "-o", made], check=False).returncode:
+    made = header.with_name(f"{precompiled.name}.made")
+    if subprocess.run([*command, header, "-o", made], check=False).returncode:
         return False
     made.replace(precompiled)
     return True
