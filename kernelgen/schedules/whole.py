@@ -22,8 +22,8 @@ MAX_RHS = TILE
 # Rows of the identity that may fill the last tile, and the largest order for which it was measured that they pay.
 MAX_BORDER: Mapping[str, int] = MappingProxyType({"float32": 3, "float64": 0})
 MAX_BORDERED = 128
-# Warps to a float64 matrix whose rows come and go by fours: there are registers for them.
-MAX_WARPS_BY_FOURS = 1
+# Orders of float64 for whose rows by fours three warps or more have registers, with as many blocks as fit otherwise.
+BY_FOURS = (*range(81, 97), *range(113, 129))
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,16 @@ class WholeShape:
         return missing if missing <= MAX_BORDER[self.dtype] and self.n <= MAX_BORDERED and not self.rhs else 0
 
     @property
+    def pieces(self) -> bool:
+        """Whether rows of an array come and go by pieces of 16 bytes; one warp has float64 by fours sooner."""
+        alone = self.warps == 1 and self.n <= MAX_BORDERED and not self.rhs
+        return self.n % (4 if self.dtype == "float32" or alone else 2) == 0
+
+    @property
     def by_fours(self) -> bool:
-        """Whether four rows of an array that come and go by elements do so at a time: there are registers."""
-        few = self.dtype == "float32" or self.warps <= MAX_WARPS_BY_FOURS
-        return few and self.n <= MAX_BORDERED and not self.rhs
+        """Whether four rows that come and go by elements do so at a time, for which there must be registers."""
+        few = self.dtype == "float32" or self.warps == 1 or (self.warps > 2 and self.n in BY_FOURS)
+        return few and self.n <= MAX_BORDERED and not (self.rhs or self.pieces)
 
     @property
     def rows(self) -> int:
