@@ -18,7 +18,7 @@ from batchchol.batches.checks import check_math
 from batchchol.defaults.entries import Placed, Planned, Tuned
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.fused import fused, fused_by_batch
-from batchchol.defaults.general import general
+from batchchol.defaults.general import general, general_layout
 from batchchol.defaults.generation import generation
 from batchchol.defaults.on_chip import on_chip
 from batchchol.defaults.registers import block_that_fits
@@ -244,14 +244,18 @@ def default_layout(
     batch: int | None = None,
     device: str | None = None,
     math: str | None = None,
+    op: str = "potrf",
 ) -> Layout:
     """The layout in which `batch` matrices of order `n` are factored fastest; by default for large batches.
 
-    Without a math, the best of both together. Where none was measured, chunks of as many matrices as
+    Without a math, the best of both together. Of a GPU's LU factorizations and solves by them it follows from the
+    kernel. Where none was measured, chunks of as many matrices as
     a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
     size.
     """
     check_math(math)
+    if TARGETS[target].gpu and (lies := general_layout(Problem(n, dtype, op=op))):
+        return lies
     if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device, math)):
         return own.layout
     row = shipped_placements("layouts", n, target, dtype, arch, math)
