@@ -204,11 +204,17 @@ class Backend(Protocol):
         """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
 
     def default_layout(
-        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+        self,
+        n: int,
+        dtype: DTypeLike = "float32",
+        batch: int | None = None,
+        math: str | None = None,
+        op: str = "potrf",
     ) -> Layout:
         """The layout in which it factors `batch` matrices of order `n` fastest; large batches by default.
 
         That of batches whose layout is not given. `math`, "ieee" or "fast": in which; by default both together.
+        `op`, such as "gesv": what is done with them.
         """
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:

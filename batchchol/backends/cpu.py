@@ -162,7 +162,12 @@ class CpuBackend:
         return SIMD_TARGETS[self.target].lanes(dtype)
 
     def default_layout(
-        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+        self,
+        n: int,
+        dtype: DTypeLike = "float32",
+        batch: int | None = None,
+        math: str | None = None,
+        op: str = "potrf",
     ) -> Layout:
         check_math(math)
         return default_layout(dtype)

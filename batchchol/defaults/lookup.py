@@ -20,6 +20,7 @@ from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.generation import generation
 from batchchol.defaults.request import TYPICAL_BATCH, Request
 from batchchol.defaults.rules.fused import fused_by_batch
+from batchchol.defaults.rules.general import general_layout
 from batchchol.defaults.rules.solves import solves
 from batchchol.defaults.rules.unmeasured import unmeasured
 from batchchol.defaults.shipped import source_of
@@ -225,14 +226,18 @@ def default_layout(
     batch: int | None = None,
     device: str | None = None,
     math: str | None = None,
+    op: str = "potrf",
 ) -> Layout:
     """The layout in which `batch` matrices of order `n` are factored fastest; by default for large batches.
 
-    Without a math, the best of both together. Where none was measured, chunks of as many matrices as
+    Without a math, the best of both together. Of a GPU's LU factorizations and solves by them it follows from the
+    kernel. Where none was measured, chunks of as many matrices as
     a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
     size.
     """
     check_math(math)
+    if TARGETS[target].gpu and (lies := general_layout(Problem(n, dtype, op=op))):
+        return lies
     if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device, math)):
         return own.layout
     row = shipped_placements("layouts", n, target, dtype, arch, math)

@@ -61,6 +61,7 @@ BY_ROWS = [
         (7, "canonical", "col", "float64", "ieee", 2),
         (18, "chunked", "col", "float32", "ieee", 8),
         (33, "interleaved", "row", "float32", "fast", 16),
+        (16, "chunked", "row", "float32", "ieee", 4),
         (5, "canonical", "row", "float32", "ieee", 8),
     )
     for op in OPS
