@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import KernelSpec, SpecError, ThreadSchedule
@@ -17,8 +18,8 @@ from kernelgen.gpu import WARP
 # The GPU that the rule is for.
 FITTED = "sm_90"
 # Orders, the threads of a matrix, and blocks of a multiprocessor, of many packed matrices. In float32 and "ieee" each
-# of a matrix's threads refines the pivots' roots, which takes what is gained: at n = 32 125 us, where blocks take 120,
-# but in "fast" 102 for 116.
+# of a matrix's threads refines the pivots' roots, which takes what is gained: at n = 32 125 us, blocks take 120, but in
+# "fast" 102 for 116.
 Orders = Sequence[tuple[range, int, int]]
 FAST: Orders = ((range(24, 29), 4, 3), (range(29, 33), 4, 2))
 DOUBLE: Orders = ((range(19, 21), 4, 3), (range(21, 25), 4, 2))
@@ -35,7 +36,13 @@ def by_rows(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpe
     for orders, split, blocks in ROWS.get((plain.problem.dtype, plain.problem.math), ()):
         if plain.problem.n in orders:
             threads, pdl = WARP * split, has_pdl(arch) or None
-            choices = {"split": split, "threads": threads, "blocks": blocks, "stride": chunk, "pdl": pdl}
+            choices: dict[str, Any] = {
+                "split": split,
+                "threads": threads,
+                "blocks": blocks,
+                "stride": chunk,
+                "pdl": pdl,
+            }
             with suppress(SpecError):
                 schedule = ThreadSchedule(1, unroll="full", staged=True, rhs=1, **choices)
                 found = replace(plain, schedule=schedule)
