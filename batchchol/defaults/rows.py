@@ -18,8 +18,8 @@ from kernelgen.gpu import WARP
 # The GPU that the rule is for.
 FITTED = "sm_90"
 # Orders, the threads of a matrix, and blocks of a multiprocessor, of many packed matrices. In float32 and "ieee" each
-# of a matrix's threads refines the pivots' roots, which takes what is gained: at n = 32 125 us, blocks take 120, but in
-# "fast" 102 for 116.
+# of a matrix's threads refines the pivots' roots, which takes what is gained: at n = 32 125 us and blocks 120, in
+# "fast" 102 and 116.
 Orders = Sequence[tuple[range, int, int]]
 FAST: Orders = ((range(24, 29), 4, 3), (range(29, 33), 4, 2))
 DOUBLE: Orders = ((range(19, 21), 4, 3), (range(21, 25), 4, 2))
