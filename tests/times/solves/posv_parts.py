@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from batchchol.defaults.pipelines import by_blocks
+from batchchol.defaults.rules.pipelines import by_blocks
 
 from batchchol import default_spec, get_backend
 from batchchol.artifacts.cuda_modules import build_all
