@@ -289,7 +289,7 @@ def work_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         "cli.laboratory.report.read_correct",
         "cli.laboratory.tune.read_correct",
         "cli.laboratory.report.make",
-        "tune.suite_winners.choose",
+        "tune.choosing.suite_winners.choose",
         "tune.search.replay.load",
         "cli.laboratory.run.demonstrate",
     ):

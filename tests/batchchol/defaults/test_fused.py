@@ -176,7 +176,7 @@ def test_first_warps_of_padded_blocks_are_folded(n: int, fold: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "math"), [(24, "float32", "fast"), (32, "float32", "fast"), (24, "float64", "ieee")]
+    ("n", "dtype", "math"), [(30, "float32", "fast"), (32, "float32", "fast"), (24, "float64", "ieee")]
 )
 def test_threads_share_rows_for_one_right_hand_side_alone(n: int, dtype: str, math: str) -> None:
     request = asked(n, LARGE, MANY, math, dtype=dtype)

@@ -38,10 +38,10 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
     ):
         for row in read_correct(data(name)):
             (single if row.spec.problem.dtype == "float32" else double).append(row)
-    # Each dtype by the copy rate of its own runs, and LU apart, as `tune --from` makes them one after the other.
+    # Each dtype by the copy rate of its own runs, LU and QR apart, as `tune --from` makes them one after the other.
     made = [
         each
-        for rows in (single, double, read_correct(H200.with_name("lu_h200.csv")))
+        for rows in (single, double, *(read_correct(H200.with_name(f"{op}_h200.csv")) for op in ("lu", "qr")))
         for each in tables_of(rows, "sm_90")
     ]
     known = shipped()["sm_90"]

@@ -18,16 +18,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from batchchol.defaults.pipelines import by_blocks
 
 from batchchol import default_spec, get_backend
 from batchchol.artifacts.cuda_modules import build_all
+from batchchol.defaults.request import Request
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import info_of, rotating_buffers
 from batchchol.measure.timing import CACHES
-from kernelgen import KernelSource, KernelSpec, Layout, generate
+from kernelgen import KernelSource, KernelSpec, Layout, Problem, generate
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 ARCH, BATCH, CALLS, SAMPLES, WARM_UP = "sm_90", 131_072, 3, 9, 2
@@ -85,8 +87,12 @@ class Case(NamedTuple):
 
     @property
     def spec(self) -> KernelSpec:
-        """The default's kernel."""
+        """The default's kernel; of chunks of 32 that of blocks."""
         layout = self.layout
+        if self.parts is BLOCKS:
+            problem = Problem(self.n, op=self.op, math=self.math)
+            plain = Request(problem, "cuda", batch=BATCH, arch=ARCH).on(layout).plain
+            return cast(KernelSpec, by_blocks(plain, self.chunk, ARCH))
         return default_spec(
             self.n, op=self.op, target="cuda", layout=layout.kind, order=layout.order, chunk=layout.chunk,
             math=self.math, arch=ARCH, batch=BATCH,
