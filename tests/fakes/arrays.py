@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from batchchol.api.arrays import device_addresses, foreign_calls
+from batchchol.backends.cuda.arrays import libraries
+
 from .gpu import FakeGpu
 
 Array = np.ndarray[Any, Any]
@@ -96,3 +99,11 @@ class OnGpu:
 
     def __exit__(self, *_: object) -> None:
         FakeArray.device = self.before
+
+
+def forget() -> None:
+    """Have the libraries found anew, and kernels loaded on the GPU of this test."""
+    for kept in (libraries._library, libraries._by_type):
+        kept.cache_clear()
+    foreign_calls.forget()
+    device_addresses.forget()

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import batchchol
-from batchchol.api.arrays import device_addresses, foreign_calls
 from batchchol.backends.cuda import gpus, memory
 from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
 from batchchol.errors import DeviceLost, OutOfMemory
 
 from ...fakes import pycuda as fake_pycuda
-from ...fakes.arrays import CupyArray, FakeArray, Memory, NoMemory, NumbaArray, OnGpu, on_stream
+from ...fakes.arrays import CupyArray, FakeArray, Memory, NoMemory, NumbaArray, OnGpu, forget, on_stream
 from ...fakes.pycuda import FakeGpu
 
 N = 5
@@ -46,14 +45,6 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
     forget()
     yield request.param
     forget()
-
-
-def forget() -> None:
-    """Have the libraries found anew, and kernels loaded on the GPU of this test."""
-    for kept in (libraries._library, libraries._by_type):
-        kept.cache_clear()
-    foreign_calls.forget()
-    device_addresses.forget()
 
 
 def put(kind: Any, host: Array) -> Any:
