@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from batchchol.errors import CompilerNotFound
 from kernelgen import BlockSchedule, KernelSpec, Problem, Schedule, ThreadSchedule, generate
 from tests.asked import choices_of
 
-from ...cuda_spills import is_measured, read, too_many
+from ...cuda_spills import is_measured, read, spilled
 
 # Of every kind: tiny, at both sides of what straight-line code fits into registers, odd, the largest.
 ORDERS = (3, 8, 13, 14, 18, 19, 32, 47, 128)
@@ -49,18 +50,30 @@ def test_nor_do_float32_kernels_of_other_orders() -> None:
             assert choice.n == serving or not spills(choice.spec), choice.spec.name
 
 
+# 32 bytes at 16,384 arrays, which what spills none takes 7% longer for.
+SPILLING = "potrf_f32_n32_canonical_row_warp_m2_w1_tensor_full_ieee_cuda_t2_b8_staged_shared_pdl"
+
+
 def test_what_the_assembler_said() -> None:
-    """Every usual float64 default of an H200 was compiled, and nothing that was, for any GPU, spills too much."""
-    rows = read()
-    compiled = {(spec, arch) for spec, arch, _ in rows}
-    for n in range(1, 129):
-        chunk = default_layout(n, target="cuda", dtype="float64", arch="sm_90").chunk
+    """No default that was compiled spills, and of an H200 every usual one of float64 was."""
+    latest = {(spec, arch): row for (spec, arch, _), row in read().items()}
+    assert {arch for _, arch in latest} >= {"sm_80", "sm_86", "sm_90", "sm_100", "sm_120"}
+    for dtype, n in product(("float32", "float64"), range(1, 129)):
+        for arch in ("sm_90", *(("sm_80", "sm_86", "sm_89", "sm_100", "sm_120") if n % 8 == 0 else ())):
+            for spec in usual_defaults(n, dtype, arch):
+                row = latest.get((spec.name, arch))
+                usual = (arch, dtype, spec.problem.math) == ("sm_90", "float64", "ieee")
+                assert row or not usual, f"{spec.name}: run python -m tests.cuda_spills --dtype {dtype}"
+                assert row is None or not spilled(row) or spec.name == SPILLING, (spec.name, arch)
+
+
+def usual_defaults(n: int, dtype: str, arch: str) -> Iterator[KernelSpec]:
+    """Of arrays, and of the chunks that batches go into, in both maths."""
+    for math in ("ieee", "fast"):
+        chunk = default_layout(n, target="cuda", dtype=dtype, math=math, arch=arch).chunk
         for place in ({"chunk": chunk}, {"layout": "canonical", "order": "row"}):
-            for choice in choices_of(n, target="cuda", dtype="float64", arch="sm_90", **place):
-                assert (choice.spec.name, "sm_90") in compiled, "run python -m tests.cuda_spills --dtype float64"
-    for (spec, arch, _), row in rows.items():
-        assert not too_many(row), (spec, arch)
-    assert {arch for _, arch in compiled} >= {"sm_80", "sm_86", "sm_90", "sm_100", "sm_120"}
+            for choice in choices_of(n, target="cuda", dtype=dtype, math=math, arch=arch, **place):
+                yield choice.spec
 
 
 @pytest.mark.parametrize(
